@@ -1,4 +1,4 @@
-"""OpenTelemetry: the spans that the real SDK exports, of deferring and running real jobs."""
+"""OpenTelemetry: the spans that the real SDK exports when real jobs are deferred and run."""
 
 import asyncio
 import subprocess
@@ -45,7 +45,7 @@ class Exported:
 
 @pytest.fixture(autouse=True)
 def own_tracers() -> Iterator[None]:
-    """No tracer at first; those of the test are gone after it."""
+    """No tracer is installed before the test, nor after it."""
     before, tracing.tracers[:] = list(tracing.tracers), []
     yield
     tracing.tracers[:] = before
@@ -173,7 +173,7 @@ def test_what_a_task_asks_for_is_no_error(exported: Exported) -> None:
 def test_threads_and_coroutines_have_spans_of_their_own(
     exported: Exported, registry: Registry, worker_thread: Callable[..., Any]
 ) -> None:
-    """Spans that the project opens in a task are children of the attempt's, also when attempts take turns."""
+    """Spans that the project opens in a task are children of the attempt's span, also when attempts alternate."""
 
     def inner(name: str) -> None:
         with exported.tracer.start_as_current_span(name):
@@ -230,7 +230,7 @@ def test_a_call_that_is_refused_has_no_span(exported: Exported) -> None:
 
 
 def test_what_is_not_sampled_is_not_sampled_by_the_worker_either() -> None:
-    """The worker gets the decision, or else it would sample jobs of requests that were left out."""
+    """The worker gets the decision of the request. Otherwise it would sample jobs of unsampled requests."""
     sender, worker = Exported(ALWAYS_OFF), Exported(ParentBased(ALWAYS_ON))
     tracing.use(OpenTelemetryTracer(sender.provider))
     jobs.noop.defer()
@@ -295,7 +295,7 @@ def test_a_tracer_that_raises_harms_nothing(exported: Exported, caplog: pytest.L
 
 
 def test_the_interruption_of_an_attempt_passes_through_a_tracer() -> None:
-    """Or else a task that defers a job when its time is over would go on."""
+    """Otherwise a task that defers a job when its time is over would go on."""
 
     class Slow(Broken):
         def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:

@@ -23,7 +23,7 @@ PAGE = Path(__file__).parent.parent / "docs/how-to/scale.md"
 
 @pytest.fixture
 def work_once() -> Callable[[], int]:
-    """The page's function of this name."""
+    """The function of this name on the page."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     functions, loop, _ = code.partition("while True:")
     assert loop

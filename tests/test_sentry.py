@@ -1,4 +1,4 @@
-"""Sentry: the envelopes that the real SDK would send, of deferring and running real jobs."""
+"""Sentry: the envelopes that the real SDK would send when real jobs are deferred and run."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ Run = Callable[..., ManagePy]
 
 
 class Recorder(Transport):
-    """Keeps what would be sent."""
+    """A transport that keeps the envelopes and sends nothing."""
 
     def __init__(self) -> None:
         super().__init__()

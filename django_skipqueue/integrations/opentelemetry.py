@@ -1,7 +1,7 @@
 """Spans of OpenTelemetry: `send <queue>` around each INSERT of jobs, `process <queue>` around each attempt.
 
-The semantic conventions are those of messaging spans, version 1.44.0. The context travels in the metadata of the job,
-under the key `opentelemetry`; the span of each attempt is a child of the span that sent the job.
+The spans follow the semantic conventions for messaging, version 1.44.0. The context travels in the metadata of the job,
+under the key `opentelemetry`. The span of each attempt is a child of the span that sent the job.
 
 Invariant: no text of a span contains a secret argument.
 """
@@ -26,8 +26,8 @@ CONVENTIONS = "https://opentelemetry.io/schemas/1.44.0"
 SYSTEM = "skipqueue"
 """The value of `messaging.system`."""
 
-KEY = "opentelemetry"
-"""The key in a job's metadata. Its value has the headers of the propagator: `traceparent` and others."""
+OPENTELEMETRY_KEY = "opentelemetry"
+"""The key in a job's metadata. Its value has the headers of the propagator, such as `traceparent`."""
 
 
 def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
@@ -56,7 +56,7 @@ class OpenTelemetryTracer:
         sent_in = trace.set_span_in_context(span)
         propagate.inject(headers, sent_in)
         if headers:
-            batch.metadata[KEY] = headers
+            batch.metadata[OPENTELEMETRY_KEY] = headers
         token = context.attach(sent_in)
 
         def sent(error: BaseException | None) -> None:
@@ -73,7 +73,7 @@ class OpenTelemetryTracer:
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
         """See `tracing.Tracer`."""
-        headers = decode(job.metadata).get(KEY)
+        headers = decode(job.metadata).get(OPENTELEMETRY_KEY)
         parent = propagate.extract(headers) if isinstance(headers, dict) else None
         span = self._tracer.start_span(
             f"process {job.queue_name}",

@@ -2,7 +2,7 @@
 
 Each attempt has a scope and a transaction of its own, which continues the trace of the request that deferred the job.
 The headers of the trace travel in the metadata of the job, under the key `sentry`. With cron monitors, each job of a
-schedule has a check-in, which its attempts update.
+schedule has a check-in, and its attempts update the check-in.
 
 Invariant: in the events of an attempt, arguments are masked as in the admin. Each failure is captured once.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 ORIGIN = "auto.queue.skipqueue"
 
-KEY = "sentry"
+SENTRY_KEY = "sentry"
 """The key in a job's metadata. Its value has the headers `sentry-trace` and `baggage`."""
 
 EVENT_ID = "sentry_event_id"
@@ -57,38 +57,37 @@ EVENT_ID = "sentry_event_id"
 FLUSH_TIME = 2.0
 """Seconds for which a worker that stops waits until its events are sent."""
 
-
 SCHEDULE_KEY = "schedule"
 """The key in a job's metadata: `METADATA_KEY` of the part `schedules`."""
 
-SLUG_LIMIT = 50
-"""Characters that Sentry allows."""
+MONITOR_SLUG_LIMIT = 50
+"""Characters that Sentry allows in the slug of a monitor."""
 
-CRON_FIELDS = 5
-"""Sentry knows no seconds: a schedule with them has no monitor."""
+MONITORED_CRON_FIELDS = 5
+"""Fields of a cron expression that Sentry understands. A sixth field, for seconds, has no monitor."""
 
-UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
-"""In which Sentry measures intervals, in seconds."""
+INTERVAL_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
+"""The units of Sentry's intervals, in seconds."""
 
 FINAL = {"completed": "ok", "failed": "error", "discarded": "error"}
-"""The check-in for the status of a job that is finished. One that is retried stays in progress."""
+"""The status of the check-in, by the status of a finished job. While a job is retried, its check-in is in progress."""
 
 
 @dataclass(frozen=True)
 class CheckIn:
-    """The check-in of one job. All its attempts have the same id, whichever process runs them."""
+    """The check-in of one job. All attempts of the job compute one id, whichever process runs them."""
 
     slug: str
     id: str
     config: dict[str, Any]
 
     def send(self, status: Any) -> None:
-        """Send it, with the times of the monitor: Sentry makes the monitor if there is none."""
+        """Send the check-in with the times of its monitor. Sentry makes the monitor if there is none."""
         capture_checkin(monitor_slug=self.slug, check_in_id=self.id, status=status, monitor_config=self.config)  # type: ignore[arg-type]
 
 
 def check_in_of(job: ClaimedJob) -> CheckIn | None:
-    """The check-in of this job; `None` if it is of no schedule, or Sentry cannot know the times of that."""
+    """The check-in of this job; `None` if no schedule made the job, or Sentry cannot know the schedule's times."""
     if f'"{SCHEDULE_KEY}"' not in job.metadata:
         return None
     note = decode(job.metadata).get(SCHEDULE_KEY)
@@ -96,7 +95,7 @@ def check_in_of(job: ClaimedJob) -> CheckIn | None:
     if config is None:
         return None
     id = uuid.uuid5(uuid.NAMESPACE_OID, f"{attempted_job(job)} {note.get('planned_at')}").hex
-    return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:SLUG_LIMIT], id, config)
+    return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:MONITOR_SLUG_LIMIT], id, config)
 
 
 def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -106,19 +105,19 @@ def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     cron, seconds = note.get("cron"), note.get("every")
     if isinstance(cron, str):
-        if len(cron.split()) != CRON_FIELDS:
+        if len(cron.split()) != MONITORED_CRON_FIELDS:
             return None
         return {"schedule": {"type": "crontab", "value": cron}, "timezone": note.get("timezone")}
-    for unit, size in UNITS:
+    for unit, size in INTERVAL_UNITS:
         if isinstance(seconds, int | float) and seconds >= size and seconds % size == 0:
             return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}
     return None
 
 
 class SkipqueueIntegration(Integration):
-    """Captures the last failure of each job, and with `capture_retries` those that are retried as well.
+    """Captures the last failure of each job, and with `capture_retries` also failures that are retried.
 
-    `monitor_schedules`: a cron monitor for each schedule of code and settings, with a check-in for each of its jobs.
+    monitor_schedules: make a cron monitor for each schedule of code and settings, with a check-in for each of its jobs.
     """
 
     identifier = "skipqueue"
@@ -135,7 +134,7 @@ class SkipqueueIntegration(Integration):
         signals.worker_stopped.connect(_flush, dispatch_uid="django_skipqueue.integrations.sentry")
 
     def captures(self, status: str) -> bool:
-        """Whether an exception that led to this status is captured."""
+        """Whether to capture an exception that led to this status."""
         return status == "failed" or (status == "scheduled" and self.capture_retries)
 
 
@@ -156,7 +155,7 @@ class SentryTracer:
             span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, batch.given.queue_name)
             headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span=span))
             if headers:
-                batch.metadata[KEY] = headers
+                batch.metadata[SENTRY_KEY] = headers
             return partial(_sent, batch, span, stack.pop_all())
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
@@ -197,11 +196,12 @@ def _sent(batch: TracedInsert, span: Span, stack: ExitStack, error: BaseExceptio
 def _ended(
     integration: SkipqueueIntegration, span: Span, stack: ExitStack, check_in: CheckIn | None, outcome: Outcome
 ) -> None:
-    """Capture the failure while the scope is there. The id of the event becomes part of the error's entry."""
+    """Capture the failure while the scope exists. The id of the event becomes part of the error's entry."""
     with stack:
         if check_in is not None and outcome.status in FINAL:
             check_in.send(FINAL[outcome.status])
-        span.set_status(_span_status(outcome))
+        status = SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
+        span.set_status(SPANSTATUS.INTERNAL_ERROR if outcome.status == "failed" else status)
         if outcome.exception is not None and outcome.error is not None and integration.captures(outcome.status):
             event, hint = event_from_exception(
                 outcome.exception,
@@ -213,14 +213,8 @@ def _ended(
                 outcome.error[EVENT_ID] = event_id
 
 
-def _span_status(outcome: Outcome) -> str:
-    if outcome.status == "failed":
-        return SPANSTATUS.INTERNAL_ERROR
-    return SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
-
-
 def _headers(job: ClaimedJob) -> dict[str, str]:
-    headers = decode(job.metadata).get(KEY)
+    headers = decode(job.metadata).get(SENTRY_KEY)
     return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
 
 
@@ -252,7 +246,7 @@ def _masked(value: Any, arguments: Redacted) -> Any:
 
 
 def _drop_logged(event: "Event", hint: "Hint") -> "Event | None":
-    """Drop what Sentry's logging integration makes of the log line of a failure that is captured already."""
+    """Drop the event that Sentry's logging integration makes of a log line, if the failure is already captured."""
     record, integration = hint.get("log_record"), _integration()
     if integration is None or record is None or not record.exc_info:
         return event

@@ -1,17 +1,17 @@
 """Watches the queues in place of the workers, and calls workers when there are jobs.
 
 A supervisor listens for notifications, and looks for jobs at intervals. Invariant: while it cannot watch, for whatever
-reason, its promises end, and its workers watch themselves.
+reason, its promises end, and each of its workers watches the queues.
 
-It calls as many workers as have free slots for the jobs, those with the most free slots first.
+The supervisor calls workers until their free slots are enough for the jobs, the workers with the most free slots first.
 
-Invariant: a call is answered by a claim, or other workers are called. If the free slots are too few, the workers
-without one are called as well: each of them claims once it has room.
+Invariant: a worker answers a call with a claim, or the supervisor calls other workers. If there are too few free slots,
+the supervisor also calls the workers without a free slot: each of them claims once it has room.
 
-Each notification reaches every machine, and one of them wins a lone job. A machine whose claim finds no job answers the
-next notifications together, ten times a second. The winner goes on answering at once. If the winner is full, another
-machine with a free slot finds the job within a tenth of a second. `Contention` decides that, and is pure: callers pass
-the time, in monotonic seconds.
+Each notification reaches every machine, and one machine wins a lone job. A machine whose claim finds no job answers the
+next notifications together, ten times a second. The winner goes on answering each notification at once. If the winner
+is full, another machine with a free slot finds the job within a tenth of a second. `Contention` decides when a machine
+answers. It is pure: callers pass the time, in monotonic seconds.
 """
 
 import random
@@ -24,17 +24,18 @@ from ..queue.notify import QUEUES_PAYLOAD, jobs_in
 from ..queue.queues import paused_queues
 from ..queue.store import Store
 from ..values.records import NEVER
+from ..worker.claiming import MOST_QUEUES_FOUND
 from ..worker.control_connection import ControlConnection
 from ..worker.loop import Periodic, Service
 from ..worker.options import WorkerOptions
 from ..worker.protocol import PROMISE
 from .processes import CALL_PATIENCE_SECONDS, MOST_CALLS, WorkerProcess
 
-PAUSE = 0.1
-"""Seconds between two answers of a machine whose claims find no job, at most."""
+ANSWER_PAUSE = 0.1
+"""Seconds between two answers of a machine whose claims find no job."""
 
-EARLY = 0.05
-"""Seconds after a win in which a vain claim counts for nothing."""
+WIN_SECONDS = 0.05
+"""Seconds after a win during which a claim that finds no job does not count."""
 
 
 class Contention:
@@ -43,16 +44,16 @@ class Contention:
     def __init__(self) -> None:
         self.machines = 1
         """How many supervisors have live workers, this one included."""
-        self._phase = random.uniform(0, PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
+        self._phase = random.uniform(0, ANSWER_PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
         self._quiet_until = 0.0
         self._won_at = float("-inf")
 
     def see(self, others: Collection[str]) -> None:
-        """Note the ids of the live workers of others: `supervisor/number:digits`."""
+        """Note the ids, `supervisor/number:digits`, of the live workers of other supervisors."""
         self.machines = 1 + len({id.rpartition("/")[0] for id in others})
 
     def answer_at(self, jobs: int, now: float) -> float:
-        """When to answer notifications of this many jobs. At once if there are jobs for all."""
+        """When to answer notifications of this many jobs: now, if every machine gets a job."""
         return now if jobs >= self.machines else max(self._quiet_until, now)
 
     def won(self, now: float) -> None:
@@ -60,22 +61,22 @@ class Contention:
         self._won_at = now
 
     def lost(self, now: float) -> None:
-        """Note that they have found none. After a win that means nothing: the notification may come after the claim."""
-        if self.machines > 1 and now - self._won_at > EARLY:
-            self._quiet_until = now + PAUSE - (now - self._phase) % PAUSE
+        """Note that a claim has found no job, unless it follows a win: the win may have claimed the notified job."""
+        if self.machines > 1 and now - self._won_at > WIN_SECONDS:
+            self._quiet_until = now + ANSWER_PAUSE - (now - self._phase) % ANSWER_PAUSE
 
 
 @dataclass
 class CalledWorker:
     process: WorkerProcess
     id: str
-    """The process that was called: another may have its place by now."""
+    """The id of the called process, which another process may have replaced."""
     number: int
     """The number of the call."""
     slots: int
     """How many slots were free."""
     claimed: int
-    """How many jobs it had claimed before."""
+    """How many jobs the process had claimed before."""
 
     @property
     def has_answered(self) -> bool:
@@ -93,13 +94,13 @@ class Round:
     called: list[CalledWorker]
     review_at: float
     tried: list[WorkerProcess]
-    """Those that were called in this round and in earlier ones for the same jobs."""
+    """The workers that were called for these jobs, in this round and in earlier rounds."""
 
     @property
     def missing(self) -> int:
-        """For how many jobs others should look.
+        """For how many jobs to call other workers.
 
-        A worker that has not answered may have left jobs behind, and so may one that has filled its slots.
+        A worker that has not answered, or that has filled its slots, may have left jobs in the queue.
         """
         if not all(worker.has_answered for worker in self.called):
             return max(self.jobs - self.found, 1)
@@ -123,10 +124,10 @@ class CallWorkers(Service):
         self._serves = serves
         self._contention = contention
         self._wanted: Counter[str] = Counter()  # jobs to call workers for, by queue
-        self._answer_at = NEVER  # when to call for them
-        self._rounds: deque[Round] = deque()  # those to review, in the order of their times
+        self._answer_at = NEVER  # when to call for the wanted jobs
+        self._rounds: deque[Round] = deque()  # the rounds to review, in the order of their times
         self._claimed = 0
-        self._paused: frozenset[str] = frozenset()  # the queues that the last look has found paused
+        self._paused: frozenset[str] = frozenset()  # the paused queues
 
     @property
     def due_at(self) -> float:
@@ -149,9 +150,9 @@ class CallWorkers(Service):
                 self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Call workers for the jobs that these notifications announce, now or at the machine's turn.
+        """Call workers for the jobs that these notifications announce, now or when `Contention` says.
 
-        Jobs of paused queues are left out. If a queue was resumed since the last look, the next look finds its jobs.
+        Jobs of paused queues are left out. If a queue was resumed since the last search, the next one finds its jobs.
         """
         for queue_name, jobs in map(jobs_in, payloads):
             if queue_name and self._serves(queue_name) and queue_name not in self._paused:
@@ -163,8 +164,8 @@ class CallWorkers(Service):
             if self._answer_at <= now:
                 self.run(now)
 
-    def looked(self, queue_names: Collection[str], paused: Collection[str]) -> None:
-        """Call all workers that have room: a look has found jobs in these queues, nobody knows how many."""
+    def queues_found(self, queue_names: Collection[str], paused: Collection[str]) -> None:
+        """Call all workers that have room: these queues have jobs, and nobody knows how many."""
         self._paused = frozenset(paused)
         served = [queue_name for queue_name in queue_names if queue_name and self._serves(queue_name)]
         for queue_name in served if len(served) <= MOST_CALLS else [""]:
@@ -173,7 +174,7 @@ class CallWorkers(Service):
                     process.call(queue_name, 0, time.monotonic())
 
     def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
-        """Call workers for `jobs` jobs: the most free slots first; if slots are missing, the full workers too."""
+        """Call workers for this many jobs: the most free slots first; if slots are missing, the full workers too."""
         others = [process for process in self._processes if process not in tried]
         called: list[CalledWorker] = []
         wanted = jobs
@@ -200,13 +201,10 @@ class CallWorkers(Service):
 
 
 PROMISE_SECONDS = 0.5
-"""Seconds between two promises. Then it is seen as well whether the connection still listens."""
+"""Seconds between two promises, and between two checks whether the connection still listens."""
 
-LOOK_SHARE = 0.1
-"""Share of the time that looks may take: among a million dead index entries a look takes seconds."""
-
-SEARCHED = 5_000
-"""Queues that one look finds, at most. If there are more, workers are called for every queue that they are given."""
+SEARCH_SHARE = 0.1
+"""Share of the time that searches may take: among a million dead index entries a search takes seconds."""
 
 
 class WatchQueues(Periodic):
@@ -221,41 +219,41 @@ class WatchQueues(Periodic):
         processes: Sequence[WorkerProcess],
         options: WorkerOptions,
         *,
-        looked: Callable[[list[str], list[str]], object],
+        queues_found: Callable[[list[str], list[str]], object],
     ) -> None:
-        """`looked` is called with the queues in which a look has found jobs, and with the paused queues."""
+        """queues_found: called with the names of the queues that have jobs, and of the paused queues."""
         self._store = store
         self._control = control
         self._processes = processes
         self._options = options
-        self._looked = looked
-        self._look_at = 0.0
+        self._queues_found = queues_found
+        self._search_at = 0.0
         self._ran_at = NEVER
         control.on_broken = self._end_promises
 
     def run(self, now: float) -> None:
         if self._options.listen and self._control.listen(as_supervisor=True):
-            self._look_at = now  # what came before was not announced here
-        if self._look_at <= now and any(process.has_room for process in self._processes):
-            self._look_at = now + self._options.poll_interval
+            self._search_at = now  # notifications of earlier jobs did not come here
+        if self._search_at <= now and any(process.has_room for process in self._processes):
+            self._search_at = now + self._options.poll_interval
             started = time.monotonic()
-            paused = paused_queues(self._store, limit=SEARCHED)
-            names = self._store.queues_with_jobs(limit=SEARCHED)
-            self._look_at = max(self._look_at, now + (time.monotonic() - started) / LOOK_SHARE)
-            more = self._options.queue_names if len(names) == SEARCHED else ()
-            self._looked([*names, *more], paused)
+            paused = paused_queues(self._store, limit=MOST_QUEUES_FOUND)
+            names = self._store.queues_with_jobs(limit=MOST_QUEUES_FOUND)
+            self._search_at = max(self._search_at, now + (time.monotonic() - started) / SEARCH_SHARE)
+            more = self._options.queue_names if len(names) == MOST_QUEUES_FOUND else ()  # some may not be found
+            self._queues_found([*names, *more], paused)
         if now - self._ran_at < PROMISE / 2:  # else other services take so long that calls would come late
             for process in self._processes:
                 if process.pid:
                     process.shared.watched_until = time.monotonic() + PROMISE
                     process.shared.is_session = self._control.is_session
         self._ran_at = now
-        self.run_again_in(min(PROMISE_SECONDS, self._look_at - now) if self._look_at > now else PROMISE_SECONDS)
+        self.run_again_in(min(PROMISE_SECONDS, self._search_at - now) if self._search_at > now else PROMISE_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Look at once: a queue was paused or resumed. After an error, the delay is not shortened."""
+        """Search at once: a queue was paused or resumed. After an error, the delay is not shortened."""
         if QUEUES_PAYLOAD in payloads and not self.has_failed:
-            self._look_at = self.due_at = 0.0
+            self._search_at = self.due_at = 0.0
 
     def _end_promises(self) -> None:
         for process in self._processes:

@@ -1,16 +1,16 @@
 """The health port: answers probes and metrics over HTTP, also while the control loop of the supervisor hangs.
 
-The pages show what supervisors and their workers show in memory; no statement is sent. A thread of the supervisor
-answers, while the control loop's thread may change what is read here.
+The pages show the state that supervisors and their workers keep in memory, without a statement. A thread of the
+supervisor answers, while the control loop's thread may change this state.
 
-Invariant: the thread ends before a fork. The port stays open meanwhile, so that no probe is refused. No client, slow or
-hostile, delays other clients or the control loop for long.
+Invariant: the thread ends before a fork. The port stays open, so that no probe is refused. No client, slow or hostile,
+delays other clients or the control loop for long.
 
 Invariant: an exchange is one HTTP request and its response, on a socket that never blocks. It answers GET and HEAD, and
-closes. Whatever a client sends or does not send, the exchange takes little memory, and is over at `end_at`.
+closes. Whatever a client sends, the exchange takes little memory, and is over at `end_at`.
 
-Invariant: the metrics have one series for each metric and worker. With several databases each has the label `database`
-as well.
+Invariant: the metrics have one series for each metric and worker. With several databases, each series has the label
+`database`.
 """
 
 import contextlib
@@ -24,40 +24,40 @@ from typing import NamedTuple
 from ..values.exposition import CONTENT_TYPE, Family, Metric, exposition
 from ..values.part import installed_parts
 from ..worker.watchers import resident_bytes
-from .state import DatabaseState, SupervisorState, WorkerState
+from .state import DatabaseState, SupervisorState, WorkerProcessState
 
-PREFIX = "skipqueue_worker_"
-LABELS = ("worker",)
+METRIC_PREFIX = "skipqueue_worker_"
+WORKER_LABELS = ("worker",)
 
-Value = Callable[[WorkerState], float | None]
+Value = Callable[[WorkerProcessState], float | None]
 """The value for a worker; `None`: it has none."""
 
 
 def _gauge(name: str, text: str) -> Metric:
-    return Metric(f"{PREFIX}{name}", "gauge", text, LABELS)
+    return Metric(f"{METRIC_PREFIX}{name}", "gauge", text, WORKER_LABELS)
 
 
 def _of_running(value: Value) -> Value:
-    """The value for a worker whose process runs; `None` for all others."""
+    """The value for a worker whose process runs; `None` for any other worker."""
     return lambda worker: value(worker) if worker.has_started else None
 
 
 def _of_worker(value: Value) -> Value:
-    """The value for a worker; `None` for a process that has no slots: it runs no jobs."""
+    """The value for a worker; `None` for a process without slots, which runs no jobs."""
     return lambda worker: value(worker) if worker.slots else None
 
 
 METRICS: tuple[tuple[Metric, Value], ...] = (
     (_gauge("up", "Whether the worker process runs."), lambda worker: worker.has_started),
     (
-        Metric(f"{PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", LABELS),
+        Metric(f"{METRIC_PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", WORKER_LABELS),
         lambda worker: worker.jobs_done,
     ),
     (_gauge("jobs_running", "Jobs that run."), _of_worker(_of_running(lambda worker: worker.jobs_running))),
     (_gauge("slots", "Jobs of one kind that may run at once."), _of_worker(lambda worker: worker.slots)),
     (_gauge("slots_free", "Jobs that could begin at once."), _of_worker(_of_running(lambda worker: worker.slots_free))),
     (
-        Metric(f"{PREFIX}restarts_total", "counter", "Processes after the first one.", LABELS),
+        Metric(f"{METRIC_PREFIX}restarts_total", "counter", "Processes after the first one.", WORKER_LABELS),
         lambda worker: max(worker.starts - 1, 0),
     ),
     (
@@ -71,12 +71,14 @@ METRICS: tuple[tuple[Metric, Value], ...] = (
 )
 """Each metric that has a series for each worker, and its value."""
 
-DATABASE_UP = Metric(f"{PREFIX}database_up", "gauge", "Whether the supervisor's last statement succeeded.")
-LOOP_AGE = Metric(f"{PREFIX}loop_age_seconds", "gauge", "Seconds since the supervisor's control loop turned.")
+SUPERVISOR_REACHES_DATABASE = Metric(
+    f"{METRIC_PREFIX}database_up", "gauge", "Whether the supervisor's last statement succeeded."
+)
+LOOP_AGE = Metric(f"{METRIC_PREFIX}loop_age_seconds", "gauge", "Seconds since the supervisor's control loop turned.")
 
 
 def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iterator[Family]:
-    """All metrics of these supervisors. `names_databases`: with the label `database`."""
+    """The metrics of these supervisors. names_databases: whether to add the label `database`."""
 
     def family(metric: Metric, values: Sequence[tuple[SupervisorState, tuple[str, ...], float]]) -> Family:
         if not names_databases:
@@ -88,7 +90,9 @@ def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iter
     for metric, value in (*METRICS, *of_parts):
         found = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
         yield family(metric, [(state, (name,), float(number)) for state, name, number in found if number is not None])
-    yield family(DATABASE_UP, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states])
+    yield family(
+        SUPERVISOR_REACHES_DATABASE, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states]
+    )
     now = time.monotonic()
     yield family(LOOP_AGE, [(state, (), max(now - state.turned_at, 0.0)) for state in states])
 
@@ -96,8 +100,8 @@ def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iter
 LARGEST_REQUEST = 8_192
 """Bytes of a request's line and headers."""
 
-EXCHANGE_TIME = 5.0
-"""Seconds that a client has for everything: to send its request, to read the response, and to close."""
+HTTP_EXCHANGE_SECONDS = 5.0
+"""Seconds in which a client must send its request, read the response, and close."""
 
 
 class Page(NamedTuple):
@@ -115,7 +119,7 @@ class HttpExchange:
 
     def __init__(self, client: socket.socket, answer: Answer, now: float) -> None:
         client.setblocking(False)
-        self.end_at = now + EXCHANGE_TIME
+        self.end_at = now + HTTP_EXCHANGE_SECONDS
         """When to close it, in monotonic seconds."""
         self._socket = client
         self._answer = answer
@@ -144,7 +148,7 @@ class HttpExchange:
         self._socket.close()
 
     def _read(self) -> bool:
-        """Read what has come. After the response this is dropped: to close before it is read would reset the client."""
+        """Read bytes. After the response, drop them: to close a socket with unread bytes would reset the client."""
         received = self._socket.recv(LARGEST_REQUEST)
         if received and not self._is_answered:
             self._received += received
@@ -161,7 +165,7 @@ class HttpExchange:
 
 
 def respond(received: bytes, answer: Answer) -> bytes:
-    """The response to a request; empty: the request has not arrived as a whole."""
+    """The response to a request; empty until the whole request has arrived."""
     head, end, _ = received.replace(b"\r\n", b"\n").partition(b"\n\n")
     if len(received) > LARGEST_REQUEST:
         return _response(Page("431 Request Header Fields Too Large", "The request is too large.\n"))
@@ -194,10 +198,10 @@ def _response(page: Page, headers: str = "", *, with_body: bool = True) -> bytes
 
 
 class HealthPages:
-    """One for each `runworker`."""
+    """The pages of one `runworker`."""
 
     def __init__(self, states: Callable[[], Sequence[SupervisorState]], *, names_databases: bool = False) -> None:
-        """`states`: of the supervisors that are to run. `names_databases`: say for each line whose it is."""
+        """states: returns the state of each supervisor. names_databases: whether each line names its database."""
         self._states = states
         self._names_databases = names_databases
 
@@ -220,7 +224,7 @@ class HealthPages:
 
 
 def _why_unhealthy(state: SupervisorState) -> str:
-    """Why a restart of the container would help; empty: it would not. A lost database is no reason."""
+    """Why to restart the container; empty: a restart would not help. A lost database is no reason."""
     if state.is_late:
         return f"the supervisor's control loop has not turned for {time.monotonic() - state.turned_at:.0f} s"
     if frozen := [worker.name for worker in state.workers if worker.is_frozen]:
@@ -241,8 +245,8 @@ def _state_page(problems: Sequence[str], *, is_ok: bool) -> Page:
     return Page("200 OK" if is_ok else "503 Service Unavailable", "".join(f"{line}\n" for line in lines))
 
 
-MOST_EXCHANGES = 50
-"""Clients at a time. A further one takes the place of the oldest."""
+MOST_HTTP_EXCHANGES = 50
+"""Clients at a time. A further client takes the place of the oldest."""
 
 ACCEPT_DELAY = 0.1
 """Seconds until the next try if the system has no file descriptor left."""
@@ -251,7 +255,7 @@ ACCEPT_DELAY = 0.1
 def open_port(host: str, port: int) -> socket.socket:
     """Listen on a port. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=MOST_EXCHANGES)
+    listener = socket.create_server((host, port), family=family, backlog=MOST_HTTP_EXCHANGES)
     listener.setblocking(False)
     return listener
 
@@ -276,7 +280,7 @@ class HealthPort:
         """End the thread. Clients wait until the next `start`."""
         if self._thread is not None:
             self._stop.send(b"\0")
-            self._thread.join()  # it never blocks
+            self._thread.join()  # the thread never blocks
             self._thread = None
 
     def close(self) -> None:
@@ -320,7 +324,7 @@ class HealthPort:
         except OSError:
             time.sleep(ACCEPT_DELAY)
             return
-        if len(self._exchanges) == MOST_EXCHANGES:
+        if len(self._exchanges) == MOST_HTTP_EXCHANGES:
             self._end(self._exchanges[0])
         self._exchanges.append(HttpExchange(client, self._answer, time.monotonic()))
 

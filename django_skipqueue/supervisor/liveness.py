@@ -1,17 +1,16 @@
-"""Which workers live: writes the heartbeats of a supervisor's own, kills frozen ones, and decides which others died.
+"""Finds out which workers live: writes heartbeats, kills frozen workers, and decides which other workers are dead.
 
-A supervisor writes the rows of its workers with their heartbeats, and reads what operators request of them.
+A supervisor writes the rows of its workers with their heartbeats, and reads what operators request of the workers.
 
-Invariant: a worker of another supervisor is dead when this supervisor has observed it without a gap for a whole worker
-timeout, by its own monotonic clock, and its heartbeat has not changed. No jump of the database's clock makes a live
-worker look dead. While a supervisor could not read heartbeats, other processes may have been unable to write them, for
-the same reason: the database was down or locked. So after a gap, or an error in its own heartbeat, the supervisor
-starts its observation again from the beginning. The rows that are deleted here are those of workers that died with
-their machine.
+Invariant: a worker of another supervisor is dead when this supervisor has observed the worker without a gap for a whole
+worker timeout, by its own monotonic clock, and the worker's heartbeat has not changed. No jump of the database's clock
+makes a live worker look dead. While a supervisor cannot read heartbeats, other processes may be unable to write them,
+because the database is down or locked. So after a gap, or an error in its own heartbeat, the supervisor starts its
+observation again. Here the supervisor deletes only the rows of workers that died with their machine.
 
 The watchdog observes the supervisor's own live processes. A task may keep Python's interpreter lock (by a regular
 expression that backtracks for ever), a log handler may block, or a process may be stopped. No thread of the worker can
-detect that. Its supervisor can: the stamps in their shared memory stay the same. Invariant: the supervisor kills a
+detect this, but its supervisor can: the stamps in their shared memory do not change. Invariant: the supervisor kills a
 worker only after it has observed the stamps without a gap, for longer than any wait of a control loop may take.
 """
 
@@ -29,7 +28,7 @@ from ..events import liveness_logs
 from ..queue.notify import WORKERS_PAYLOAD
 from ..queue.store import Store
 from ..values.records import NEVER
-from ..worker.control_loop import described
+from ..worker.control_loop import worker_row
 from ..worker.loop import Periodic
 from ..worker.options import WorkerOptions
 from ..worker.watchers import resident_mb_of
@@ -48,10 +47,10 @@ class Heartbeat(Periodic):
         written: Callable[[float], object],
         requested: Callable[[Mapping[str, str]], object],
     ) -> None:
-        """`workers` returns the rows of the running workers; `interval` is in seconds.
+        """workers: returns the rows of the running workers. interval: in seconds.
 
-        `written` is called after each success, with the time at which the statement was sent, in monotonic seconds.
-        `requested` is called with what operators have requested of these workers, by id, as long as it stands there.
+        written: called after each success, with the time at which the statement was sent, in monotonic seconds.
+        requested: called after each success with the open requests of operators, by the id of the worker.
         """
         self._written = written
         self._requested = requested
@@ -74,7 +73,7 @@ class Heartbeat(Periodic):
 
 def rows_of(options: WorkerOptions, processes: Sequence[WorkerProcess]) -> list[Mapping[str, Any]]:
     return [
-        described(
+        worker_row(
             options,
             id=process.id,
             name=process.name,
@@ -89,22 +88,22 @@ def rows_of(options: WorkerOptions, processes: Sequence[WorkerProcess]) -> list[
 
 
 class Unchanged:
-    """For each name, its last value and since when it has been the same. Times are monotonic seconds.
+    """For each name, its last value and since when the value has not changed. Times are monotonic seconds.
 
-    Invariant: no other clock than the monotonic one of this process counts, nor does a gap between two observations. So
+    Invariant: only the monotonic clock of this process counts, and only time without a gap between two observations. So
     neither a clock that jumps nor a process that slept makes a value look old.
     """
 
     def __init__(self, *, longest_gap: float) -> None:
-        """After a gap of more than `longest_gap` seconds between two looks, everything is forgotten."""
+        """longest_gap: the seconds between two calls of `look` after which all values are forgotten."""
         self._longest_gap = longest_gap
         self._began = self._ended = float("-inf")
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
     def look(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
-        """Note the values, read at some time from `began` to `ended`. A missing name is forgotten.
+        """Note the values, read at some time between `began` and `ended`. A missing name is forgotten.
 
-        Returns False if the gap was too long, and measuring starts again.
+        Returns False if the gap was too long, so that all values are new.
         """
         goes_on = ended - self._ended <= self._longest_gap
         before = self._seen if goes_on else {}
@@ -116,7 +115,7 @@ class Unchanged:
         return goes_on
 
     def seconds(self, name: str) -> float:
-        """For how long this value had been unchanged at the last look, at least."""
+        """For how long, at least, the value had not changed at the last look."""
         return max(0.0, self._began - self._seen[name][1])
 
 
@@ -124,7 +123,7 @@ class DeadWorkers:
     def __init__(
         self, store: Store, *, timeout: float, own: Callable[[], Collection[str]], seen: Callable[[list[str]], object]
     ) -> None:
-        """`own` returns the ids of this supervisor's live processes. `seen` is called with the other live workers."""
+        """own: returns the ids of this supervisor's live processes. seen: called with the ids of other live workers."""
         self.ids: list[str] = []
         """The ids of the dead workers."""
         self.locked_before: datetime | None = None
@@ -139,7 +138,7 @@ class DeadWorkers:
         self._times: deque[tuple[float, datetime]] = deque()  # pairs of monotonic and database time
 
     def restart_observation(self) -> None:
-        """Forget all observations: the next `look` is the first one."""
+        """Forget all observations: the next `look` is the first."""
         self.ids, self.locked_before, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
         self._times.clear()
@@ -160,8 +159,8 @@ class DeadWorkers:
         self._note_time(began, ended, database_time)
 
     def _note_time(self, began: float, ended: float, database_time: datetime) -> None:
-        """Note the database time, and set `locked_before` to one noted at least a worker timeout ago."""
-        if self._times and database_time < self._times[-1][1]:  # the clock was set back: earlier times mean nothing
+        """Note the database time, and set `locked_before` to a database time of at least a worker timeout ago."""
+        if self._times and database_time < self._times[-1][1]:  # the clock was set back, so earlier times mean nothing
             self._times.clear()
             self.locked_before = None
         if not self._times or ended - self._times[-1][0] > self._timeout / 16:
@@ -173,7 +172,7 @@ class DeadWorkers:
 
 
 class DeadSessions:
-    """Logs the sessions that it ends, and once those that this role may not end."""
+    """Ends and logs the sessions of dead workers. Logs once that its role may not end the rest."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -189,14 +188,14 @@ class DeadSessions:
 
 
 PRUNE_WORKERS_SECONDS = 60.0
-"""Seconds between two batches."""
+"""Seconds between two batches of deleted rows."""
 
 KEEP_DEAD_WORKERS = 3600.0
 """Seconds for which the row of a worker that died with its machine stays in the admin."""
 
 
 class PruneWorkers(Periodic):
-    """Deletes the rows of workers that died with their machine, once they hold no job any more."""
+    """Deletes the rows of workers that died with their machine, once the workers hold no job."""
 
     name = "prune_workers"
 
@@ -218,10 +217,10 @@ SILENT_AFTER = 10.0
 """Seconds without a stamp after which a log line says so."""
 
 FROZEN_AFTER = 30.0
-"""Seconds without a stamp after which a worker is killed, unless its last stamp announced a longer wait."""
+"""Seconds without a stamp after which the supervisor kills a worker, unless its last stamp announced a longer wait."""
 
 STACKS_TIME = 1.0
-"""Seconds that the worker gets to print its stacks before it is killed."""
+"""Seconds that the worker gets to print its stacks before the supervisor kills it."""
 
 STACKS_SIGNAL = signal.SIGUSR2
 
@@ -230,7 +229,7 @@ STANDARD_ERROR = 2
 
 
 class Step(Enum):
-    """The steps that the watchdog takes, in this order, against a worker whose stamps stay the same."""
+    """The steps of the watchdog, in this order, against a worker whose stamps do not change."""
 
     LOGGED = auto()
     STACKS_REQUESTED = auto()
@@ -244,7 +243,7 @@ class Watchdog(Periodic):
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self._processes = processes
         self._stamps = Unchanged(longest_gap=FROZEN_AFTER / 2)
-        self._last_steps: dict[str, Step] = {}  # by the id of the process; none while its stamps change
+        self._last_steps: dict[str, Step] = {}  # by the id of the process, whose stamps do not change
 
     def run(self, now: float) -> None:
         self.run_again_in(WATCH_SECONDS)
@@ -257,7 +256,7 @@ class Watchdog(Periodic):
 
     @property
     def frozen(self) -> list[str]:
-        """The names of the workers whose stamps stay the same for so long that the watchdog ends them."""
+        """The names of the workers that the watchdog is ending, because their stamps have not changed for too long."""
         return [
             process.name
             for process in self._processes
@@ -286,7 +285,7 @@ class Watchdog(Periodic):
 def print_stacks_on_signal() -> None:
     """In a worker: write the stack of each thread to standard error on `STACKS_SIGNAL`.
 
-    A handler in C does that, which needs no interpreter lock. A handler set by the project is kept.
+    The handler is in C, and needs no interpreter lock. A handler of the project is kept.
     """
     if signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # no standard error

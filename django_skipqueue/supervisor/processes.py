@@ -1,7 +1,7 @@
-"""A process that this one forks, keeps alive, and gives commands: a worker of a supervisor, a supervisor of a steward.
+"""A process that a parent forks, keeps alive, and gives commands: a worker of a supervisor, a supervisor of a steward.
 
-Invariant: without a running process there is no open pipe. A worker's process that has ended stays in
-`awaiting_recovery` until its jobs are recovered or released.
+Invariant: a pipe is open only while its process runs. A worker's process that has ended stays in `awaiting_recovery`
+until its jobs are recovered or released.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ from ..worker.protocol import (
 )
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
-"""Seconds until the replacement of a process whose predecessors keep dying within `SETTLED` of their start."""
+"""Seconds until a process is replaced, if process after process dies within `RUNS_WELL_AFTER` of its start."""
 
-SETTLED = 10.0
+RUNS_WELL_AFTER = 10.0
 """Seconds after which a process counts as running well."""
 
 LAST_LINES = 2.0
 """Seconds for which a log that blocks may delay the end of a process."""
 
 Run = Callable[[int, LogQueue], int]
-"""The code of the child. It gets the read end of its lifeline and its started log queue, and returns its exit code."""
+"""The code of the child. It takes the read end of the lifeline and the started log queue, and returns the exit code."""
 
 
 @dataclass(eq=False)
 class ForkedProcess:
-    """A name, under which a new process replaces the last one. Used by the parent alone."""
+    """A name, and the process that has it: a new process replaces one that has ended. Used by the parent alone."""
 
     name: str
     pid: int = field(default=0, kw_only=True)
@@ -90,7 +90,7 @@ class ForkedProcess:
             os.close(self._lifeline)
 
     def take_exit_code(self) -> int | None:
-        """Check whether the process has ended, and if so, return its exit code: below 0 a signal. Otherwise `None`.
+        """Return the exit code of the process if it has ended, below 0 for a signal; otherwise `None`.
 
         The caller sets `pid` to 0, once it has noted what the process has left.
         """
@@ -103,8 +103,8 @@ class ForkedProcess:
         return os.waitstatus_to_exitcode(status)
 
     def restart_later(self) -> float:
-        """Start the next process later. Returns the delay in seconds, which grows with deaths soon after a start."""
-        self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < SETTLED else 0
+        """Set when the next process starts. Returns the seconds until then, which grow with each early death."""
+        self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < RUNS_WELL_AFTER else 0
         doublings = self._deaths - 2
         delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
@@ -137,18 +137,15 @@ def _run_and_exit(name: str, run: Run, lifeline: int) -> NoReturn:
 
 
 LAST_STATEMENT = 1.0
-"""Seconds after the death of a process within which its last claim may still be committed. If it is committed later,
-its jobs are recovered after the worker timeout, as after the death of a machine."""
-
-LOCKED_INTERVAL = 1.0
-"""Seconds between two tries to recover jobs of a dead process whose rows another transaction has locked."""
+"""Seconds after the death of a process within which its last claim may still be committed. If the claim is committed
+later, its jobs are recovered after the worker timeout, as after the death of a machine."""
 
 CALL_PATIENCE_SECONDS = 0.02
-"""Seconds for which a worker may let a call wait before another is called."""
+"""Seconds for which a worker may let a call wait before the supervisor calls another worker."""
 
 MOST_CALLS = 3
-"""Calls for single queues that a process has not heard yet, at most; the next one is for all. With their names, of a
-thousand bytes at most, they fit into a page: the smallest pipe of Linux, in which no write has to wait."""
+"""Calls for single queues that a process has not heard, at most: the next call is for all queues. A queue's name has at
+most a thousand bytes, so the calls fit into a page, the smallest pipe of Linux, and no write has to wait."""
 
 
 @dataclass
@@ -168,11 +165,11 @@ class DeadProcess:
     """Its exit code; below 0 a signal."""
     cause: str
     job_ids: list[int]
-    """The jobs to charge: those that it was running."""
+    """The jobs that the process was running, which are charged."""
     no_statement_after: float
-    """The time from which none of its statements can be under way, in monotonic seconds."""
+    """The time from which no statement of the process can be under way, in monotonic seconds."""
     look_at: float = 0.0
-    """When to recover or release its jobs, or the rest of them, in monotonic seconds."""
+    """When to recover or release jobs of the process, in monotonic seconds."""
 
     @property
     def ended_well(self) -> bool:
@@ -181,12 +178,12 @@ class DeadProcess:
 
 @dataclass(eq=False)
 class WorkerProcess(ForkedProcess):
-    """Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
+    """A worker's process. Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
 
     concurrency: int
-    """0: the process runs no jobs, and hands those that it claims on."""
+    """0: the process runs no jobs, and hands the jobs that it claims on."""
     suspect: LeaseRef | None = None
-    """The job that the next process takes over, runs alone, and ends after; `None`: it claims jobs."""
+    """The job that the next process takes over and runs alone, before it ends; `None`: the process claims jobs."""
     id: str = ""
     """The name and 12 hex digits, new for every process."""
     running_jobs: RunningJobs = field(init=False)
@@ -194,11 +191,11 @@ class WorkerProcess(ForkedProcess):
     stamps: Stamps = field(init=False)
     """The stamps of its control loop; shared with it."""
     awaiting_recovery: list[DeadProcess] = field(default_factory=list)
-    """Ended processes with jobs that are not recovered or released yet."""
+    """Ended processes whose jobs may not be recovered or released yet."""
     shared: SharedCounts = field(init=False)
     """What the supervisor and the process let each other know."""
     hanging_queues: HangingQueues = field(default_factory=HangingQueues)
-    """What each process of this name tells the next one."""
+    """The queues that hang, as the processes of this name have noted them."""
     _done_before: int = 0
     _calls: int = 0
     """Number of calls that the process was sent."""
@@ -231,9 +228,9 @@ class WorkerProcess(ForkedProcess):
         return bool(self.pid) and self.shared.room > 0
 
     def vacancy(self, now: float) -> int:
-        """How many more jobs the process could begin at once, beside those that it was called for.
+        """How many jobs the process could begin at once, without the jobs that it was already called for.
 
-        0 if it lets a call wait too long.
+        0 if the process lets a call wait too long.
         """
         if not self.pid:
             return 0
@@ -243,9 +240,9 @@ class WorkerProcess(ForkedProcess):
         return max(self.shared.slots - sum(call.jobs for call in waiting), 0)
 
     def call(self, queue_name: str, jobs: int, now: float) -> int:
-        """Have the process look for jobs in this queue; in all queues, if the name is empty. Returns the call's number.
+        """Have the process look for jobs in this queue, or in all if the name is empty. Returns the call's number.
 
-        If it has yet to hear a call for this queue, that call will do: the process claims after it has heard it.
+        A call for this queue that the process has not heard is enough: the process claims after it has heard the call.
         """
         if not self.pid:
             return 0
@@ -272,7 +269,7 @@ class WorkerProcess(ForkedProcess):
         self.signal(signal.SIGKILL)
 
     def ended(self) -> DeadProcess | None:
-        """Check whether the process has ended, and if so, note and return it. Otherwise returns `None`."""
+        """Note and return the process if it has ended; otherwise return `None`."""
         code = self.take_exit_code()
         if code is None:
             return None
@@ -285,9 +282,9 @@ class WorkerProcess(ForkedProcess):
         return dead
 
     def schedule_restart(self, dead: DeadProcess | None = None) -> float:
-        """Start the next process, and return the delay in seconds. It grows with deaths soon after a start.
+        """Set when the next process starts. Returns the seconds until then, which grow with each early death.
 
-        But it is 0 if the process has begun jobs: in its place the jobs that it was running wait.
+        They are 0 if the dead process has begun jobs.
         """
         if dead is not None and (dead.job_ids or dead.code in (EXIT_RECYCLED, EXIT_STUCK, EXIT_BLOCKED)):
             self.start_at = time.monotonic()
@@ -296,11 +293,11 @@ class WorkerProcess(ForkedProcess):
 
 
 OFFERS_SECONDS = 0.25
-"""Seconds between two looks at the offers. A look reads shared memory."""
+"""Seconds between two checks whether a worker offers a suspect. A check reads shared memory."""
 
 
 class RunAlone(Periodic):
-    """Starts a process for each suspect that a worker offers, one after the other: it runs this job and no other.
+    """Starts a process for each suspect that a worker offers, one after the other. The process runs no other job.
 
     Used by the supervisor's thread. It sends no statement.
     """

@@ -1,7 +1,7 @@
-"""Recovers the jobs of dead workers, and recovers or releases those of the supervisor's own processes that have ended.
+"""Recovers the jobs of dead workers, and recovers or releases the jobs of the supervisor's processes that have ended.
 
-Invariant: running jobs are recovered, and one attempt is charged. Jobs of its own processes that had not started are
-released, and no attempt is charged. The row of such a process is deleted when no job of it is left.
+Invariant: running jobs are recovered, and one attempt is charged. Jobs that a process of this supervisor had not
+started are released, and no attempt is charged. The row of the process is deleted when it holds no job.
 """
 
 import time
@@ -15,16 +15,16 @@ from ..queue.store import Store
 from ..values.records import NEVER, RecoveredJob
 from ..worker.loop import Periodic, Service
 from .liveness import DeadSessions, DeadWorkers
-from .processes import LOCKED_INTERVAL, DeadProcess, WorkerProcess
+from .processes import DeadProcess, WorkerProcess
 
-LONGEST_INTERVAL = 5.0
-"""Seconds between two checks of the heartbeats, at most: a quarter of the worker timeout, if that is less."""
+LONGEST_RECOVER_INTERVAL = 5.0
+"""Seconds between two checks of the heartbeats, or a quarter of the worker timeout, if that is less."""
 
-LOCKED_SECONDS = 1.0
-"""Seconds until the next try for a dead worker whose jobs another transaction has locked."""
+LOCKED_JOBS_SECONDS = 1.0
+"""Seconds until the next try to recover jobs of a dead worker whose rows another transaction has locked."""
 
 LOOK_AGAIN_SECONDS = 15.0
-"""Seconds until the next try for a dead worker that holds no job: a last claim of its may be committed late."""
+"""Seconds until the next try for a dead worker that holds no job: its last claim may be committed late."""
 
 
 class Recover(Periodic):
@@ -35,12 +35,12 @@ class Recover(Periodic):
     needs_fresh_heartbeat = True
 
     def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float, heartbeat: Periodic) -> None:
-        """`heartbeat` is this supervisor's own: if it fails, the heartbeats of others may fail for the same reason."""
+        """heartbeat: of this supervisor. If it fails, the heartbeats of other supervisors may fail as well."""
         self._store = store
         self._dead = dead
         self._heartbeat = heartbeat
         self._sessions = DeadSessions(store)
-        self._interval = min(timeout / 4, LONGEST_INTERVAL)
+        self._interval = min(timeout / 4, LONGEST_RECOVER_INTERVAL)
         self._retry_at: dict[str, float] = {}  # when to try a worker again, by its id
 
     def run(self, now: float) -> None:
@@ -65,21 +65,21 @@ class Recover(Periodic):
             recovered = self._store.recover(worker_ids=due)
         if len(recovered) < BATCH:
             locked = self._store.still_holding(due) if due else ()
-            self._retry_at |= {id: now + (LOCKED_SECONDS if id in locked else LOOK_AGAIN_SECONDS) for id in due}
+            self._retry_at |= {id: now + (LOCKED_JOBS_SECONDS if id in locked else LOOK_AGAIN_SECONDS) for id in due}
             if self._dead.locked_before is not None:
                 recovered += self._store.recover_without_worker(locked_before=self._dead.locked_before)
         return len(recovered) >= BATCH
 
 
-LONGEST_RUN = 0.2
-"""Seconds after which no further process is handled in one run."""
+LONGEST_RECOVER_RUN = 0.2
+"""Seconds after which one run handles no further process."""
 
-REFUSED_INTERVAL = 10.0
-"""Seconds until the next try for a dead process after an error of the database."""
+RECOVER_REFUSED_SECONDS = 10.0
+"""Seconds until the next try for a dead process after a database error."""
 
 
 class RecoverOwn(Service):
-    """Handles the dead processes that hold jobs one by one, so that an error about one does not delay the others."""
+    """Handles the dead processes that hold jobs one by one, so that an error with one does not delay the rest."""
 
     name = "recover_own"
 
@@ -94,18 +94,18 @@ class RecoverOwn(Service):
         return min((dead.look_at for _, dead in self._waiting()), default=NEVER)
 
     def run(self, now: float) -> None:
-        """Delete the rows of all that ended well and hold no job. Then recover or release jobs of the others."""
+        """Delete the rows of processes that ended well and hold no job. Then recover or release jobs of the rest."""
         self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].look_at <= now])
         while due := [pair for pair in self._waiting() if pair[1].look_at <= now]:
             self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].look_at)), now)
-            if time.monotonic() > now + LONGEST_RUN:
+            if time.monotonic() > now + LONGEST_RECOVER_RUN:
                 break
 
     def refused(self, error: Error) -> None:
-        """Put the next try for these processes off. The others are not delayed."""
+        """Put off the next try for the processes of the failed statement."""
         for dead in self._handled:
-            dead.look_at = time.monotonic() + REFUSED_INTERVAL
-        liveness_logs.service_failed(self.name, error, REFUSED_INTERVAL)
+            dead.look_at = time.monotonic() + RECOVER_REFUSED_SECONDS
+        liveness_logs.service_failed(self.name, error, RECOVER_REFUSED_SECONDS)
 
     def _waiting(self) -> list[tuple[WorkerProcess, DeadProcess]]:
         return [(process, dead) for process in self._processes for dead in process.awaiting_recovery]
@@ -120,7 +120,7 @@ class RecoverOwn(Service):
                     process.awaiting_recovery.remove(dead)
 
     def _take_back(self, process: WorkerProcess, dead: DeadProcess, now: float) -> None:
-        """Recover or release one batch of its jobs. If it has no jobs left, delete its row."""
+        """Recover or release one batch of the dead process's jobs. If it has no jobs left, delete its row."""
         self._handled = [dead]
         self._sessions.end([dead.id])
         reason = f"worker died: {dead.cause}"
@@ -133,7 +133,7 @@ class RecoverOwn(Service):
         self._store.delete_workers([dead.id])
         if dead.no_statement_after > now:
             dead.look_at = dead.no_statement_after
-        elif self._store.still_holding([dead.id]):  # other transactions have locked the rest
-            dead.look_at = now + LOCKED_INTERVAL
+        elif self._store.still_holding([dead.id]):  # other transactions have locked its jobs
+            dead.look_at = now + LOCKED_JOBS_SECONDS
         else:
             process.awaiting_recovery.remove(dead)

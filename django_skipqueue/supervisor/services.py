@@ -1,9 +1,9 @@
-"""The services of a supervisor that need its store alone: admit, prune, and those of the parts.
+"""The services of a supervisor that need only its store: `Admit`, `PruneJobs`, and the services of parts.
 
-`Supervisor` makes the others. Admit lets jobs into their queues once their gates let them through. Prune deletes
-finished jobs past their retention, or has a part do something else with them. Invariant: a row that cannot be pruned
-keeps no other from being pruned. If a batch fails, or takes too long, the next one is half as large, down to one row.
-If that row fails alone, it is logged and skipped for an hour.
+`Supervisor` makes all other services. `Admit` lets jobs into their queues once their gates let them through.
+`PruneJobs` deletes finished jobs past their retention, or has a part move them. Invariant: a row that cannot be pruned
+keeps no other row from being pruned. If a batch fails, or takes too long, the next batch is half as large, down to one
+row. If this row fails alone, it is logged, and skipped for an hour.
 """
 
 import time
@@ -27,22 +27,22 @@ def watches() -> tuple[Callable[[Store, Callable[[], bool]], Service], ...]:
 
 
 def services() -> tuple[Callable[[Store], Service], ...]:
-    """Those of the core, and those of the parts."""
-    return (Admit, *(service for part in installed_parts() for service in part.services), Prune)
+    """The services of the core and of the parts."""
+    return (Admit, *(service for part in installed_parts() for service in part.services), PruneJobs)
 
 
 DUE_CHECK = 1.0
-"""Seconds between two checks, at most, while jobs are scheduled. A job due earlier shortens the interval."""
+"""Seconds until the next check while jobs are scheduled. A job that is due earlier shortens the interval."""
 
 UNSCHEDULED_CHECK = SOON
-"""Seconds until the next check while no job is scheduled. A notification announces a job due earlier."""
+"""Seconds until the next check while no job is scheduled. A notification announces a job that is due earlier."""
 
 LEAST_DUE_CHECK = 0.01
 """Seconds between two checks, at least, however many notifications come."""
 
 
 class Admit(Periodic):
-    """Runs the gates when there may be a job to admit: for the time gate, when the next one is due."""
+    """Runs the gates when there may be a job to admit: for the gate of the time, when the next job is due."""
 
     name = "admit"
 
@@ -77,8 +77,8 @@ class Admit(Periodic):
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)
 
 
-PRUNE_INTERVAL = 30.0
-"""Seconds between two batches; with a retention shorter than that, one second."""
+PRUNE_SECONDS = 30.0
+"""Seconds between two batches. If a retention is shorter, one second."""
 
 SKIPPED_SECONDS = 3600.0
 """Seconds for which a row that could not be pruned is skipped."""
@@ -88,11 +88,11 @@ MOST_SKIPPED = 10_000
 
 ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
 """The first characters of the SQLSTATEs that one bad row can cause: data, constraints (such as a foreign key to a job,
-or a month without a partition), limits, locks, a statement timeout, and errors raised by triggers. After such an error
-the batch is halved. Any other error concerns all rows."""
+or a month without a partition), limits, locks, a statement timeout, and errors that triggers raise. After one of these
+errors the batch is halved. Any other error concerns all rows."""
 
 
-class Prune(Periodic):
+class PruneJobs(Periodic):
     name = "prune"
 
     def __init__(self, store: Store) -> None:
@@ -101,8 +101,8 @@ class Prune(Periodic):
     def run(self, now: float) -> None:
         self._pruner.batch()
         kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
-        is_short = any(retention is not None and retention.total_seconds() < PRUNE_INTERVAL for retention in kept)
-        interval = 1.0 if is_short else PRUNE_INTERVAL
+        is_short = any(retention is not None and retention.total_seconds() < PRUNE_SECONDS for retention in kept)
+        interval = 1.0 if is_short else PRUNE_SECONDS
         self.run_again_in(0.0 if self._pruner.has_more else interval)
 
 
@@ -110,13 +110,13 @@ class Pruner:
     """Prunes one database, a batch at a time. Not for use in a transaction: a failed batch would break it."""
 
     def __init__(self, store: Store, *, grace: float = 0.0) -> None:
-        """`grace`: the seconds after its retention for which a job is kept."""
+        """grace: the seconds for which a job is kept after its retention."""
         self.has_more = False
         """Whether jobs may be left to prune after the last batch."""
         self._store = store
         self._grace = grace
         self._limit = BATCH
-        self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
+        self._skipped: dict[int, float] = {}  # by id: until when, in monotonic seconds
         self._before = [part.before_prune(store) for part in installed_parts() if part.before_prune]
 
     def batch(self) -> dict[str, int]:
@@ -149,4 +149,4 @@ class Pruner:
         for job_id in self._store.expired(limit=1, skipped=self._skipped, grace=self._grace):
             logs.not_pruned(job_id, error, SKIPPED_SECONDS)
             self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
-        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again for ever
+        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the rows skipped first would be tried again for ever

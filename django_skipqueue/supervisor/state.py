@@ -1,6 +1,6 @@
-"""The state of a supervisor and of its workers: what probes, metrics, the service manager and a steward are shown.
+"""The state of a supervisor and of its workers, for probes, metrics, the service manager and a steward.
 
-Invariant: the steward never waits for a supervisor, and sees at any time whether one hangs: in memory that both share.
+Invariant: the steward never waits for a supervisor. In memory that both share, it sees at any time whether one hangs.
 """
 
 import mmap
@@ -14,15 +14,15 @@ from ..worker.options import WorkerOptions
 from .liveness import Watchdog
 from .processes import WorkerProcess
 
-LATE_AFTER = 30.0
-"""Seconds from one turn of the loop to the next, at most. Statements that may take longer announce that."""
+LOOP_LATE_AFTER = 30.0
+"""Seconds from one turn of the loop to the next, at most, unless the loop announces that statements may take longer."""
 
 TURNED_AT, LATE_AT = range(2)
-"""The places of the times."""
+"""The places of the times in the memory of `Pulse`."""
 
 
 class Pulse:
-    """Written by the control loop's thread, read by others. A fork shares its memory. Times are monotonic seconds."""
+    """Shows in shared memory that a control loop turns. Only the loop's thread writes. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._times = memoryview(mmap.mmap(-1, 16)).cast("d")
@@ -34,24 +34,24 @@ class Pulse:
 
     @property
     def late_at(self) -> float:
-        """By when the loop shows again that it turns."""
+        """By when the loop turns again, unless it hangs."""
         return self._times[LATE_AT]
 
     def turn(self, within: float = 0.0) -> None:
-        """Show that the loop turns, and that it does so again within this many seconds, or `LATE_AFTER`."""
+        """Show that the loop turns, and that it turns again within this many seconds, or `LOOP_LATE_AFTER`."""
         now = time.monotonic()
-        self._times[LATE_AT] = now + max(within, LATE_AFTER)
+        self._times[LATE_AT] = now + max(within, LOOP_LATE_AFTER)
         self._times[TURNED_AT] = now
 
 
 class DatabaseState(IntEnum):
     UNKNOWN = 0
-    """It has sent none yet."""
+    """The supervisor has sent no statement yet."""
     REACHED = 1
     LOST = 2
 
 
-class WorkerState(NamedTuple):
+class WorkerProcessState(NamedTuple):
     """One worker, whether its process runs or not."""
 
     name: str
@@ -65,11 +65,11 @@ class WorkerState(NamedTuple):
     jobs_done: int = 0
     jobs_running: int = 0
     slots: int = 0
-    """0: it runs no jobs, and hands those that it claims on. Then the numbers beside this are of those that it and its
-    like have handed on, and that it could hand on at once."""
+    """0: the process runs no jobs, and hands its claimed jobs on. Then `jobs_running` and `slots_free` count the jobs
+    that processes of its kind have handed on, and could hand on."""
     slots_free: int = 0
     heartbeat_at: float = 0.0
-    """When the supervisor last wrote its heartbeat, in monotonic seconds."""
+    """When the supervisor last wrote the worker's heartbeat, in monotonic seconds."""
 
 
 class SupervisorState(NamedTuple):
@@ -82,7 +82,7 @@ class SupervisorState(NamedTuple):
     late_at: float
     """By when it turns again, unless it hangs."""
     database: DatabaseState
-    workers: tuple[WorkerState, ...]
+    workers: tuple[WorkerProcessState, ...]
 
     @property
     def has_worker(self) -> bool:
@@ -96,11 +96,11 @@ class SupervisorState(NamedTuple):
 def observe(
     alias: str, processes: Sequence[WorkerProcess], *, pulse: Pulse, watchdog: Watchdog, database: DatabaseState
 ) -> SupervisorState:
-    """The state now of a supervisor with these processes. May be called in any of its threads. Sends no statement."""
-    frozen, workers = watchdog.frozen, list[WorkerState]()
+    """The present state of a supervisor with these processes. Any of its threads may call this. Sends no statement."""
+    frozen, workers = watchdog.frozen, list[WorkerProcessState]()
     for process in processes:
         shared = process.shared if process.pid else None
-        state = WorkerState(
+        state = WorkerProcessState(
             process.name,
             process.pid,
             process.has_started,
@@ -117,13 +117,13 @@ def observe(
 
 
 SHOW_SECONDS = 0.5
-"""Seconds between two times at which the supervisor shows its state. Its pulse it shows at once."""
+"""Seconds between two times at which the supervisor shows its state. It shows its pulse in each turn."""
 
-COUNTS = len(WorkerState._fields) - 2
-"""The numbers of a worker between its name and the time of its heartbeat."""
+COUNTS_OF_WORKER = len(WorkerProcessState._fields) - 2
+"""How many integers a worker has in the memory, between its name and the time of its heartbeat."""
 
-SIZE = COUNTS + 1
-"""The numbers of a worker."""
+NUMBERS_OF_WORKER = COUNTS_OF_WORKER + 1
+"""How many integers and times a worker has in the memory."""
 
 
 class SharedState:
@@ -134,7 +134,7 @@ class SharedState:
         self._alias = options.database
         self._names = options.worker_names
         # As in `worker/protocol.py`: an item of a view is written and read as a whole.
-        memory = memoryview(mmap.mmap(-1, 8 * (1 + SIZE * len(self._names))))
+        memory = memoryview(mmap.mmap(-1, 8 * (1 + NUMBERS_OF_WORKER * len(self._names))))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
 
     def write(self, state: SupervisorState) -> None:
@@ -142,18 +142,20 @@ class SharedState:
         for start, worker in zip(self._starts(), state.workers, strict=True):
             for place, count in enumerate(worker[1:-1], start):
                 self._counts[place] = count
-            self._times[start + COUNTS] = worker.heartbeat_at
+            self._times[start + COUNTS_OF_WORKER] = worker.heartbeat_at
 
     def read(self) -> SupervisorState:
         workers = [
-            WorkerState._make((name, *self._counts[start : start + COUNTS], self._times[start + COUNTS]))
+            WorkerProcessState._make(
+                (name, *self._counts[start : start + COUNTS_OF_WORKER], self._times[start + COUNTS_OF_WORKER])
+            )
             for name, start in zip(self._names, self._starts(), strict=True)
         ]
         database = DatabaseState(self._counts[0])
         return SupervisorState(self._alias, self.pulse.turned_at, self.pulse.late_at, database, tuple(workers))
 
     def _starts(self) -> range:
-        return range(1, 1 + SIZE * len(self._names), SIZE)
+        return range(1, 1 + NUMBERS_OF_WORKER * len(self._names), NUMBERS_OF_WORKER)
 
 
 class ShowState(Periodic):
@@ -161,7 +163,7 @@ class ShowState(Periodic):
     loop_handles_errors = False
 
     def __init__(self, shared: SharedState, states: Callable[[], Sequence[SupervisorState]]) -> None:
-        """`states` returns the state of this supervisor alone."""
+        """states: returns the state of this supervisor alone."""
         self._shared = shared
         self._states = states
 

@@ -1,7 +1,7 @@
 """The parent of the worker processes: keeps them running, writes their heartbeats, and runs the queue's services.
 
-Invariant: no user code and no log handler runs in its main thread. While it forks, no other thread exists (unless user
-code hangs in one). When a worker ends, its jobs are recovered or released at once.
+Invariant: no user code and no log handler runs in the main thread of a supervisor. While a supervisor forks, it has no
+other thread, unless user code hangs in one. When a worker ends, its jobs are recovered or released at once.
 """
 
 import gc
@@ -49,15 +49,15 @@ KILL_AFTER = 10.0
 """Seconds after the shutdown timeout at which a worker that still runs is killed."""
 
 COMMAND_TIME = 1.0
-"""Seconds after a signal within which the steward, which has got it as well, sends its command."""
+"""Seconds within which the steward sends its command, if a signal has reached the steward as well."""
 
 
 class Supervisor:
     """Runs in the main thread of its process. The end of `lifeline`, a pipe, stops it as SIGTERM does.
 
-    Under a steward it shows its state in memory, takes commands from this pipe, and ignores signals. A signal to the
-    whole service reaches the steward as well as this process. If both counted it, the first signal would be taken for
-    the second.
+    Under a steward, a supervisor shows its state in memory, takes commands from this pipe, and ignores signals. A
+    signal to the whole service reaches the steward and this process. If both counted the signal, one would count as
+    two.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Supervisor:
         log: LogQueue | None = None,
         shared: SharedState | None = None,
     ) -> None:
-        """`health_listener`: answer probes on this socket. `log`: of this process. `shared`: show the state there."""
+        """health_listener: the socket on which to answer probes. log: of this process. shared: shows the state."""
         close_before_fork()  # connections that the project may have opened at import
         self.options = options
         self._lifeline = lifeline
@@ -98,7 +98,7 @@ class Supervisor:
         self._contention = Contention()
         self._call_workers = CallWorkers(self._workers, options.serves, self._contention)
         self._watch = WatchQueues(
-            self._store, self._control, self._processes, options, looked=self._call_workers.looked
+            self._store, self._control, self._processes, options, queues_found=self._call_workers.queues_found
         )
         self._watchdog = Watchdog(self._processes)
         self._systemd = NotifySystemd(self._states, os.environ)
@@ -111,7 +111,7 @@ class Supervisor:
         self._stopping = False
 
     def _services(self) -> list[Service]:
-        """The services in order. Those about worker processes come first: they need no database, or are urgent."""
+        """The services in order. The services of worker processes come first: they need no database, or are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
             self._store,
@@ -147,8 +147,8 @@ class Supervisor:
     def run(self) -> None:
         log_context.serve(self.options.database)
         self._start_threads()
-        taken = self._expect_command if self._shared else self._signals.append
-        self._wakeup.on_signals(taken, (signal.SIGTERM, signal.SIGINT))
+        handler = self._expect_command if self._shared else self._signals.append
+        self._wakeup.on_signals(handler, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
             self._pulse.turn()
@@ -171,7 +171,7 @@ class Supervisor:
                 process.shared.heartbeat_at = began
 
     def _requested(self, requests: Mapping[str, str]) -> None:
-        """Do what operators have requested of the running processes. Each request comes with every heartbeat."""
+        """Do what operators have requested of the running processes. Every heartbeat returns all requests."""
         for process in self._processes:
             if process.pid and not self._stopping:
                 match requests.get(process.id):
@@ -184,7 +184,7 @@ class Supervisor:
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
             return True
-        # Without the database no job can be recovered: another supervisor does that after the worker timeout.
+        # Without the database, no job can be recovered. Another supervisor recovers the jobs after the worker timeout.
         return (
             any(process.awaiting_recovery for process in self._processes) and time.monotonic() < self._recover_deadline
         )
@@ -202,14 +202,14 @@ class Supervisor:
                 self._stop(STOP_NOW)
 
     def _expect_command(self, _: int) -> None:
-        """Handle a signal under a steward, which has got it as well."""
+        """Handle a signal under a steward: the signal may have reached the steward as well."""
         self._command_follows = True
 
     def _learn_of_signals(self) -> None:
-        """A signal to all processes may have ended an idle worker before this one has handled it: do that first."""
+        """Handle signals first: a signal to all processes may have ended an idle worker before this process saw it."""
         self._handle_signals()
         if self._command_follows and self._lifeline is not None and not self._stopping:
-            self._command_follows = False  # if none comes, the signal was not for all
+            self._command_follows = False  # if no command comes, the signal was for this process alone
             poller = select.poll()
             poller.register(self._lifeline, select.POLLIN)
             if poller.poll(COMMAND_TIME * 1000):
@@ -255,7 +255,7 @@ class Supervisor:
         self._heartbeat.due_at = self._watch.due_at = 0.0
 
     def _start_threads(self) -> None:
-        """Start the threads that run from the beginning. That of the dispatcher starts with the first event."""
+        """Start the threads that run all the time. The dispatcher's thread starts with the first event."""
         self._log.start()
         if self._health_port:
             self._health_port.start()
@@ -285,7 +285,7 @@ class Supervisor:
             shared=process.shared,
         )
         loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
-        gc.freeze()  # full collections pass over all that was imported: that is an eighth of the time of an empty job
+        gc.freeze()  # full collections then skip all imported objects: an eighth of the time of an empty job
         exit_code: int = loop.run()
         return exit_code
 
@@ -313,7 +313,7 @@ class Supervisor:
             self._read_lifeline()
 
     def _read_lifeline(self) -> None:
-        """Read commands of the steward. At the end of the pipe, stop: the steward is gone, or the reloader."""
+        """Read commands of the steward. At the end of the pipe, stop: the steward or the reloader is gone."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
         data = os.read(self._lifeline, COMMANDS_SIZE)
         for command, _ in decode_commands(data):
@@ -323,5 +323,5 @@ class Supervisor:
             if self._shared and not self._stopping:
                 liveness_logs.steward_gone(self.options.name, self.options.shutdown_timeout)
                 self._stop(STOP)
-            elif not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
+            elif not (self._stopping or self._signals):  # else Ctrl-C has reached this process
                 self._signals.append(signal.SIGTERM)

@@ -1,7 +1,7 @@
 """Notifies systemd, by the protocol of `sd_notify`: ready, alive, stopping, and a line for `systemctl status`.
 
-Invariant: only the process that systemd has started sends: the supervisor, or the steward of several. The processes
-that it forks, and the programs that tasks start, inherit neither the address nor a socket.
+Invariant: only the process that systemd has started sends: the supervisor, or the steward of several supervisors. The
+processes that it forks, and the programs that tasks start, inherit neither the address nor a socket.
 """
 
 import os
@@ -14,7 +14,7 @@ from ..worker.loop import Periodic
 from .state import DatabaseState, SupervisorState
 
 START_INTERVAL = 0.1
-"""Seconds between two looks whether the workers have started."""
+"""Seconds between two checks whether the workers have started."""
 
 STATUS_INTERVAL = 5.0
 """Seconds between two status lines, at most."""
@@ -27,7 +27,7 @@ class NotifySystemd(Periodic):
     loop_handles_errors = False
 
     def __init__(self, states: Callable[[], Sequence[SupervisorState]], environment: MutableMapping[str, str]) -> None:
-        """Takes systemd's variables out of the environment. `states`: of the supervisors that are to run."""
+        """Takes systemd's variables out of the environment. states: returns the state of each supervisor."""
         self._states = states
         self._address = environment.pop("NOTIFY_SOCKET", "")
         self._watchdog_seconds = _watchdog_seconds(environment)
@@ -36,10 +36,10 @@ class NotifySystemd(Periodic):
             self.due_at = NEVER
 
     def run(self, now: float) -> None:
-        """Send that workers are ready, once they are; after that, that the loop of each supervisor turns."""
+        """Say that workers are ready, once they are; after that, say that the loop of each supervisor turns."""
         states = self._states()
         if not self._is_ready:
-            # A database that cannot be reached keeps the workers of no other waiting.
+            # The workers of one database do not wait for another database that cannot be reached.
             settled = all(state.has_worker or state.database is DatabaseState.LOST for state in states)
             self._is_ready = settled and any(state.has_worker for state in states)
             if not self._is_ready:

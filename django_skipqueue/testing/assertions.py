@@ -22,10 +22,10 @@ from ..values.codec import decode, encode
 from ..values.records import JobSpec
 from .capture import lines
 
-CLOSE = timedelta(seconds=1)
-"""Times that differ by less than this are taken for the same: code computes them from a clock of its own."""
+CLOSE_TIMES = timedelta(seconds=1)
+"""Times that differ by less count as equal: the code under test computes a time from another clock."""
 
-MISSING = object()
+NOT_GIVEN = object()
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Expectation:
     columns: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """The task, and what is expected of it."""
+        """The task, and what is expected of its jobs."""
         shown = redacted(self.name, [], dict(self.arguments)).kwargs
         wanted = [*map(repr, self.positional), *(f"{name}={value!r}" for name, value in shown.items())]
         where = [f"{name}={value!r}" for name, value in self.columns.items()]
@@ -54,7 +54,7 @@ class Expectation:
             {**dict(enumerate(job.args)), **job.kwargs} if self.task is None else _bound(self.task, job)
         )
         for name, value in [*enumerate(self.positional), *self.arguments.items()]:
-            if not _is_same(self.task, str(name), value, given.get(name, MISSING)):
+            if not _is_same(self.task, str(name), value, given.get(name, NOT_GIVEN)):
                 yield str(name)
         for name, value in self.columns.items():
             if not _is_column(job, name, value):
@@ -76,16 +76,16 @@ def assert_deferred(
 ) -> list[Job]:
     """Assert that a job of the task was deferred with these arguments. Returns the jobs that match.
 
-    Only the arguments given here are compared, by position or name, as the task would receive them: with its defaults.
+    Only the given arguments are compared, by position or name, as the task would receive them, with its defaults.
 
     task: a task of `@job`, one of Django's `@task`, or the name of one. Options of `.using()` are expected of the job:
     `assert_deferred(send_receipt.using(priority=5), payment_id=42)`.
-    queue_name, run_after: expected as well. A timedelta counts from the time of the `.defer()`; times within a second
-    are the same.
-    count: exactly so many jobs match; default: one or more.
-    arguments: further arguments by name, for parameters that are called like one of these options.
-    among: look only at these jobs, such as those of `capture_deferred`; default: at all in the table, also at finished
-    ones.
+    queue_name, run_after: expected of the job. A timedelta counts from the time of the `.defer()`; times within a
+    second count as equal.
+    count: exactly this many jobs match; default: one or more.
+    arguments: further arguments by name, for parameters that have the name of one of these options.
+    among: look only at these jobs, such as the jobs of `capture_deferred`; default: at all jobs in the table, finished
+    jobs included.
     database: the alias of the queue's database; default: `SKIPQUEUE["DATABASE"]`.
 
     Raises AssertionError with a list of what was deferred instead; `InvalidArguments` for arguments that the task does
@@ -160,7 +160,7 @@ def _failure(expected: Expectation, found: int, count: int | None) -> str:
 
 
 def _instead(jobs: list[Job], expected: Expectation) -> list[str]:
-    """What was deferred; first the jobs of the expected task, with the names in which they differ."""
+    """Lines about the deferred jobs, first the jobs of the expected task, with the names in which they differ."""
     if not jobs:
         return ["No job was deferred at all."]
     same = [job for job in jobs if job.task == expected.name]
@@ -170,7 +170,7 @@ def _instead(jobs: list[Job], expected: Expectation) -> list[str]:
 
 
 def expectation(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Expectation:
-    """Make the expectation of an assertion with these options; `None` is one that was not given.
+    """Make the expectation of an assertion with these options. `None` stands for an option that was not given.
 
     Raises `InvalidArguments` for arguments that the task does not have.
     """
@@ -205,11 +205,11 @@ def _identified(task: Any) -> tuple[str, Task[Any, Any] | None]:
 
 
 def _changed(task: Any, known: Task[Any, Any] | None) -> dict[str, Any]:
-    """The options that `.using()` has changed: `send_receipt.using(queue_name="bulk")` expects that queue."""
+    """The options that `.using()` has changed: `send_receipt.using(queue_name="bulk")` expects the queue `bulk`."""
     if known is None or isinstance(task, str):
         return {}
     own = known.options.spec(known.name)
-    given = task.options.spec(known.name) if isinstance(task, Task) else task  # Django's task has them as fields
+    given = task.options.spec(known.name) if isinstance(task, Task) else task  # the options are fields of Django's task
     names = [name for name in JobSpec._fields if name not in ("task", "on_conflict")]
     changed = {name: getattr(given, name, None) for name in names}
     changed = {name: value for name, value in changed.items() if value not in (None, getattr(own, name))}
@@ -246,8 +246,8 @@ def _bound(task: Task[Any, Any], job: Job) -> dict[str, Any]:
 
 
 def _is_same(task: Task[Any, Any] | None, name: str, expected: Any, found: Any) -> bool:
-    """Compare with the value in the row, also as that would store what is expected: a tuple as a list."""
-    if found is MISSING:
+    """Compare the expected value with the value in the row, also in its stored form: a tuple is stored as a list."""
+    if found is NOT_GIVEN:
         return False
     if expected == found:
         return True
@@ -261,4 +261,4 @@ def _is_column(job: Job, name: str, expected: Any) -> bool:
     due = job.enqueued_at + expected if isinstance(expected, timedelta) else expected
     if not isinstance(due, datetime):
         raise InvalidArguments(f"run_after is a datetime or a timedelta, not {expected!r}.")
-    return abs(job.run_after - due) < CLOSE
+    return abs(job.run_after - due) < CLOSE_TIMES

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import overload
+from typing import Any, overload
 
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
@@ -11,12 +10,13 @@ from django.utils.asyncio import async_unsafe
 from ..conf import chosen_or_all
 from ..console.arguments import named, redacted
 from ..models import Job
+from ..values.codec import shorten
 
 
 class CapturedJobs(Sequence[Job]):
     """The jobs inserted since the block began, in the order of their ids.
 
-    Within the block each use reads them anew. After it the list stays as it was at the end of the block.
+    Within the block, each use reads the jobs again. After the block, the list has the jobs as they were at its end.
     """
 
     def __init__(self, aliases: Sequence[str]) -> None:
@@ -25,27 +25,20 @@ class CapturedJobs(Sequence[Job]):
 
     @async_unsafe("capture_deferred() sends queries: in an async test, write `async with capture_deferred()`.")
     def __enter__(self) -> "CapturedJobs":
-        """Start to capture."""
-        # Not those above the highest id: fixtures may choose any ids.
+        # Not by the highest id: fixtures may choose any ids.
         self._jobs = [jobs.exclude(pk__in=list(jobs.values_list("pk", flat=True))) for jobs in self._jobs]
         self._kept = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Keep the jobs that are there now. After an exception no query may be possible, so that none is sent."""
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Keep the jobs that are there now, unless the block raised: then a query may be impossible."""
         self._kept = self._now() if error is None else []
 
     async def __aenter__(self) -> "CapturedJobs":
-        """Start to capture, in an async test."""
         return await sync_to_async(self.__enter__)()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Keep the jobs that are there now."""
-        await sync_to_async(self.__exit__)(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await sync_to_async(self.__exit__)(*error)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -54,11 +47,9 @@ class CapturedJobs(Sequence[Job]):
     def __getitem__(self, index: slice) -> list[Job]: ...
 
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        """The job or the jobs at this position."""
         return self._found()[index]
 
     def __len__(self) -> int:
-        """The number of jobs."""
         return len(self._found())
 
     def __repr__(self) -> str:
@@ -74,21 +65,21 @@ class CapturedJobs(Sequence[Job]):
 
 
 def capture_deferred(*, database: str | None = None) -> CapturedJobs:
-    """Make a context manager that captures the jobs which are deferred in its block.
+    """Make a context manager that captures the jobs that are deferred in its block.
 
-    Whoever inserted them: `.defer()`, `.defer_many()`, `.enqueue()` of Django's tasks, `Job.objects.enqueue`, in any
-    thread whose transaction is committed or is the test's. Without those that were rolled back.
+    It captures jobs of `.defer()`, `.defer_many()`, `.enqueue()` of Django's tasks and `Job.objects.enqueue`, from any
+    thread whose transaction is committed or is the test's. It leaves out jobs that were rolled back.
 
-    database: the alias of the queue's database; default: all that hold queues.
+    database: the alias of the queue's database; default: all databases that hold queues.
     """
     return CapturedJobs(chosen_or_all(database))
 
 
 MOST_JOBS_SHOWN = 20
-"""Most jobs in one message."""
+"""Jobs in one message, at most."""
 
-WIDEST = 300
-"""Most characters of the arguments of one job in a message."""
+MOST_CHARACTERS_SHOWN = 300
+"""Characters of the arguments of one job in a message, at most."""
 
 
 def call(job: Job) -> str:
@@ -99,11 +90,11 @@ def call(job: Job) -> str:
     ]
     keywords = [f"{name}={value!r}" for name, value in shown.kwargs.items()]
     arguments = ", ".join([*positional, *keywords])
-    return f"{job.task}({arguments if len(arguments) <= WIDEST else arguments[: WIDEST - 1] + '…'})"
+    return f"{job.task}({shorten(arguments, MOST_CHARACTERS_SHOWN)})"
 
 
 def line(job: Job) -> str:
-    """The call, and the options with which it was deferred."""
+    """The call, and the options with which the job was deferred."""
     delay = job.run_after - job.enqueued_at
     options = [f"queue_name={job.queue_name!r}", *([f"priority={job.priority}"] if job.priority else [])]
     if delay > timedelta(seconds=1):
@@ -112,7 +103,7 @@ def line(job: Job) -> str:
 
 
 def lines(jobs: Sequence[Job], differs: Mapping[int, str] | None = None) -> list[str]:
-    """A line for each of the first jobs, and one for the others. `differs`: in which names a job differs, by its id."""
+    """A line for each of the first jobs, and one for the rest. differs: the names in which a job differs, by its id."""
     others = len(jobs) - MOST_JOBS_SHOWN
     notes = {id: f"  (other: {names})" for id, names in (differs or {}).items() if names}
     shown = [line(job) + notes.get(job.pk, "") for job in jobs[:MOST_JOBS_SHOWN]]

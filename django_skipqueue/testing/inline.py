@@ -1,11 +1,9 @@
 """`run_inline`: jobs run where they are deferred, within a block.
 
-Invariant: after the block nothing of it is left: neither the sink that sees jobs being deferred, nor the hook on the
-connection.
+Invariant: after the block, the sink that sees jobs being deferred is gone, and so is the hook on the connection.
 """
 
 import threading
-from types import TracebackType
 from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
@@ -21,7 +19,7 @@ from .run import RunOptions, run_jobs
 
 
 class InlineJobs(list[Job]):
-    """The jobs that ran in the block so far, as they were after they ran. Also the sink that sees them deferred."""
+    """The jobs that have run in the block, as they were after they ran. Also the sink that sees jobs being deferred."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__()
@@ -34,7 +32,6 @@ class InlineJobs(list[Job]):
 
     @async_unsafe("run_inline() sends queries: in an async test, write `async with run_inline()`.")
     def __enter__(self) -> "InlineJobs":
-        """Run jobs from now on."""
         self._here.depths = {alias: len(connections[alias].atomic_blocks) for alias in self._aliases}
         self._replaced = {}
         for connection in map(connections.__getitem__, self._aliases):
@@ -43,10 +40,8 @@ class InlineJobs(list[Job]):
         SINKS.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop, and run what still waits. Raise the first error that was to be raised; not over another one."""
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Stop, and run the jobs that still wait. Raise the first error of `raise_errors`, unless the block raised."""
         try:
             if error is None and self._waits:
                 self._run()
@@ -60,14 +55,10 @@ class InlineJobs(list[Job]):
             raise self._errors[0]
 
     async def __aenter__(self) -> "InlineJobs":
-        """Run jobs from now on, in an async test."""
         return await sync_to_async(self.__enter__)()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop, and run what still waits."""
-        await sync_to_async(self.__exit__)(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await sync_to_async(self.__exit__)(*error)
 
     def wants(self, kind: type[Event]) -> bool:
         """See `Sink.wants`."""
@@ -82,15 +73,15 @@ class InlineJobs(list[Job]):
         elif self._depth(event.database) == 0:
             transaction.on_commit(self._run, using=event.database)
         else:
-            self._waits = True  # no transaction ends in a TestCase: its savepoints do
+            self._waits = True  # in a TestCase, savepoints end, and no transaction does
 
     def _depth(self, alias: str) -> int:
-        """The transactions of this thread that do not count: those that were open when the block began."""
+        """How many transactions of this thread were open when the block began: these do not count."""
         depths: dict[str, int] = getattr(self._here, "depths", {})
         return depths.get(alias, 0)
 
     def _is_over(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether no transaction is open that counts."""
+        """Whether each transaction that counts has ended."""
         return len(connection.atomic_blocks) <= self._depth(connection.alias)
 
     def _run_after(self, connection: BaseDatabaseWrapper, savepoint_commit: Any) -> Any:
@@ -104,13 +95,13 @@ class InlineJobs(list[Job]):
         return savepoint_commit_and_run
 
     def _run(self) -> None:
-        """Run jobs until none is left; those that a job defers are not run within it, but after it."""
+        """Run jobs until none is left. A job that another job defers runs after it, not within it."""
         if getattr(self._here, "runs", False):
             return
         self._here.runs, self._waits = True, False
         try:
             self.extend(run_jobs(**self._options))
-        except Exception as error:  # raised at the end of the block: `.defer()` raises none of a task
+        except Exception as error:  # raised at the end of the block: `.defer()` raises no error of a task
             self._errors.append(error)
         finally:
             self._here.runs = False
@@ -119,12 +110,12 @@ class InlineJobs(list[Job]):
 def run_inline(**options: Unpack[RunOptions]) -> InlineJobs:
     """Make a context manager that runs jobs where they are deferred. The options are those of `run_jobs`.
 
-    A job runs before `.defer()` returns, or, if it is deferred in a transaction, when that ends; transactions that were
-    open when the block began do not count, so that the test's own does not. A job whose transaction is rolled back is
-    not run. `.defer()` returns the job as it was inserted: the list that `with` gives has the jobs as they are after
-    their run.
+    A job runs before `.defer()` returns, or, if it is deferred in a transaction, when the transaction ends.
+    Transactions that were open when the block began, such as the test's own, do not count. A job whose transaction is
+    rolled back is not run. `.defer()` returns the job as it was inserted: the list that `with` gives has the jobs as
+    they are after their run.
 
     With `raise_errors`, the first exception is raised at the end of the block. Jobs that were queued before the block
-    run too, with the first that is deferred in it.
+    run with the first job that is deferred in the block.
     """
     return InlineJobs(options)

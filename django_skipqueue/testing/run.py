@@ -1,8 +1,8 @@
 """`run_jobs`: runs deferred jobs one after the other, in the thread of its caller.
 
-In a worker no transaction is open when an attempt begins. A `TestCase` has one open, in which nothing is ever committed
-and a single failed statement breaks everything after it. Invariant: after an attempt, that transaction can be used, and
-the commit hooks of the attempt were called, once.
+In a worker no transaction is open when an attempt begins. A `TestCase` has an open transaction, which is never
+committed. One failed statement makes all later statements of the transaction fail. Invariant: after an attempt, this
+transaction can still be used, and the commit hooks of the attempt were called once.
 """
 
 import logging
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
@@ -42,7 +41,7 @@ WORKER = "test"
 """The name of the worker in the rows of the jobs."""
 
 Act = Callable[[datetime], bool]
-"""Makes something happen at its time. Returns whether it has happened."""
+"""Does what is due at this time. Returns whether it was done."""
 
 signals = SignalSink()
 
@@ -58,36 +57,37 @@ def run_jobs(
     limit: int = 1_000,
     database: str | None = None,
 ) -> list[Job]:
-    """Run the queued jobs, and the jobs that these defer, until none is left. Returns the jobs as they are afterwards.
+    """Run the queued jobs, and the jobs that they defer, until none is left. Returns the jobs as they are afterwards.
 
-    Jobs that are due are run in the order in which a worker claims them, and retries once they are due.
+    Due jobs run in the order in which a worker claims them. A retry runs once it is due.
 
-    queue_names: only these queues, in this order; default: all.
-    include_scheduled: when nothing else is left, run the scheduled jobs as well, retries among them, in the order of
-    their times, without waiting; and then the jobs that wait for their rates.
-    until: run the scheduled jobs that are due until this moment, and those that wait for a rate, as its tokens come; a
-    timedelta counts from now. What such a job schedules counts from its own time.
-    schedules: with `until`: `True` fires all schedules at their times until then, a list of tasks those of these tasks:
-    the schedules of `@periodic` and of `SKIPQUEUE["PERIODIC"]`, not those that somebody has made in the admin.
+    queue_names: only these queues, in this order; default: all queues.
+    include_scheduled: when no other job is left, run the scheduled jobs, retries included, in the order of their times
+    and without waiting; then run the jobs that wait for their rates.
+    until: run the scheduled jobs that are due until this moment, and the jobs that wait for a rate, as its tokens come.
+    A timedelta counts from now. If such a job schedules another job, the delay counts from the first job's time.
+    schedules: with `until`: `True` fires all schedules at their times until this moment, a list of tasks fires only
+    their schedules. Includes the schedules of `@periodic` and of `SKIPQUEUE["PERIODIC"]`, not schedules made in the
+    admin.
     raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
     the outcome of its job, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
-    limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
-    database: the alias of the queue's database; default: all that hold queues, one after the other, until none has a
-    job left. The limit counts for each.
+    limit: raise RuntimeError after this many attempts, so that jobs that defer each other do not run for ever.
+    database: the alias of the queue's database; default: all databases that hold queues, one after another, until none
+    has a job left. The limit counts for each database.
 
     Raises ValueError for `schedules` without `until`, and for a task that has no schedule.
     """
     if schedules and until is None:
         raise ValueError("schedules needs until: without an end, schedules fire for ever.")
     runs = []
-    timed = planned(schedules)
+    timed = [each for part in installed_parts() if schedules and part.planned for each in part.planned(schedules)]
     for alias in chosen_or_all(database):
         here = [each for each in timed if each.database == alias]
         is_forced = include_scheduled or until is not None
         forced = Forced(alias, queue_names, until=until, timed=here) if is_forced else None
         runs.append(Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit))
     with capturing():
-        while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer one into another database
+        while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer a job into another database
             pass
     return [job for run in runs for job in run.jobs()]
 
@@ -110,21 +110,21 @@ async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
 
 
 class Planned(Protocol):
-    """What happens at planned times in one database, such as a schedule."""
+    """Something that happens at planned times in one database, such as a schedule."""
 
     @property
     def database(self) -> str:
         """The alias of the database."""
 
     def first(self, now: datetime) -> datetime | None:
-        """The first time after this moment; `None`: there is none."""
+        """The first planned time after this moment, if any."""
 
     def fire(self, store: Store, due: datetime) -> datetime | None:
-        """Do what is planned for this time. Returns the next time; `None`: there is none."""
+        """Do what is planned for this time. Returns the next planned time, if any."""
 
 
 class Clock(Protocol):
-    """The time of a part's gate in one database, such as of the tokens of rates."""
+    """The clock of a part's gate in one database, such as the clock by which tokens of rates come."""
 
     def due(self) -> Sequence[datetime]:
         """When the gate may admit a job, by the real time."""
@@ -133,21 +133,14 @@ class Clock(Protocol):
         """Have this time pass."""
 
     def put_to_the_end(self) -> None:
-        """Have so much time pass that no job has to wait."""
-
-
-def planned(schedules: bool | Sequence[Any]) -> list[Planned]:
-    """What parts have planned; if it is a list, for these tasks."""
-    if not schedules:
-        return []
-    return [each for part in installed_parts() if part.planned for each in part.planned(schedules)]
+        """Have enough time pass that no job waits for this gate."""
 
 
 class Forced:
-    """Makes scheduled jobs due before their time, by the verb of operators: they pass the gates as in production.
+    """Makes scheduled jobs due before their time, by a verb of operators: the jobs pass the gates as in production.
 
-    Each job runs as if it were its time: what it schedules then, from the real time, is due as much later. Without
-    that, a job that snoozes for ten minutes would be due within the hour for ever.
+    Each job runs as if its time had come. If a job schedules another job, relative to the real time, the other job's
+    due time moves by the same time. Otherwise a job that snoozes for ten minutes would be due within the hour for ever.
     """
 
     def __init__(
@@ -170,10 +163,10 @@ class Forced:
         self._ahead = timedelta(0)
         """How far the time of the jobs is ahead of the real time."""
         self._later: dict[int, timedelta] = {}
-        """How much later than its row says a job is due: `_ahead` when it was scheduled."""
+        """By job: how much later it is due than its row says, which is `_ahead` at the time when it was scheduled."""
 
     def go_on(self) -> bool:
-        """Go on to the first time at which a job, a schedule or a rate is due. Returns whether there was one."""
+        """Go on to the first time at which a job, a schedule or a rate is due. Returns whether there was a time."""
         for due, act in sorted([*self._jobs_due(), *self._schedules_due(), *self._gates_due()], key=itemgetter(0)):
             if self._until is not None and due > self._until:
                 break
@@ -218,7 +211,7 @@ class Forced:
         return sweep_gates(self._store)
 
     def _move_to(self, due: datetime) -> None:
-        """Have it be this time for jobs, and for gates that wait for a time."""
+        """Put the clock of the jobs, and of the gates, forward to this time."""
         passed = max(timedelta(0), due - _now(self._alias) - self._ahead)
         for clock in self._clocks:
             clock.put_forward(passed)
@@ -241,7 +234,7 @@ class Run:
         self._ran: list[int] = []
 
     def drain(self) -> bool:
-        """Run jobs until none is left. Returns whether there were any. Raises as `run_jobs` does."""
+        """Run jobs until none is left. Returns whether any job ran. Raises as `run_jobs` does."""
         before = len(self._ran)
         while job := self._next():
             if len(self._ran) == self._limit:
@@ -252,12 +245,12 @@ class Run:
         return len(self._ran) > before
 
     def jobs(self) -> list[Job]:
-        """The jobs that ran, in the order of their first attempts, as they are now; without those deleted since."""
+        """The jobs that ran, in the order of their first attempts, as they are now. Deleted jobs are left out."""
         found = Job.objects.using(self._alias).in_bulk(self._ran)
         return [found[id] for id in dict.fromkeys(self._ran) if id in found]
 
     def _next(self) -> ClaimedJob | None:
-        """Claim one job. If there is none, do what else brings jobs: the gates, what parts do, the force."""
+        """Claim one job. If there is none, run the gates, have the parts make jobs, or force jobs to be due."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
@@ -291,7 +284,7 @@ class Run:
 
 
 def _ends_the_test(error: BaseException) -> bool:
-    """Whether an exception is not the task's own: Ctrl-C, or that of the test runner's timeout, skip or fail."""
+    """Whether the exception is not the task's: Ctrl-C, or a timeout, a skip or a failure of the test runner."""
     return not isinstance(error, Exception | SystemExit | GeneratorExit | JobInterrupted)
 
 
@@ -312,7 +305,7 @@ class OpenTransaction:
         self._savepoint = str(connection.savepoint())
 
     def run_hooks(self) -> None:
-        """Call the commit hooks that were registered since, and forget them; without those that only wake workers."""
+        """Call and forget the commit hooks that the attempt has registered, except for hooks that only wake workers."""
         hooks: list[Any] = self._connection.run_on_commit  # of tuples with three items
         while len(hooks) > self._hooks and not self._is_broken():
             _, hook, robust = hooks.pop(self._hooks)
@@ -345,28 +338,24 @@ class OpenTransactions:
     """The open transactions of all connections of this thread, around one attempt."""
 
     def __enter__(self) -> Self:
-        """Set a savepoint in each."""
         opened = connections.all(initialized_only=True)
         self._each = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release the savepoints, or roll back to them."""
+    def __exit__(self, *_: object) -> None:
         for transaction in self._each:
             transaction.end()
 
     def run_hooks(self) -> None:
-        """Call the commit hooks that were registered since."""
+        """Call the commit hooks that the attempt has registered."""
         for transaction in self._each:
             transaction.run_hooks()
 
 
 class CommittingExecutor(Executor):
-    """Calls the commit hooks of a `def` task within its attempt, as in a worker: if one raises, the attempt fails.
+    """Calls the commit hooks of a `def` task within its attempt, as in a worker: if a hook raises, the attempt fails.
 
-    Those of an `async def` task belong to another thread than its own: they are called after the attempt.
+    The commit hooks of an `async def` task belong to another thread, and are called after the attempt.
     """
 
     transactions = OpenTransactions()

@@ -1,7 +1,6 @@
 """Runs a claimed job in the caller's thread: for loops written by hand, and for tests.
 
-Invariant: `run` settles the job as `runworker` does, whatever the kind of its task and whatever the task does, or
-raises `LeaseLost`.
+Invariant: whatever the task does, `run` settles the job as `runworker` does, or raises `LeaseLost`.
 """
 
 from asgiref.sync import async_to_sync
@@ -20,7 +19,7 @@ def run(job: Job) -> Attempt:
     """Run a job that `Job.objects.claim` returned, and write its outcome. Returns the attempt.
 
     Neither the task's `timeout` nor a cancel interrupts it. Sends `job_started`, and no other signal. Raises
-    `LeaseLost`, without having written anything, if the job was recovered, cancelled or settled in between. Raises
+    `LeaseLost`, without writing anything, if the job was recovered, cancelled or settled since its claim. Raises
     `KeyboardInterrupt`, after recording a failed attempt, if the task raised it.
     """
     if job.status != Status.RUNNING or job.locked_at is None:

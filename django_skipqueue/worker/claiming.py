@@ -1,32 +1,29 @@
 """Decides what a worker does next: apply a result, settle, claim; how many jobs, from which positions of which queues.
 
-`next_plan` is a pure function. `ClaimPolicy` knows how many jobs to claim, from where; its callers pass the time, in
-monotonic seconds, and the results of claims. `Capacity` counts the slots of one runner, `ClaimCursor` the positions.
+`next_plan` is a pure function. `ClaimPolicy` knows how many jobs to claim, and from where; its callers pass the time,
+in monotonic seconds, and the results of claims. `Capacity` counts the slots of one runner, `ClaimCursor` the positions.
 
-`next_plan` is asked before each exchange, and before each sleep of the control loop. An exchange settles and claims,
-whatever the reason for it: to claim beside a settle costs no further round trip.
+The control loop calls `next_plan` before each exchange and before each sleep. An exchange both settles and claims: to
+claim in the round trip of a settle costs nothing more.
 
-Invariant: neither half of an exchange delays the other for ever, and a failed exchange is not repeated unchanged. After
-a failure the settle and the claim are each sent alone.
+A worker claims jobs ahead of its free slots: as many as it finished in the last fifth of a second. Half of these jobs
+run while the worker claims the other half. So short jobs come in batches of hundreds, which share a round trip. Long
+jobs are not claimed ahead, so that no job waits behind a long job while another worker is idle. The worker keeps as
+many waiting jobs as it finished in the last half second, and releases the rest: the jobs of a batch may be longer than
+the jobs before them.
 
-Ahead of its free slots a worker claims as many jobs as it finished in the last fifth of a second. Half of them run
-while the other half is claimed. Short jobs come in batches of hundreds, which share a round trip. Long jobs are not
-claimed ahead, so that none waits behind them while another worker is idle. A worker keeps as many waiting jobs as it
-finished in the last half second. It releases further ones, if jobs turn out to be longer than the previous ones.
+Invariant: jobs of one runner (threads for `def` tasks, an event loop for `async def` tasks) take no slot of the other
+runner, and no job waits here for much longer than half a second while another worker is idle.
 
-Invariant: jobs of one runner (threads for `def` tasks, an event loop for `async def` tasks) take no slot of the other,
-and no job waits here for much longer than half a second while another worker is idle.
-
-The kind of a job is the runner of its task. A worker learns the kind only after the claim. So while a runner is full,
-the worker skips the queues whose last jobs were for that runner, and tries them again every second. A claimed job whose
-runner has no room is released. Within a queue, jobs of all kinds stay in their order.
+A worker learns only after the claim which runner a job needs. So while a runner is full, the worker skips the queues
+whose last jobs needed this runner, and tries these queues again every second. The worker releases a claimed job whose
+runner has no room. Within a queue, all jobs stay in their order.
 
 A worker also remembers how far it has claimed in each queue, so that the next claim need not start at the front. While
 any old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of a queue
-walks over all of them: 0.3 s for a million. So a claim starts where the last completed claim ended. That is only a
-shortcut: a job may come in before that position (by a late commit, a higher priority or a release). A claim from the
-front finds it. A claim from the front that took 1 ms is followed by the next after 19 ms; one that took 40 ms or more,
-after 0.8 s.
+walks over all these entries: 0.3 s for a million. So a claim starts where the last completed claim ended. A job may
+come in before this position (by a late commit, a higher priority or a release): a claim from the front finds the job.
+After a claim from the front that took 1 ms, the next comes after 19 ms; after one that took 40 ms or more, after 0.8 s.
 """
 
 import random
@@ -53,7 +50,7 @@ class Work(NamedTuple):
     has_finished: bool = False
     """Whether attempts have finished whose outcomes were never sent."""
     outcomes_at: float = NEVER
-    """When outcomes can be sent: 0 if some wait, or later for those of locked rows, and those that took too long."""
+    """When outcomes can be sent: 0 if some wait; later for outcomes of locked rows, or that took too long."""
     admission_at: float = NEVER
     """When a part wants to admit jobs: see `worker.in_exchange`."""
     claim_at: float = NEVER
@@ -73,7 +70,7 @@ class Plan:
     applies: bool = False
     """Whether to apply the result of the last exchange, and to plan again: it changes what there is room for."""
     settles: bool = False
-    """Whether to send outcomes. Those that come after the plan is made are sent too."""
+    """Whether to send outcomes, also outcomes that come after the plan is made."""
     claims: int = 0
     """How many jobs to claim, at most."""
     settles_alone: bool = False
@@ -100,7 +97,7 @@ def next_plan(work: Work, now: float) -> Plan:
 
 
 MOST_QUEUES_FOUND = 5_000
-"""Queues that one search finds, at most. The next search continues after them."""
+"""Queues that one search finds, at most. The next search continues after these queues."""
 
 LONGEST_SEARCH_PAUSE = 60.0
 """Seconds until the next search for queues after a failed one, at most. The time doubles with each failure."""
@@ -108,8 +105,8 @@ LONGEST_SEARCH_PAUSE = 60.0
 FEW_QUEUES = 100
 """Queues that every claim may search, at 5 µs each. A claim searches more only if it has room for more jobs."""
 
-MOST_SIZE = 64_000_000
-"""Characters of arguments to hold at once, unless the jobs that run have more."""
+MOST_CHARACTERS_HELD = 64_000_000
+"""Characters of arguments that a worker holds, unless the jobs that run have more."""
 
 LARGE_CLAIM = 500_000
 """A claim that returned this many characters of arguments may have stopped at its size limit, with more jobs left. The
@@ -118,11 +115,11 @@ text may have an eighth of the bytes that are stored."""
 
 class QueueSearch(Protocol):
     def __call__(self, *, after: str, limit: int) -> list[str]:
-        """Their names in alphabetical order: at most `limit` of those that come after the name `after`."""
+        """Find the queues with jobs. Returns at most `limit` names after the name `after`, in alphabetical order."""
 
 
 Holds = Callable[[Callable[[str], bool]], int]
-"""Counts the unfinished jobs that the worker has of the queues whose names are meant."""
+"""Counts the unfinished jobs that the worker has of the queues for whose names the given function is true."""
 
 
 class Claim(NamedTuple):
@@ -138,7 +135,7 @@ class ClaimPolicy:
 
     def __init__(self, options: WorkerOptions, shared: SharedCounts | None = None, holds: Holds = lambda _: 0) -> None:
         self.queue_names = list(options.queue_names)
-        """The queues to claim from, in this order: those given by --queues, or those in which a search found jobs."""
+        """The queues to claim from, in this order: the queues of --queues, or the queues found to have jobs."""
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
         """The last claim, if it timed out: find the positions of its jobs before the next claim."""
@@ -148,7 +145,7 @@ class ClaimPolicy:
         self._holds = holds
         self._slots = options.concurrency
         self._room_chosen = MOST_PREFETCHED  # jobs to claim from the queues that were chosen last
-        self._left_others_out = False  # whether these were hanging ones alone
+        self._left_others_out = False  # whether only hanging queues were chosen last, although there are others
         self._is_drain = options.drain
         self._look_at = 0.0
         self._is_idle = False  # whether the next look is only in case that a notification was lost
@@ -175,7 +172,7 @@ class ClaimPolicy:
     def room(
         self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
     ) -> int:
-        """How many more jobs to claim, beside the `unfinished` of each runner and the `coming` ones already claimed.
+        """How many jobs to claim: each runner has `unfinished` jobs, and `coming` jobs were claimed that no runner has.
 
         unresponsive: the runners that do not begin the jobs they have.
         """
@@ -188,7 +185,10 @@ class ClaimPolicy:
         return self._kinds.room(self.queue_names[:FEW_QUEUES], self.free, now) if any(self.free.values()) else 0
 
     def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
-        """How many of the jobs that wait in each runner would wait too long. `finished` ones count as progress."""
+        """How many of the jobs that wait in each runner would wait too long.
+
+        finished: the finished jobs of each runner, which count as progress.
+        """
         return {
             runner: capacity.surplus(unfinished[runner] - finished[runner], now)
             for runner, capacity in self.capacities.items()
@@ -213,9 +213,10 @@ class ClaimPolicy:
         self._hanging.note(job.queue_name, now - started, now)
 
     def _spare(self, names: list[str], now: float) -> list[str]:
-        """Spare half of the slots for the queues that do not hang.
+        """Choose from these queues, and spare half of the slots for the queues that do not hang.
 
-        The hanging ones have the other half together, and a claim of their own. A claim of the others follows it.
+        All hanging queues share the other half of the slots, and a claim of their own. A claim from the queues that do
+        not hang follows it.
         """
         self._room_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
         if self._hanging.is_empty(now) or not self._has_several():
@@ -241,7 +242,7 @@ class ClaimPolicy:
         """
         started = clock()
         goes_on = self._searched_to
-        # In case that the search fails: serve the known queues meanwhile, at first those of the registered tasks.
+        # In case that the search fails: until the next search, serve the known queues, or else the queues of all tasks.
         self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
         self._next_search = started + self._search_pause
         if not self.queue_names:
@@ -260,7 +261,7 @@ class ClaimPolicy:
     def after(self, names: Sequence[str], now: float, *, admitting: bool = False) -> Mapping[str, QueuePosition]:
         """The position to claim from, by queue. A queue without one is searched from its front.
 
-        admitting: jobs are admitted right before the claim, and most of them stand before the positions.
+        admitting: jobs are admitted right before the claim, and most of these jobs are before the positions.
         """
         return {} if len(self.queue_names) > len(names) >= FEW_QUEUES else self._cursor.start(now, from_front=admitting)
 
@@ -274,13 +275,13 @@ class ClaimPolicy:
         started: float,
         ended: float,
     ) -> bool:
-        """Note the jobs of a claim, and set the time of the next. Returns whether all queues were found empty."""
+        """Note the jobs of a claim, and set the time of the next claim. Returns whether all queues were found empty."""
         from_front = not after
         (self._head_batch_size if from_front else self._batch_size).succeeded()
         self._cursor.claimed(jobs, after=after, took=ended - started, now=ended)
         size = sum([len(job.args) + len(job.kwargs) for job in jobs])
         if jobs:
-            self._most = MOST_SIZE * len(jobs) // size
+            self._most = MOST_CHARACTERS_HELD * len(jobs) // size
         is_full = len(jobs) == room or size >= LARGE_CLAIM
         if not registry.uses_threads_alone:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
@@ -306,8 +307,8 @@ class ClaimPolicy:
             self._look_at, self._is_idle = self._next_search, False
         elif self._owes_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
             self._look_at, self._is_idle = min(self._look_at, self._cursor.due_at), False
-        if len(names) < len(self.queue_names):  # the other queues were skipped
-            self._look_at, self._is_idle = min(self._look_at, now + KNOWN_FOR), False
+        if len(names) < len(self.queue_names):  # the claim skipped some queues
+            self._look_at, self._is_idle = min(self._look_at, now + RUNNERS_KNOWN_SECONDS), False
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
         return min(room, self._room_chosen, (self._batch_size if after else self._head_batch_size).rows)
@@ -321,8 +322,8 @@ class ClaimPolicy:
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
         """Note the positions of the first jobs for the lost claim, and claim from these positions.
 
-        If the lost claim asked for one job, from the very position found, the job itself is too large. The next claim
-        skips it.
+        If the lost claim asked for one job, from exactly the position found, this job is too large, and the next claim
+        skips the job.
         """
         assert self.lost is not None  # noqa: S101 (for the type checker: called only after a lost claim)
         lost, self.lost = self.lost, None
@@ -376,11 +377,11 @@ PREFETCH_SECONDS = 0.2
 """Seconds of work to hold in advance."""
 
 MOST_PREFETCHED = 4_000
-"""Jobs held in advance, at most: after a crash of the worker they must wait for its recovery."""
+"""Jobs held in advance, at most: after a crash of the worker, these jobs wait until a supervisor releases them."""
 
 LONGEST_WAIT_AHEAD = 0.5
-"""Seconds for which a job may wait here. Longer than `PREFETCH_SECONDS`: another worker must claim
-a released job again."""
+"""Seconds for which a job may wait here. Longer than `PREFETCH_SECONDS`, because another worker must claim a released
+job again."""
 
 
 class Capacity:
@@ -389,26 +390,23 @@ class Capacity:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self._within_span = Recent(PREFETCH_SECONDS)
-        self._within_patience = Recent(LONGEST_WAIT_AHEAD)
+        self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
     def finished(self, count: int, now: float) -> None:
         if count:
             self._within_span.add(count, now)
-            self._within_patience.add(count, now)
+            self._within_wait.add(count, now)
 
     def prefetch(self, now: float) -> int:
         """How many jobs to claim ahead of the free slots."""
         return min(self._within_span.count(now), MOST_PREFETCHED)
 
-    def kept(self, now: float) -> int:
-        """How many jobs that have not started may go on waiting."""
-        return self._within_patience.count(now)
-
     def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
         """How many more jobs to claim: the capacity less the jobs that are not finished.
 
         The capacity is concurrency + prefetch, capped at `most`, but never below concurrency. One claim asks for at
-        most half of it (or the concurrency, if that is larger), so that one half runs while the other is claimed.
+        most half of the capacity (or the concurrency, if that is larger): one half runs while the other half is
+        claimed.
         """
         capacity = self._concurrency + self.prefetch(now)
         if capacity > most:
@@ -416,13 +414,14 @@ class Capacity:
         return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
 
     def surplus(self, unfinished: int, now: float) -> int:
-        return max(unfinished - self._concurrency - self.kept(now), 0)
+        """How many jobs that have not started would wait too long."""
+        return max(unfinished - self._concurrency - self._within_wait.count(now), 0)
 
 
-KNOWN_FOR = 1.0
-"""Seconds for which the jobs of a queue are assumed to need the same runners as those last claimed from it."""
+RUNNERS_KNOWN_SECONDS = 1.0
+"""Seconds for which the jobs of a queue are assumed to need the runners of the jobs last claimed from the queue."""
 
-MOST_QUEUES = 10_000
+MOST_QUEUES_REMEMBERED = 10_000
 """Queues that are remembered."""
 
 Free = Mapping[str, int]
@@ -442,7 +441,7 @@ class NeededRunners:
         self._needs: dict[str, RunnersOfQueue] = {}
 
     def room(self, names: Iterable[str], free: Free, now: float) -> int:
-        """How many jobs to claim from these queues in one statement: whichever runners they need, there is room."""
+        """How many jobs to claim from these queues in one statement, so that all runners that they need have room."""
         rooms = [self._room(name, free, now) for name in names]
         return min((room for room in rooms if room), default=0 if rooms else max(free.values()))
 
@@ -450,8 +449,8 @@ class NeededRunners:
         return names if all(free.values()) else [name for name in names if self._room(name, free, now)]
 
     def note(self, names: Sequence[str], jobs: Sequence[ClaimedJob], *, is_full: bool, now: float) -> None:
-        """Note the jobs claimed from these queues, in this order. is_full: the claim may not have reached the last."""
-        if len(self._needs) > MOST_QUEUES:
+        """Note the jobs claimed from these queues, in this order. is_full: the claim may have left queues out."""
+        if len(self._needs) > MOST_QUEUES_REMEMBERED:
             self._needs.clear()
         kinds: dict[str, set[str]] = {}
         for queue_name, task in {(job.queue_name, job.task) for job in jobs}:
@@ -459,7 +458,7 @@ class NeededRunners:
         for name in names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names:
             self._needs.pop(name, None)
         for name, runners in kinds.items():
-            self._needs[name] = RunnersOfQueue(runners, now + KNOWN_FOR)
+            self._needs[name] = RunnersOfQueue(runners, now + RUNNERS_KNOWN_SECONDS)
 
     def _room(self, name: str, free: Free, now: float) -> int:
         need = self._needs.get(name)
@@ -469,16 +468,16 @@ class NeededRunners:
 
 
 FULL_SCAN_SHARE = 1 / 20
-"""The share of its time that a worker spends on claims from the front; more if `MAX_FULL_SCAN_PAUSE` demands it."""
+"""The share of its time that a worker spends on claims from the front, unless `MAX_FULL_SCAN_PAUSE` demands more."""
 
 MAX_FULL_SCAN_PAUSE = 0.8
-"""Seconds between claims from the front, at most, whatever they cost: every job is found within about a second."""
+"""Seconds between claims from the front, at most, whatever a claim costs: every job is found within about a second."""
 
-CHEAP = 0.005
-"""Seconds: a claim from the front that takes less may come more often, for jobs that were admitted just now."""
+CHEAP_FRONT_SECONDS = 0.005
+"""Seconds. A claim from the front that takes less time may come more often, for jobs that were just admitted."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
-"""Seconds until the next claim from the front after one that timed out, doubled each time."""
+FIRST_FRONT_PAUSE, LONGEST_FRONT_PAUSE = 4.0, 60.0
+"""Seconds until the next claim from the front after one that timed out. The pause doubles with each timeout."""
 
 
 def pause_after(took: float) -> float:
@@ -507,19 +506,19 @@ class ClaimCursor:
     def claimed(
         self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, QueuePosition], took: float, now: float
     ) -> None:
-        """Note the jobs of a claim after these positions, in order, and the seconds that it took."""
+        """Note the jobs of a claim after these positions, in order. took: the seconds that the claim took."""
         if not after:
             self._failures = 0
-            # The walk to the first row: the later ones count updates too.
+            # The walk to the first row: the seconds of later rows include updates.
             walk = min((job.claim_seconds for job in jobs), default=took)
             self.due_at = now + pause_after(walk)
-            self._is_front_cheap = walk < CHEAP
+            self._is_front_cheap = walk < CHEAP_FRONT_SECONDS
             self._positions = {}
         for name, last in {job.queue_name: job for job in jobs}.items():
             # A claim from the front, sent later than this one, may have found earlier jobs: keep its position.
             start = after.get(name, QUEUE_HEAD)
             if name not in self._positions or self._positions[name] >= start:
-                self._positions[name] = max(last.position, start)  # a job that was just admitted may be before it
+                self._positions[name] = max(last.position, start)  # a job that was just admitted may be before `start`
 
     def start_over(self) -> None:
         """Claim from the front at once, unless the last claim from the front failed."""
@@ -530,10 +529,10 @@ class ClaimCursor:
         """Note that a claim from the front timed out. Returns whether a position is known to claim from meanwhile."""
         self._failures += 1
         self._is_front_cheap = False
-        self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+        self.due_at = now + min(FIRST_FRONT_PAUSE * 2 ** (self._failures - 1), LONGEST_FRONT_PAUSE)
         return bool(self._positions)
 
     def move_to(self, positions: Mapping[str, QueuePosition], now: float) -> None:
-        """Claim after these positions, and the other known ones, until the next claim from the front."""
+        """Claim after these positions, and after the positions already known, until the next claim from the front."""
         self._positions.update(positions)
         self.due_at = max(self.due_at, now + MAX_FULL_SCAN_PAUSE)

@@ -1,7 +1,8 @@
 """The one connection of a control loop: in autocommit, in no pool, and reopened with a back-off when it breaks.
 
-Invariant: what takes a `Store`, called in the thread that opened it, use this connection and no other. In the main
-thread of a process no statement waits for ever: a connection without an answer is cut, and then counts as broken.
+Invariant: a function that takes a `Store` uses this connection and no other, in the thread that opened the connection.
+In the main thread of a process no statement waits for ever: an alarm cuts a connection that gets no answer, and the
+connection then counts as broken.
 """
 
 import contextlib
@@ -28,17 +29,18 @@ from ..queue.store import Store
 from ..values.records import NEVER
 from .own_connections import guard, own_connection
 
-FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
+FIRST_REOPEN_DELAY, LONGEST_REOPEN_DELAY = 0.25, 10.0
+"""Seconds until a broken connection is opened again. The delay doubles with each failure in a row."""
 
 ANSWER_TIME = 10.0
-"""Seconds without an answer after which a connection is cut. The timeouts of the server are shorter, and take effect
-first while the server can be reached."""
+"""Seconds without an answer after which the alarm cuts a connection. The timeouts of the server are shorter: while the
+server can be reached, they take effect first."""
 
 NOT_PREPARED = ("26000", "42P05")
-"""The SQLSTATEs of a prepared statement that is gone, and of one that is there already: a pooler shares the session."""
+"""The SQLSTATEs of a prepared statement that is gone or that exists already: a pooler shares the session."""
 
-SLOW = 0.005
-"""Seconds. A prepared exchange that takes longer may have plans for a table that was smaller."""
+SLOW_EXCHANGE_SECONDS = 0.005
+"""Seconds. A prepared exchange that takes longer may use plans from a time when the table was smaller."""
 
 PLANS_KEPT = 1.0
 """Seconds for which plans are kept at least."""
@@ -47,10 +49,10 @@ STATEMENT_TIMEOUT = "57014"
 """The SQLSTATE of a statement that the server has cancelled."""
 
 TRANSACTION_TIME = 20.0
-"""Seconds after which the server ends a transaction of a control connection: more than two statements may take."""
+"""Seconds after which the server ends a transaction of a control connection: longer than two statements may take."""
 
 OPENING_TIME = 120.0
-"""Seconds that opening a connection may take: no timeout covers the look-up of the server's address."""
+"""Seconds that opening a connection may take: no timeout covers the lookup of the server's address."""
 
 ECHO_TIME = 5.0
 """Seconds within which the notification of a probe must arrive."""
@@ -67,23 +69,23 @@ class ControlConnection:
         session_name: str | None = None,
         before_statements: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`session_name` is the session's `application_name`: see `values.records.session_name`.
+        """session_name: the session's `application_name`, see `values.records.session_name`.
 
-        `before_statements` is called with the longest time, in seconds, that the next statements may take.
+        before_statements: called with the longest time, in seconds, that the next statements may take.
         """
         self.is_broken = False
         """Whether the last statements failed."""
         self.timed_out = False
-        """Whether they failed because an answer took too long, not because the database was gone."""
+        """Whether the last statements failed because an answer took too long, not because the database was gone."""
         self.retry_at = 0.0
         """When to try again after a failure, in monotonic seconds."""
         self.on_broken: Callable[[], object] = lambda: None
         """Called after the connection broke and the error was handled."""
         self.on_options_taken: Callable[[], object] = lambda: None
         """Called after statements have succeeded on a connection that has the options of `guard`."""
+        self.listens = False
         self._store = store
         self._before_statements = before_statements
-        self._listening = False
         self._payloads: list[str] = []
         self._prepares = False
         self._may_prepare = True
@@ -130,17 +132,12 @@ class ControlConnection:
             if self.fileno() is not None:  # else the block sent no statement
                 self._succeeded()
 
-    @property
-    def retry_in(self) -> float:
-        """Seconds until `retry_at`; 0 once it has passed."""
-        return max(0.0, self.retry_at - time.monotonic())
-
     def listen(self, *, as_supervisor: bool = False) -> bool:
-        """Send LISTEN for queued jobs, and for what concerns supervisors. Returns whether it was sent.
+        """Send LISTEN for queued jobs, and for a supervisor its other channels. Returns whether LISTEN was sent.
 
         Later calls probe whether notifications arrive.
         """
-        if self._listening:
+        if self.listens:
             self._probe.check()
             if self.is_session:
                 self._bound_transactions()
@@ -149,26 +146,22 @@ class ControlConnection:
         if as_supervisor:
             listen_as_supervisor(self._store)
         self._wrapper.connection.add_notify_handler(self._note)
-        self._listening = True
+        self.listens = True
         return True
 
     def unlisten(self) -> None:
-        if self._listening:
-            self._listening = False
+        if self.listens:
+            self.listens = False
             self._wrapper.connection.remove_notify_handler(self._note)
             unlisten(self._store)
 
     @property
-    def listens(self) -> bool:
-        return self._listening
-
-    @property
     def is_session(self) -> bool:
-        """Whether a notification has proved that this connection, and so those of the workers, is no pooler's."""
+        """Whether a notification has proved that no pooler is between this process, or its workers, and the server."""
         return self._probe.has_arrived
 
     def prepare_statements(self) -> None:
-        """Prepare the statements of exchanges from now on, unless that has failed before. Only for a session."""
+        """Prepare the statements of exchanges from now on, unless preparing has failed before. Only for a session."""
         if self._may_prepare and not self._prepares:
             self._prepares = True
             self._bound_transactions()
@@ -183,7 +176,7 @@ class ControlConnection:
         self._is_bounded = True
 
     def check_timeouts(self) -> None:
-        """Log once if a pooler has dropped the timeouts without an error. Sends a statement, the first time."""
+        """Log once if a pooler has dropped the timeouts without an error. The first call sends a statement."""
         if self._timeouts and not self._are_checked:
             self._are_checked = True
             if lock_timeout(self._store) == "0":
@@ -192,18 +185,19 @@ class ControlConnection:
     def note_exchange(self, seconds: float) -> None:
         """Have the prepared statements planned again if an exchange took long: the table may have grown since.
 
-        A plan made for a small table reads all of a large one. Where the exchange took long for another reason, that
-        costs two milliseconds a second.
+        A plan made for a small table reads all of a large table. If the exchange took long for another reason, planning
+        again costs two milliseconds a second.
         """
         now = time.monotonic()
-        if self._prepares and seconds > SLOW and now - self._planned_at > PLANS_KEPT:
+        if self._prepares and seconds > SLOW_EXCHANGE_SECONDS and now - self._planned_at > PLANS_KEPT:
             self._planned_at = now
             plan_anew(self._store)
 
     def notified(self) -> list[str]:
         """The payloads of the notifications since the last call. Does not wait.
 
-        Call it before a sleep: a notification that came with the answer of a statement leaves the socket unreadable.
+        Call it before a sleep: a notification that came with the answer of a statement does not make the socket
+        readable.
         """
         with self._wrapper.wrap_database_errors:
             pgconn = self._wrapper.connection.pgconn
@@ -219,7 +213,7 @@ class ControlConnection:
 
     def close(self) -> None:
         """Close the connection; the next statement opens another."""
-        self._listening = self._prepares = self._is_bounded = False
+        self.listens = self._prepares = self._is_bounded = False
         self._probe.interrupt()
         self._wrapper.close()
 
@@ -228,7 +222,7 @@ class ControlConnection:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Cut the connection if the block takes too long, by an alarm, since the thread itself waits for the socket."""
+        """Have an alarm cut the connection if the block takes too long: the thread itself waits for the socket."""
         self._has_timed_out = False
         if not self._is_watched:
             yield
@@ -241,6 +235,7 @@ class ControlConnection:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def allow(self, seconds: float) -> None:
+        """Let the next statements of the block take this long."""
         self._before_statements(seconds)
         if self._is_watched:
             self._set_alarm(seconds)
@@ -250,9 +245,9 @@ class ControlConnection:
         signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def _cut_if_late(self) -> None:
-        """Handle the alarm: shut the socket down. Closing it would not end a wait for it."""
+        """Handle the alarm: shut the socket down. To close the socket would not end a wait for it."""
         left = self._cut_at - time.monotonic()
-        if left > 0:  # the alarm of a task, which has replaced ours
+        if left > 0:  # a task has set this alarm, and has replaced ours
             if left < NEVER:
                 signal.setitimer(signal.ITIMER_REAL, left, 1.0)
             return
@@ -288,11 +283,11 @@ class ControlConnection:
             self._timeouts = False
             guard(self._wrapper, self._store.alias, timeouts=False)
             self.is_broken = True
-            self.retry_at = time.monotonic() + FIRST_DELAY
+            self.retry_at = time.monotonic() + FIRST_REOPEN_DELAY
             liveness_logs.timeouts_refused(self._label, in_a_line(error))
             return
         self._failures += 1
-        longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures, 10))
+        longest = min(LONGEST_REOPEN_DELAY, FIRST_REOPEN_DELAY * 2 ** min(self._failures, 10))
         delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
         self.is_broken = True
         self.retry_at = time.monotonic() + delay
@@ -300,10 +295,10 @@ class ControlConnection:
 
 
 class NotificationProbe:
-    """Checks, once for each connection, whether notifications arrive: a pooler in transaction mode loses them.
+    """Checks once for each connection whether notifications arrive: a pooler in transaction mode loses them.
 
-    The probe is sent through a connection of its own, while the listening one sends nothing. Behind such a pooler, a
-    notification may arrive by chance with the answer of a statement that the listening connection sends meanwhile.
+    The probe goes through a connection of its own, while the listening connection sends nothing. Behind such a pooler,
+    a notification may arrive by chance with the answer of a statement of the listening connection.
     """
 
     def __init__(self, database: str, who: str) -> None:
@@ -311,7 +306,6 @@ class NotificationProbe:
         self._label = who
         self._payload = f"{PROBE_PREFIX}{uuid.uuid4()}"
         self.has_arrived = False
-        """Whether the notification has arrived."""
         self._sent_at = 0.0
         self._is_settled = False
         self._has_warned = False
@@ -329,12 +323,12 @@ class NotificationProbe:
             self._has_warned = True
 
     def interrupt(self) -> None:
-        """Note that the connection is closed: the next one may be a pooler's, and so the next check sends a probe."""
+        """Note that the connection is closed. The next one may be a pooler's, so the next check sends a probe."""
         self._sent_at = 0.0
         self._is_settled = self.has_arrived = False
 
     def without_probes(self, payloads: list[str]) -> list[str]:
-        """The payloads except for probes, of this process or of others."""
+        """The payloads that are no probes, neither of this process nor of another."""
         if self._payload in payloads:
             self._is_settled = self.has_arrived = True
         return [payload for payload in payloads if not payload.startswith(PROBE_PREFIX)]
@@ -346,6 +340,6 @@ class NotificationProbe:
         try:
             echo(connection, self._payload)
         except OperationalError:
-            self._is_settled = True  # the server accepts no more connections: the result is unknown, and not logged
+            self._is_settled = True  # the server accepts no more connections, so nothing is known, nor logged
         finally:
             connection.close()

@@ -1,12 +1,12 @@
 """The control loop of a process that a supervisor has forked: runs services, sleeps until one is due, takes commands.
 
-Invariant: no code of the project runs in its thread. So nothing of the project can keep the process from settling,
-releasing jobs or stopping.
+Invariant: no code of the project runs in the thread of the control loop. So nothing of the project can keep the process
+from settling jobs, releasing jobs or stopping.
 
 While its supervisor hangs, the process writes its own heartbeat, and listens for notifications itself. A supervisor
-writes the heartbeats of all its workers, and shows each of them when. A worker whose supervisor has written none for a
-third of the worker timeout writes its own, so that its jobs are not recovered when only its supervisor hangs, is
-stopped or has lost the database.
+writes the heartbeats of all its workers, and shows each worker when it wrote them. A worker whose supervisor has
+written no heartbeat for a third of the worker timeout writes one. So the worker's jobs are not recovered if only its
+supervisor hangs, is stopped or has lost the database.
 
 Invariant: a worker claims only if its last heartbeat, its own or its supervisor's, is at most half a worker timeout
 old. So a worker that counts as dead has claimed nothing for a long time.
@@ -40,7 +40,7 @@ class ControlLoop(ABC):
     """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
 
     kind = "worker"
-    """What log lines call it."""
+    """What log lines call the process."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class ControlLoop(ABC):
         self._exit_code = EXIT_CLEAN
 
     def when_options_are_taken(self, call: Callable[[], object]) -> None:
-        """Call this once the server has taken the options of the control connection; a pooler may refuse them."""
+        """Call `call` once the server has taken the options of the control connection: a pooler may refuse them."""
         self._control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._own_row, services=services)
 
-    # A subclass says
+    # A subclass defines
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class ControlLoop(ABC):
 
     @abstractmethod
     def _called(self, queue_name: str) -> None:
-        """Look for jobs in this queue; in all, if the name is empty."""
+        """Look for jobs in this queue, or in all queues if the name is empty."""
 
     @abstractmethod
     def _has_work(self) -> bool:
@@ -132,7 +132,7 @@ class ControlLoop(ABC):
         self._stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _requested(self, request: str) -> None:
-        """Do what an operator has requested of this process. Its supervisor does the rest once it is back."""
+        """Do what an operator has requested of this process, while its supervisor is silent."""
         if request == "restart":
             self._recycle(RESTART_REASON)
         elif not self._stopping:
@@ -169,7 +169,7 @@ class ControlLoop(ABC):
                 self._stop(0 if kind == STOP_NOW else None)
 
     def _stop(self, timeout: float | None = None) -> None:
-        """Set flags only, since signal handlers call this. A later call may shorten the time left, not extend it."""
+        """Set flags only: signal handlers call this. A later call may shorten the remaining time, not extend it."""
         self._stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
         self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
@@ -179,10 +179,10 @@ HEARTBEAT_RETRY_SECONDS = 1.0
 """Seconds until the next heartbeat after one that failed."""
 
 
-def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
+def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
     """The row of a worker process, without its times.
 
-    figures: memory_mb and jobs_done, if they are known; and the concurrency, if it is not that of the options.
+    figures: memory_mb and jobs_done, if they are known; and the concurrency, if it differs from the options.
     """
     return {
         "id": id,
@@ -211,12 +211,12 @@ class OwnRow(Service):
         shared: SharedCounts | None = None,
         requested: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`requested` is called with what an operator has requested, if the supervisor is silent and does not do it."""
+        """requested: called with what an operator has requested, while the supervisor is silent."""
         self._requested = requested
-        self._row = described(options, id=id, name=name, pid=os.getpid())
+        self._row = worker_row(options, id=id, name=name, pid=os.getpid())
         self._store = store
         self._shared = shared or SharedCounts()
-        self._next = 0.0  # when to write the next, unless the supervisor writes one
+        self._next = 0.0  # when to write the next heartbeat, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
         self._silence = options.worker_timeout / 3  # longer than the pause between two heartbeats of the supervisor
@@ -229,7 +229,7 @@ class OwnRow(Service):
 
     @property
     def due_at(self) -> float:
-        """When to write a heartbeat. The first one inserts the row; later ones follow a silence of the supervisor."""
+        """When to write a heartbeat: the first, which inserts the row, or one after a silence of the supervisor."""
         if self._is_alone or not self._was_made:
             return self._next
         return max(self._next, self._shared.heartbeat_at + self._silence)
@@ -239,7 +239,7 @@ class OwnRow(Service):
         return self._was_made and now - max(self._alive_at, self._shared.heartbeat_at) <= self._timeout / 2
 
     def run(self, now: float) -> None:
-        """Write a heartbeat, and check whether the supervisor has written one since the last.
+        """Write a heartbeat, and check whether the supervisor has written one since this worker's last heartbeat.
 
         If the connection breaks, the heartbeat stays due: the loop runs it again as soon as the connection is open.
         """
@@ -264,7 +264,7 @@ class OwnRow(Service):
         self._was_refused = True
 
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
-        """Note whether the supervisor wrote a heartbeat: `before` is then not the one that this worker wrote last."""
+        """Note whether the supervisor wrote a heartbeat: then `before` is not the last heartbeat of this worker."""
         now = time.monotonic()
         self._supervisor_seen_at = max(self._supervisor_seen_at, self._shared.heartbeat_at)
         if before is None or before != self._written:
@@ -288,7 +288,7 @@ class WatchItself(Service):
     name = "watch_itself"
 
     def __init__(self, control: ControlConnection, shared: SharedCounts, *, look: Callable[[], object]) -> None:
-        """`look` is called when this connection begins to listen: there may be jobs that nobody was notified of."""
+        """look: called when this connection begins to listen. The worker may have missed notifications of jobs."""
         self._control = control
         self._shared = shared
         self._look = look
@@ -296,7 +296,7 @@ class WatchItself(Service):
 
     @property
     def due_at(self) -> float:
-        """When the promise of the supervisor ends. While this connection listens: the time of the next check."""
+        """When the promise of the supervisor ends, or, while this connection listens, when to check again."""
         return self._check_at if self._control.listens else self._shared.watched_until
 
     def run(self, now: float) -> None:

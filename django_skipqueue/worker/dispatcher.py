@@ -1,7 +1,7 @@
-"""Who learns what happens in a process: sinks by the `EventDispatcher`, and parts as `Observer` and `SettleService`.
+"""Tells what happens in a process: the `EventDispatcher` tells sinks, an `Observer` and a `SettleService` tell parts.
 
-Events are sent to their sinks in a thread of its own, so that no code of the project runs in a control loop. Invariant:
-a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
+The `EventDispatcher` sends events in a thread of its own, so that no code of the project runs in a control loop.
+Invariant: a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from .loop import Periodic, Service
 HANGS_AFTER = 60.0
 """Seconds after which a running receiver counts as hanging."""
 
-MOST_WAITING = 10_000
+MOST_EVENTS_WAITING = 10_000
 """Events that may wait before the worker claims no more."""
 
 
@@ -36,7 +36,7 @@ class End:
 
 
 class EventDispatcher:
-    """Delivers events in order, in a thread that the first event with an interested sink starts."""
+    """Delivers events in order, in a thread. The thread starts with the first event that a sink wants."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]] | End] = queue.SimpleQueue()
@@ -53,7 +53,7 @@ class EventDispatcher:
 
     @property
     def is_full(self) -> bool:
-        return self.backlog > MOST_WAITING
+        return self.backlog > MOST_EVENTS_WAITING
 
     @property
     def hangs_at(self) -> float:
@@ -129,7 +129,7 @@ class EventDispatcher:
 
 
 class ReceiverCheck(Service):
-    """Logs each signal receiver that hangs, once. The receivers of later events wait behind it."""
+    """Logs each signal receiver that hangs, once. The receivers of later events wait for its end."""
 
     name = "receiver_check"
     loop_handles_errors = False
@@ -137,7 +137,7 @@ class ReceiverCheck(Service):
     def __init__(
         self, dispatcher: EventDispatcher, *, who: str, hint: str, then: Callable[[], object] = lambda: None
     ) -> None:
-        """`who` names the process, and `hint` the consequence, in the log line. `then` is called after it."""
+        """who, hint: the process and the consequence, for the log line. then: called after the log line."""
         self._dispatcher = dispatcher
         self._who = who
         self._hint = hint
@@ -161,25 +161,25 @@ class Observer(Protocol):
     """Used by the thread of a control loop."""
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Observe a claim that returned these jobs, in claim order."""
+        """Observe a claim of these jobs, in their order."""
 
     def ended(self, kind: type[AttemptsEnded], attempts: Sequence[Attempt]) -> None:
         """Observe attempts, after the database has accepted or rejected their outcomes."""
 
     def sent(self, event: Event) -> None:
-        """Observe an event of a store, before it is sent."""
+        """Observe an event of a store, before the event is sent."""
 
 
 class SettleService(Service):
-    """A service that does what follows from the end of jobs. Used by the thread of a control loop."""
+    """A service that continues after the end of jobs. Used by the thread of a control loop."""
 
     @abstractmethod
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
-        """Note that these jobs are settled, each with its batch. Not called if none of them has one."""
+        """Note that these jobs are settled, each with its batch. Called only if one of the jobs has a batch."""
 
 
 def settle_services(store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> tuple[SettleService, ...]:
-    """The services of all parts. `is_idle`: whether the process has no job that could be delayed."""
+    """The services of all parts. is_idle: returns whether the process has no job that a service could delay."""
     return tuple(service(store, is_idle) for part in installed_parts() for service in part.settle_services)
 
 
@@ -192,7 +192,7 @@ class Observers:
         self._services = [service for _, service in kinds]
 
     def services(self, store: Store) -> list[Periodic]:
-        """The services that write down what was observed: to be run at intervals, and at the end of the process."""
+        """The services that store what was observed. They run at intervals, and at the end of the process."""
         return [service(store, observer) for service, observer in zip(self._services, self.made, strict=True)]
 
     def observing(self, send: Send) -> Send:

@@ -1,10 +1,11 @@
 """The exchanges of a worker or of a relay with the database: each settles outcomes and claims jobs in one round trip.
 
-Invariant: neither half delays the other for ever, and a failed exchange is not repeated unchanged. After a failure
-the settle and the claim are each tried alone. If one fails alone, it is tried with half as many rows.
+Invariant: the settle never delays the claim for ever, nor the claim the settle. A failed exchange is not repeated
+unchanged: the worker tries the settle and the claim alone, and then each with half the rows.
 
-The next exchange is sent first, and the result of the last one is applied while the database works. Where jobs take no
-time, that is a fifth more jobs a second. Invariant: at most one result waits, and it is applied once.
+A worker sends its next exchange before it applies the result of the last exchange, so that it works while the database
+works. With jobs that take no time, this makes a fifth more jobs a second. Invariant: at most one result waits, and it
+is applied once.
 """
 
 import time
@@ -26,7 +27,7 @@ from .outcomes import OutcomeReports, PendingOutcomes
 from .protocol import SharedCounts
 
 SEARCH_TIME = 20.0
-"""Seconds that the search for a position to claim from may take: longer than any other statement."""
+"""Seconds that the search for a position to claim from may take. No other statement may take as long."""
 
 
 class Exchange(NamedTuple):
@@ -34,7 +35,7 @@ class Exchange(NamedTuple):
     attempts: list[Attempt]
     """The attempts whose outcomes were sent."""
     room: int
-    """How many jobs were asked for, at most."""
+    """The limit of the claim; 0 if the exchange claimed nothing."""
     after: Mapping[str, QueuePosition]
     """Position to search from, by queue. A queue without one was searched from its front."""
     free: Free
@@ -48,109 +49,15 @@ class SentExchange(NamedTuple):
     claim: Claim | None
 
 
-class Exchanger:
-    """Used by the control loop's thread."""
-
-    def __init__(
-        self,
-        store: Store,
-        claiming: ClaimPolicy,
-        pending: PendingOutcomes,
-        control: ControlConnection,
-        *,
-        worker_id: str,
-        in_exchange: InExchange,
-    ) -> None:
-        self._in_exchange = in_exchange
-        self._store = store
-        self._claiming = claiming
-        self._pending = pending
-        self._control = control
-        self._worker_id = worker_id
-        self._sent: SentExchange | None = None
-        self._alone: list[Half] = []  # after a failure: which of the two is still to be sent by itself, in this order
-
-    def plan(self, room: int, now: float, *, has_result: bool, has_finished: bool) -> Plan:
-        """The plan for the moment `now`. room: how many jobs the worker can take; the others are fields of `Work`."""
-        work = Work(
-            has_result=has_result,
-            has_finished=has_finished,
-            outcomes_at=self._pending.due_at,
-            admission_at=self._in_exchange.due_at,
-            claim_at=self._claiming.next_look,
-            room=room,
-            alone=self._alone,
-            open_at=self._control.retry_at,
-        )
-        return next_plan(work, now)
-
-    def exchange(self, plan: Plan, meanwhile: Callable[[], object] | None) -> Exchange:
-        """Settle outcomes and claim jobs, as planned. Raises the errors of the database.
-
-        `meanwhile` is called while the database works.
-        """
-        started = time.monotonic()
-        attempts = self._pending.next_batch(self._store.locked, started) if plan.settles else []
-        room = 0 if attempts and (plan.settles_alone or self._pending.is_slow_alone) else plan.claims
-        if room and self._claiming.lost:
-            self._find_position(self._claiming.lost)
-        names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
-        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
-        after = self._claiming.after(names, started, admitting=of_parts.admits) if room else {}
-        room = self._claiming.limit(room, after)
-        self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
-        answer = self._store.exchange(
-            [attempt.settlement for attempt in attempts if not attempt.is_written],
-            queue_names=names,
-            limit=room,
-            worker_id=self._worker_id,
-            after=after,
-            meanwhile=meanwhile,
-            between=of_parts.statements,
-            claim=of_parts.claim,
-        )
-        self._in_exchange.answered(answer)
-        self._succeeded(attempts, room)
-        return Exchange(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
-
-    def failed(self, *, timed_out: bool, now: float) -> None:
-        """Note that the exchange failed. timed_out: the database worked, but took too long."""
-        sent, self._sent = self._sent, None
-        self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
-        self._pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
-        if sent is None:
-            return
-        if sent.claim and not sent.attempts:
-            self._claiming.failed(sent.claim, timed_out=timed_out, now=now)
-        # If one half was tried alone, the other half is tried next.
-        self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
-
-    def _succeeded(self, attempts: list[Attempt], room: int) -> None:
-        self._sent = None
-        if attempts:
-            self._pending.answered()
-        if self._alone:
-            done = {"settle"} if attempts else set()
-            done |= {"claim"} if room else set()
-            self._alone = [half for half in self._alone if half not in done]
-
-    def _find_position(self, lost: Claim) -> None:
-        """Find the positions of the first jobs: the search may take long, or one of them may be too large."""
-        self._control.allow(SEARCH_TIME + 1)
-        self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
-        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
-        self._control.allow(ANSWER_TIME)
-        self._claiming.resume_from(found, time.monotonic())
-
-
 DELAYED_RESULT_JOBS = 100
-"""The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
+"""The result of a claim with this many jobs waits for the next exchange. The jobs of a smaller claim start at once."""
 
 
 class ExchangeBuffer:
-    """Used by the control loop's thread. `apply_exchange` returns whether the exchange found the queues empty."""
+    """Keeps the result of one exchange until it is applied. Used by the control loop's thread."""
 
     def __init__(self, apply_exchange: Callable[[Exchange], bool]) -> None:
+        """apply_exchange: returns whether the exchange found the queues empty."""
         self._apply_exchange = apply_exchange
         self._waiting: Exchange | None = None
 
@@ -168,12 +75,12 @@ class ExchangeBuffer:
         return self._waiting.attempts if self._waiting else ()
 
     def put(self, exchange: Exchange) -> None:
-        """Keep this result. The previous one must have been applied."""
+        """Keep this result. The previous result must have been applied."""
         assert self._waiting is None  # noqa: S101 (a result that is overwritten would lose its jobs)
         self._waiting = exchange
 
     def apply(self) -> bool:
-        """Apply the result, if one waits. Sends no statement. Returns whether that exchange found the queues empty."""
+        """Apply the result, if one waits. Sends no statement. Returns whether the exchange found the queues empty."""
         if self._waiting is None:
             return False
         exchange, self._waiting = self._waiting, None
@@ -181,7 +88,7 @@ class ExchangeBuffer:
 
 
 class JobHolder(Protocol):
-    """Has the jobs between their claim and their settle."""
+    """Holds the jobs between their claim and their settle."""
 
     def room(self, now: float) -> int:
         """How many more jobs to claim."""
@@ -196,10 +103,10 @@ class JobHolder(Protocol):
         """Take the jobs of a claim. `free`: the room of each runner when the claim was sent."""
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
-        """Take the jobs that statements of a part have claimed: see `InExchange.claimed_ahead`."""
+        """Take the jobs that a part has claimed: see `InExchange.claimed_ahead`."""
 
     def settled(self, attempts: list[Attempt]) -> None:
-        """The database has accepted or rejected the outcomes of these attempts."""
+        """Note that the database has accepted or rejected the outcomes of these attempts."""
 
 
 class ExchangeService(Service):
@@ -211,7 +118,7 @@ class ExchangeService(Service):
     name = "exchange"
     loop_handles_errors = False  # it handles the errors of each statement
 
-    def __init__(  # noqa: PLR0913 (what a worker has one of each, and a relay as well)
+    def __init__(  # noqa: PLR0913 (a worker and a relay have one of each)
         self,
         holder: JobHolder,
         claiming: ClaimPolicy,
@@ -231,8 +138,8 @@ class ExchangeService(Service):
     ) -> None:
         """`remembered` and `not_held`: see `OutcomeReports`.
 
-        exchanged: called after each exchange of the service with whether all queues were found empty.
-        delays_full_claims_only: the result of a large claim waits only if the claim has found all that it asked for.
+        exchanged: called after each exchange of the service, with whether the exchange found all queues empty.
+        delays_full_claims_only: the result of a large claim waits only if the claim has reached its limit.
         """
         self.claiming = claiming
         self.settle_services, self.write_notes = settle_services, write_notes
@@ -242,11 +149,12 @@ class ExchangeService(Service):
         self.observers = Observers()
         self.observing = self.observers.services(store)
         self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
-        self._holder, self._in_exchange = holder, in_exchange
-        self._store, self._control, self._shared = store, control, shared
-        self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
-        self._exchanged, self._defers_full_claims_only = exchanged, delays_full_claims_only
         self.buffer = ExchangeBuffer(self._apply)
+        self._id, self._holder, self._in_exchange = id, holder, in_exchange
+        self._store, self._control, self._shared = store, control, shared
+        self._exchanged, self._delays_full_claims_only = exchanged, delays_full_claims_only
+        self._sent: SentExchange | None = None  # the exchange under way
+        self._alone: list[Half] = []  # after a failure: which halves are still to be sent alone, in this order
 
     @property
     def due_at(self) -> float:
@@ -264,33 +172,92 @@ class ExchangeService(Service):
         self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
 
     def _plan(self, now: float) -> Plan:
-        room, has_finished = self._holder.room(now), self._holder.has_finished(now)
-        return self._exchanger.plan(room, now, has_result=not self.buffer.is_empty, has_finished=has_finished)
+        work = Work(
+            has_result=not self.buffer.is_empty,
+            has_finished=self._holder.has_finished(now),
+            outcomes_at=self.pending.due_at,
+            admission_at=self._in_exchange.due_at,
+            claim_at=self.claiming.next_look,
+            room=self._holder.room(now),
+            alone=self._alone,
+            open_at=self._control.retry_at,
+        )
+        return next_plan(work, now)
 
     def exchange(self, plan: Plan) -> bool:
-        """Settle finished attempts and claim jobs, as planned. Returns whether the queues were found empty.
+        """Settle finished attempts and claim jobs, as planned. Returns whether the exchange found the queues empty.
 
-        The previous result is applied while the database works. The result of a small claim is applied at once.
+        Applies the previous result while the database works, and the result of a small claim at once.
         """
         self.pending.add(self._holder.take_finished())
         found_empty = False
         with self._control.handling_errors():
             if self._shared.is_session or self._control.is_session:
                 self._control.prepare_statements()
-            self._shared.looks()
-            exchanged = self._exchanger.exchange(plan, None if self.buffer.is_empty else self.apply)
+            self._shared.begin_claim()
+            exchanged = self._send(plan)
             if exchanged.room:
-                self._shared.looked()
+                self._shared.end_claim()
             self.apply()  # not yet applied if the database refused an outcome
             self.buffer.put(exchanged)
-            least = exchanged.room if self._defers_full_claims_only else 0
+            least = exchanged.room if self._delays_full_claims_only else 0
             if self.buffer.claimed < max(least, DELAYED_RESULT_JOBS):
                 found_empty = self.apply()
             self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
         if self._control.is_broken:
-            self._exchanger.failed(timed_out=self._control.timed_out, now=time.monotonic())
+            self._failed()
         self.report_lost()
         return found_empty
+
+    def _send(self, plan: Plan) -> Exchange:
+        started = time.monotonic()
+        attempts = self.pending.next_batch(self._store.locked, started) if plan.settles else []
+        room = 0 if attempts and (plan.settles_alone or self.pending.is_slow_alone) else plan.claims
+        if room and self.claiming.lost:
+            self._find_position(self.claiming.lost)
+        names = self.claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
+        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
+        after = self.claiming.after(names, started, admitting=of_parts.admits) if room else {}
+        room = self.claiming.limit(room, after)
+        self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
+        answer = self._store.exchange(
+            [attempt.settlement for attempt in attempts if not attempt.is_written],
+            queue_names=names,
+            limit=room,
+            worker_id=self._id,
+            after=after,
+            meanwhile=None if self.buffer.is_empty else self.apply,
+            between=of_parts.statements,
+            claim=of_parts.claim,
+        )
+        self._in_exchange.answered(answer)
+        self._sent = None
+        if attempts:
+            self.pending.answered()
+        if self._alone:
+            sent = {"settle": bool(attempts), "claim": room > 0}
+            self._alone = [half for half in self._alone if not sent[half]]
+        return Exchange(answer, attempts, room, after, self.claiming.free, started, time.monotonic())
+
+    def _failed(self) -> None:
+        timed_out, now = self._control.timed_out, time.monotonic()
+        sent, self._sent = self._sent, None
+        self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
+        self.pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
+        if sent is None:
+            return
+        if sent.claim and not sent.attempts:
+            self.claiming.failed(sent.claim, timed_out=timed_out, now=now)
+        # If the settle was tried alone, the claim is tried next, and the settle after a claim.
+        self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
+
+    def _find_position(self, lost: Claim) -> None:
+        """Find the positions of the first jobs: the search may take long, or one of the jobs may be too large."""
+        self._control.allow(SEARCH_TIME + 1)
+        self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
+        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
+        self._control.allow(ANSWER_TIME)
+        self.claiming.resume_from(found, time.monotonic())
 
     def report_lost(self) -> None:
         if self.reports.lost and not self._control.is_broken:
@@ -298,7 +265,7 @@ class ExchangeService(Service):
                 self.reports.report_lost(self._store)
 
     def apply(self) -> bool:
-        """Apply the result of the last exchange, if it waits. Returns whether that exchange found the queues empty."""
+        """Apply the result of the last exchange, if it waits. Returns whether the exchange found the queues empty."""
         return self.buffer.apply()
 
     def _apply(self, exchanged: Exchange) -> bool:
@@ -307,8 +274,17 @@ class ExchangeService(Service):
             for observer in self.observers.made:
                 observer.claimed(ahead)
             self._holder.take_ahead(ahead)
-        if exchanged.attempts:
-            self._written(exchanged.attempts, answer)
+        if attempts := exchanged.attempts:
+            settled = answer.settled()
+            self.reports.report(attempts, settled, answer.refused)
+            if any(settled.values()):
+                for service in self.settle_services:
+                    service.settled(settled)
+            for attempt in attempts:
+                if attempt.is_written:
+                    self.write_notes.add_late(attempt)
+            self.jobs_done += len(attempts)
+            self._holder.settled(attempts)
         claimed = answer.claimed()
         if claimed:
             self.jobs_claimed += len(claimed)
@@ -324,15 +300,3 @@ class ExchangeService(Service):
             started=exchanged.started,
             ended=exchanged.ended,
         )
-
-    def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
-        settled = answer.settled()
-        self.reports.report(attempts, settled, answer.refused)
-        if any(settled.values()):
-            for service in self.settle_services:
-                service.settled(settled)
-        for attempt in attempts:
-            if attempt.is_written:
-                self.write_notes.add_late(attempt)
-        self.jobs_done += len(attempts)
-        self._holder.settled(attempts)

@@ -1,12 +1,12 @@
-"""The jobs that one worker holds, from their claim until their outcome is written or they are released.
+"""The jobs that one worker holds, from the claim of a job until the job is settled or released.
 
 `ExchangeService` claims and settles them, and the `Pool` runs them.
 
 Invariant: a job stays in `jobs` until the worker has settled or released it, or has found that its lease is lost.
 
 All code that drops or releases jobs of the worker first applies the result of the last exchange. Code that only counts
-or reads the jobs may run before that: `room` adds `claimed` of the result, the check for surplus jobs adds `attempts`,
-and the check for cancelled jobs covers the new jobs from its next run on.
+or reads the jobs may run before the result is applied: `room` adds `claimed` of the result, the check for surplus jobs
+adds `attempts`, and the check for cancelled jobs covers the new jobs from its next run on.
 """
 
 import time
@@ -36,7 +36,7 @@ LAST_OUTCOMES = 10.0
 
 
 class InFlightJobs:
-    """Has the jobs of the round trips of a worker: see `JobHolder`. Used by the control loop's thread."""
+    """Holds the jobs of a worker between exchanges: see `JobHolder`. Used by the control loop's thread."""
 
     def __init__(  # noqa: PLR0913 (a worker has one of each)
         self,
@@ -82,14 +82,14 @@ class InFlightJobs:
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.suspects = Suspects(shared, self._put_back)
-        self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
+        self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: released as soon as possible
         self._next_surplus_check = 0.0
         control.on_broken = self._connection_broke
 
     def room(self, now: float) -> int:
         """How many more jobs to claim, within `--max-jobs`.
 
-        A finished job takes no room: the round trip that claims also settles it.
+        A finished job takes no room: the exchange that claims also settles the job.
         """
         if not self._may_claim(now) or self._dispatcher.is_full or self._pending.has_more:
             return 0
@@ -115,7 +115,7 @@ class InFlightJobs:
 
     @property
     def has_open_jobs(self) -> bool:
-        """Whether it has jobs beside those whose stuck attempts keep their permits."""
+        """Whether the worker has jobs other than jobs whose stuck attempts keep their permits."""
         return len(self.jobs) > len(self._pool.kept_back)
 
     # Settle and claim, in one round trip
@@ -143,7 +143,7 @@ class InFlightJobs:
         if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
             self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
             claimed = [job for job in claimed if not job.is_suspect]
-        self._pool.lines.claimed(claimed)  # a suspect takes its permit along, to the process that runs it
+        self._pool.lines.claimed(claimed)  # a suspect takes its permit along, to the process that runs the suspect
         if full := {task for task in {job.task for job in claimed} if not free[registry.runner_of(task)]}:
             self._misplaced += [job for job in claimed if job.task in full]
             claimed = [job for job in claimed if job.task not in full]
@@ -182,9 +182,8 @@ class InFlightJobs:
     def release_surplus(self) -> None:
         """Release the jobs that would wait here too long, the last claimed first, so that another worker may run them.
 
-        Those in a runner that does not respond wait too long in any case.
-        Attempts that have finished but are not written yet count as progress. The last exchange is applied only if
-        there are jobs to release: otherwise it waits for the next one.
+        All jobs in a runner that does not respond would wait too long. Attempts that have finished but are not written
+        count as progress. The result of the last exchange is applied only if there are jobs to release.
         """
         now = time.monotonic()
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
@@ -224,16 +223,16 @@ class InFlightJobs:
                 with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
             self.exchanges.exchange(Plan(0.0, settles=True))
-            failures += self._control.is_broken  # a connection that broke is opened again
+            failures += self._control.is_broken  # the next exchange opens a broken connection again
             now = time.monotonic()
         self.exchanges.report_lost()
 
     def release_running(self) -> bool:
         """Settle finished attempts and release all other jobs, before the worker ends. Returns whether any still run.
 
-        An attempt that was kept back is settled here, although its code runs until the process ends.
-        Jobs whose rows are locked come first, and the release waits for them: their own transactions may be about to
-        end. Another worker may start a released job at once, so this process must end soon after the last release.
+        An attempt that was kept back is settled here, although its code runs until the process ends. Jobs whose rows
+        are locked come first, and the release waits for these rows: the transactions of the tasks may be about to end.
+        Another worker may start a released job at once, so this process must end soon after the release.
         """
         self._pending.add(self._pool.take_kept_back())
         self.settle_last()
@@ -242,7 +241,7 @@ class InFlightJobs:
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0
-        finished = self._pending.refs()  # their rows may stay locked for long: not waited for
+        finished = self._pending.refs()  # the release does not wait for their rows, which may stay locked for long
         for jobs in (
             [job for job in running if job.id in locked and job.ref not in finished],
             [job for job in running if job.id not in locked],
@@ -254,7 +253,7 @@ class InFlightJobs:
         return bool(running)
 
     def _locked(self, jobs: list[ClaimedJob]) -> set[int]:
-        """The ids of the jobs whose rows another transaction has locked: they would fail the release of all others."""
+        """The ids of the jobs whose rows another transaction has locked: each would fail the whole release."""
         locked: set[int] = set()
         if jobs:
             with self._control.handling_errors():
@@ -276,7 +275,7 @@ class InFlightJobs:
     # After the connection broke
 
     def _connection_broke(self) -> None:
-        """Start the jobs of the last result, and look for claims that were committed although their answer was lost."""
+        """Start the jobs of the last result, and look for claims that were committed, but whose answer was lost."""
         self.exchanges.apply()
         self.claiming.start_over()
         self.orphan_check.expect(time.monotonic())
@@ -289,7 +288,7 @@ class InFlightJobs:
 
 
 def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
-    """Number of these attempts, by runner. Does not look at the tasks if all are `def` tasks."""
+    """The number of attempts by runner. Does not look at the tasks if all tasks are `def` tasks."""
     counts = dict.fromkeys(RUNNER_NAMES, 0)
     if registry.uses_threads_alone:
         return counts | {THREADS: len(attempts)}

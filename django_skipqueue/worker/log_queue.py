@@ -1,4 +1,4 @@
-"""Writes the log lines of the queue in a thread of its own, so that a log that blocks delays nothing else.
+"""Writes the log lines of the queue in a thread of its own, so that a log handler that blocks delays nothing else.
 
 Invariant: a thread that logs only puts a record into memory. Only the writer's thread uses the handlers, formatters and
 filters of the project, and the standard streams. The lines keep their order and their times.
@@ -16,8 +16,8 @@ from typing import Any
 
 from ..events import liveness_logs, logs
 
-MOST_WAITING = 10_000
-"""Lines that may wait. Further lines are dropped, and a later line says how many."""
+MOST_LINES_WAITING = 10_000
+"""Lines that may wait. Further lines are dropped, and a later line says how many were dropped."""
 
 
 class LogQueue:
@@ -31,10 +31,10 @@ class LogQueue:
         self._process = os.getpid()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Queue the record. Called by `logging`; True: handle it now, in this thread."""
+        """Queue the record. `logging` calls this. Returns True if the record must be handled now, in this thread."""
         if threading.current_thread() is self._writer or os.getpid() != self._process:
             return True  # a process forked by a task has no writer
-        if self._waiting.qsize() < MOST_WAITING:
+        if self._waiting.qsize() < MOST_LINES_WAITING:
             self._waiting.put(record)
         else:
             self._dropped += 1
@@ -42,7 +42,7 @@ class LogQueue:
 
     def start(self) -> None:
         """Start the thread, which writes the waiting and all later lines."""
-        # The first filter, before any of the project. A log queue of the parent process has no thread here: drop it.
+        # Before the filters of the project. A log queue of the parent process has no thread here, so it is dropped.
         others = [each for each in self._logger.filters if not isinstance(each, LogQueue)]
         self._logger.filters[:] = [self, *others]
         with self._ending:
@@ -107,14 +107,14 @@ def pause_listeners(timeout: float) -> None:
 
 
 def resume_listeners() -> None:
-    """After the fork, in the parent, start each listener again. If its old thread still runs, one of the two ends."""
+    """After the fork, in the parent, start each listener again. If the old thread still runs, one of the two ends."""
     for _, listener in _listening():
         listener._thread = None
         listener.start()
 
 
 def revive_listeners() -> None:
-    """After the fork, in the child, start each listener with a new queue. The parent writes those in the old one."""
+    """After the fork, in the child, start each listener with a new queue. The parent writes the old queue."""
     for handler, listener in _listening():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None

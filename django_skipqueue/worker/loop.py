@@ -1,14 +1,15 @@
 """The loop of a supervisor or of a worker: its services, its sleep until the next one is due, and what wakes it.
 
-Invariant: a service runs in the thread of its loop, and only when it is due. The services of supervisors may run in any
-number of supervisors at the same time.
+Invariant: a service runs in the thread of its loop, and only when it is due. Several supervisors of one database may
+run their services at once.
 
 Invariant: a call between the check for work and the sleep is not missed, from whichever thread, signal or socket it
 comes. While the loop is awake, a call makes no system call.
 
-Invariant: a service with a method `refused` keeps no other from running, if its database error leaves the connection
-usable. After any other database error, all services that send statements wait until the connection is open again. Any
-other exception ends the process. A service delays the heartbeat only by the time of one run.
+Invariant: a database error in a service with a method `refused` keeps no other service from running, if the connection
+is still usable. After any other database error, all services that send statements wait until the connection is open
+again. An exception that is no database error ends the process. A service delays the heartbeat only by the time of one
+run.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from ..events import liveness_logs
 from .control_connection import ControlConnection
 
 FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 1.0, 60.0
-"""Seconds until a periodic service is tried again after a database error, doubled up to the second each time."""
+"""Seconds until a periodic service runs again after a database error. The delay doubles with each error in a row."""
 
 
 class Service(ABC):
@@ -38,14 +39,14 @@ class Service(ABC):
     """For log lines."""
 
     loop_handles_errors: ClassVar[bool] = True
-    """Whether the loop catches the database errors of this service, and skips it while the connection is down. If
-    False, the service sends no statement, or does both itself."""
+    """Whether the loop catches the database errors of this service, and skips the service while the connection is down.
+    If False, the service sends no statement, or handles the errors itself."""
 
     needs_fresh_heartbeat: ClassVar[bool] = False
     """Whether the loop writes a heartbeat right before each run."""
 
     refused: Callable[[Error], None] | None = None
-    """Called with a database error after which the connection is still usable. `None`: the loop closes the connection
+    """The loop calls it with a database error that leaves the connection usable. `None`: the loop closes the connection
     after every error."""
 
     @property
@@ -55,13 +56,13 @@ class Service(ABC):
 
     @abstractmethod
     def run(self, now: float) -> None:
-        """Do one piece of limited size. Then `due_at` is in the future, unless there is more to do at once."""
+        """Do one batch of limited size. Afterwards `due_at` is in the future, unless more can be done at once."""
 
     def succeeded(self) -> None:  # noqa: B027 (optional)
-        """Called after each run that raised no error."""
+        """The loop calls this after each run that raised no error."""
 
     def notified(self, payloads: Collection[str]) -> None:  # noqa: B027 (optional)
-        """Called with the payloads of the notifications that the control connection has received."""
+        """The loop calls this with the payloads of the notifications that the control connection has received."""
 
 
 class Periodic(Service):
@@ -111,7 +112,7 @@ class Timer(Service):
 
 
 class Wakeup:
-    """One for each control loop. `call` may be used by any thread; everything else by the loop's thread alone."""
+    """Wakes one control loop. Any thread may use `call`; only the thread of the loop may use the other methods."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()
@@ -120,7 +121,7 @@ class Wakeup:
         self._asleep = False
 
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
-        """Run `handler` on these signals, and end a wait. The handler should only set a flag."""
+        """Have these signals run `handler` and end a wait. The handler should only set a flag."""
 
         def handle(number: int, _: FrameType | None) -> None:
             handler(number)
@@ -130,17 +131,17 @@ class Wakeup:
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
 
     def call(self) -> None:
-        """End the wait that is under way, if there is one."""
+        """End the wait of the loop, if it waits."""
         if self._asleep:
             self._asleep = False
-            with contextlib.suppress(BlockingIOError):  # the pipe is full of calls: the loop will wake
+            with contextlib.suppress(BlockingIOError):  # the pipe is full of calls, so the loop will wake
                 os.write(self._write_end, b"\0")
 
     def wait(
         self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
     ) -> list[int]:
-        """Sleep up to `timeout` seconds, unless `unless()` is true. Returns those of `files` that can be read."""
-        self._asleep = True  # before `unless()`: work that comes later makes a call
+        """Sleep up to `timeout` seconds, unless `unless()` is true. Returns the files of `files` that can be read."""
+        self._asleep = True  # before `unless()`: a thread that brings work after it calls `call`
         try:
             with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
                 for file in (self._read_end, *files):
@@ -156,26 +157,26 @@ class Wakeup:
             self._asleep = False
 
     def close(self) -> None:
-        """Close the pipe, in a forked child that makes its own Wakeup."""
+        """Close the pipe, in a forked child that makes a Wakeup of its own."""
         signal.set_wakeup_fd(-1)
         os.close(self._read_end)
         os.close(self._write_end)
 
 
 class Loop:
-    """Used by the main thread of its process. All times are monotonic seconds."""
+    """The main thread of a process runs it. All times are monotonic seconds."""
 
     def __init__(
         self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
     ) -> None:
-        """The services run in the order of the list."""
+        """The loop runs the services in the order of the list."""
         self._control = control
         self._wakeup = wakeup
         self._heartbeat = heartbeat
         self._services = services
 
     def run_due(self) -> None:
-        """Run each service that is due, once. A heartbeat that is due comes before each."""
+        """Run each due service once. Before each of them, write the heartbeat if it is due."""
         for service in self._services:
             if self._is_due(self._heartbeat) or (service.needs_fresh_heartbeat and self._is_due(service)):
                 self._run(self._heartbeat)
@@ -198,7 +199,7 @@ class Loop:
 
         The sleep also ends when one of `files` can be read. Returns whether the file `lifeline` can be read.
         """
-        self._deliver_notifications()  # those read with the answers of this turn do not make the socket readable
+        self._deliver_notifications()  # a notification that came with an answer does not make the socket readable
         socket = self._control.fileno()
         ready = self._wakeup.wait(
             min(until, self.due_at) - time.monotonic(),
@@ -216,7 +217,7 @@ class Loop:
         return self._due_at(service) <= time.monotonic()
 
     def _run(self, service: Service) -> None:
-        """Run a service, and then deliver the notifications that came meanwhile: the next one may take long."""
+        """Run a service, and then deliver the notifications that have come: the next service may take long."""
         if service.loop_handles_errors:
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())

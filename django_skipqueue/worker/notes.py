@@ -1,15 +1,15 @@
 """What an attempt notes: its progress, its log lines, and the records of Python's `logging` that are kept with it.
 
-Invariant: to note something never waits, neither for a lock nor for the database. The thread of the attempt only puts a
-value into memory; the control loop writes it, and the outcome of the attempt carries all of it once more. Nothing here
-has a lock: an interruption, raised between any two instructions, may leave a lock taken.
+Invariant: an attempt that notes something never waits, neither for a lock nor for the database. The thread of the
+attempt only puts a value into memory. The control loop writes the value, and the outcome of the attempt repeats all
+values. Nothing here has a lock: an interruption, raised between any two instructions, may leave a lock taken.
 
-Invariant: a record belongs to the attempt in whose context it is written, and to no other. A record that cannot be kept
-never disturbs the code that has written it.
+Invariant: a log record belongs only to the attempt in whose context it is written. A record that cannot be kept never
+disturbs the code that has written it.
 
-A service writes what the attempts of a worker note while they run, for all of them in one statement. Invariant: a write
-delays no outcome. It skips rows that are locked, and what it could not write is in the outcome of the attempt. If the
-worker dies, a second of progress and five seconds of log lines are lost at most.
+While the attempts of a worker run, a service writes their notes in one statement. Invariant: this statement delays no
+outcome. It skips locked rows, and the outcome of an attempt has the notes that the service could not write. If the
+worker dies, at most a second of progress and five seconds of log lines are lost.
 """
 
 import json
@@ -36,10 +36,10 @@ from .loop import Service
 if TYPE_CHECKING:
     from .attempts.running_attempt import RunningAttempt
 
-FIRST_WRITE = 1.0
+FIRST_WRITE_SECONDS = 1.0
 """Seconds of an attempt before the first write: the notes of a shorter one are written with its outcome alone."""
 
-PROGRESS_INTERVAL, LOG_INTERVAL = 1.0, 5.0
+PROGRESS_WRITE_SECONDS, LOG_WRITE_SECONDS = 1.0, 5.0
 """Seconds between two writes of an attempt's progress, and of its log, which is written as a whole each time."""
 
 Line = tuple[int, str, str, str]
@@ -66,7 +66,7 @@ class AttemptNotes:
     def __init__(self, job: ClaimedJob, *, worker: str, started: float) -> None:
         self.started = started
         self.progress_changed = False
-        """Whether there is a progress that the control loop has not written."""
+        """Whether the attempt has noted progress that the control loop has not written."""
         self.log_changed = False
         self._job = job
         self._worker = worker
@@ -81,7 +81,7 @@ class AttemptNotes:
         self.progress_changed = True
 
     def note_line(self, level: str, logger: str, text: str) -> None:
-        """Add a log line; of more than `MOST_LINES` the first is dropped."""
+        """Add a log line. If there are more than `MOST_LINES`, the oldest line is dropped."""
         after = int((time.monotonic() - self.started) * 1000)
         line = clean(self._masked(text), LINE_LIMIT).rstrip()
         self._lines.append((after, shorten(level, 20), shorten(logger, TEXT_LIMIT), line))
@@ -99,16 +99,16 @@ class AttemptNotes:
         return self.progress_changed or self.log_changed
 
     def is_due(self, now: float) -> bool:
-        if now - self.started < FIRST_WRITE:
+        if now - self.started < FIRST_WRITE_SECONDS:
             return False
-        return (self.progress_changed and now - self._progress_at >= PROGRESS_INTERVAL) or (
-            self.log_changed and now - self._log_at >= LOG_INTERVAL
+        return (self.progress_changed and now - self._progress_at >= PROGRESS_WRITE_SECONDS) or (
+            self.log_changed and now - self._log_at >= LOG_WRITE_SECONDS
         )
 
     def take(self, now: float) -> str:
-        """What has changed, as JSON. Counts as written from here on."""
+        """The notes that have changed, as JSON. They count as written from here on."""
         progress, log = self.progress_changed, self.log_changed
-        self.progress_changed = self.log_changed = False  # first: what is noted meanwhile is written again
+        self.progress_changed = self.log_changed = False  # first: a note that comes during this call is written again
         if progress:
             self._progress_at = now
         if log:
@@ -116,12 +116,12 @@ class AttemptNotes:
         return self._as_json(progress=progress, log=log)
 
     def take_all(self) -> str:
-        """Everything, as JSON, for the outcome: earlier writes may have failed. Counts as written from here on."""
+        """All notes, as JSON, for the outcome: earlier writes may have failed. They count as written from here on."""
         self.progress_changed = self.log_changed = False
         return self._as_json(progress=True, log=True)
 
     def not_written(self) -> None:
-        """Count all as changed: the last write has failed."""
+        """Count all notes as changed: the last write has failed."""
         self.progress_changed = self._progress is not None
         self.log_changed = bool(self._lines)
 
@@ -165,7 +165,7 @@ _installed: "list[CaptureHandler]" = []
 
 
 class CaptureHandler(logging.Handler):
-    """Has no lock: attempts do not wait for each other, and an interrupted one leaves none taken."""
+    """Has no lock: attempts do not wait for each other, and an interrupted attempt leaves no lock taken."""
 
     def createLock(self) -> None:  # noqa: N802 (named by `logging`)
         self.lock = None
@@ -173,16 +173,16 @@ class CaptureHandler(logging.Handler):
     def handle(self, record: logging.LogRecord) -> bool:
         attempt = current_attempt.get()
         if attempt is not None and _installed[:1] == [self]:
-            with suppress(Exception):  # arguments that do not fit the text, or raise: other handlers report that
+            with suppress(Exception):  # the record's arguments do not fit its text: other handlers report that
                 attempt.notes().note_line(record.levelname, record.name, _text_of(record))
         return True
 
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Keep the records of all loggers whose records reach the root logger, from the level of `CAPTURE_LOGS` on.
+    """Keep the records that reach the root logger, from the level of `CAPTURE_LOGS` on.
 
-    May be entered again, by a task that runs jobs and by other threads: each record is kept once.
+    A task that runs jobs, or another thread, may enter it again: each record is kept once.
     """
     if settings.capture_logs is None:
         yield
@@ -205,13 +205,13 @@ def _text_of(record: logging.LogRecord) -> str:
     return f"{text}\n{record.stack_info}" if record.stack_info else text
 
 
-LOOK_SECONDS = 0.5
+NOTES_LOOK_SECONDS = 0.5
 """Seconds between two looks at the attempts."""
 
-BATCH_SIZE = 1_000_000
+MOST_CHARACTERS_WRITTEN = 1_000_000
 """Characters in one statement, unless a single attempt has more."""
 
-REFUSED_INTERVAL = 10.0
+NOTES_REFUSED_SECONDS = 10.0
 """Seconds until the next look after PostgreSQL has refused a statement."""
 
 
@@ -224,28 +224,28 @@ class WriteNotes(Service):
         self._store = store
         self._attempts = attempts
         self._next_look = 0.0
-        self._late: list[Noted] = []  # noted after the task has completed its job itself
+        self._late: list[Noted] = []  # notes from after the commit in which a task has completed its job
 
     @property
     def due_at(self) -> float:
         return self._next_look if self._late or self._attempts() else NEVER
 
     def add_late(self, attempt: Attempt) -> None:
-        """Write what an attempt has noted after its task had completed the job itself. That raised the lease by one."""
+        """Write the notes of an attempt whose task had completed the job itself, which raised the lease by one."""
         if attempt.outcome.notes is not None:
             job_id, lease = attempt.job.ref
             self._late.append(Noted(job_id, lease + 1, attempt.started, attempt.outcome.notes))
 
     def run(self, now: float) -> None:
-        self._next_look = now + LOOK_SECONDS
+        self._next_look = now + NOTES_LOOK_SECONDS
         self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
 
     def write_all(self) -> None:
-        """Write what the running attempts have noted, before they are released."""
+        """Write the notes of the running attempts, before their jobs are released."""
         self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
 
     def refused(self, error: BaseException) -> None:
-        self._next_look = time.monotonic() + REFUSED_INTERVAL
+        self._next_look = time.monotonic() + NOTES_REFUSED_SECONDS
 
     def _noted(self) -> Iterator[AttemptNotes]:
         for running in list(self._attempts()):
@@ -253,11 +253,11 @@ class WriteNotes(Service):
                 yield running.noted
 
     def _write(self, now: float, changed: Sequence[AttemptNotes]) -> None:
-        """Write the notes of these attempts, up to `BATCH_SIZE`. The others are due at the next look: at once."""
+        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`. For the rest, the next look comes at once."""
         taken: dict[Noted, AttemptNotes] = {}
         size = 0
         for notes in changed:
-            if size > BATCH_SIZE:
+            if size > MOST_CHARACTERS_WRITTEN:
                 self._next_look = now
                 break
             text = notes.take(now)

@@ -18,9 +18,9 @@ class WorkerOptions:
     queue_names: tuple[str, ...] = ()
     """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
     external_queues: frozenset[str] = frozenset()
-    """The queues whose jobs run outside of the workers: served only if `queue_names` has them."""
+    """The queues whose jobs run outside of the workers. A worker serves them only if `queue_names` has them."""
     concurrency: int = 4
-    """Slots in each process: this many threads, and this many coroutines besides."""
+    """Slots in each process: this many threads, and also this many coroutines."""
     processes: int = 1
     drain: bool = False
     """Stop when nothing is runnable."""
@@ -31,7 +31,7 @@ class WorkerOptions:
     max_memory_mb: int | None = None
     """Replace each process whose resident size exceeds this."""
     listen: bool = True
-    """Whether to be woken by NOTIFY; polling goes on in either case."""
+    """Whether NOTIFY wakes the process. The process polls in either case."""
     poll_interval: float = 2.0
     shutdown_timeout: float = 30.0
     worker_timeout: float = 60.0
@@ -39,10 +39,7 @@ class WorkerOptions:
 
     @property
     def runs(self) -> Callable[..., Any] | None:
-        """Makes what runs in each process in place of a `Worker`, with the arguments of a `ControlLoop`.
-
-        `None`: workers run.
-        """
+        """Makes the control loop of each process, with the arguments of `ControlLoop`; `None`: a `WorkerLoop` runs."""
         return None
 
     def serves(self, queue_name: str) -> bool:

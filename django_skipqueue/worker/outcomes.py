@@ -1,14 +1,15 @@
-"""The outcomes that wait to be written, those that took PostgreSQL too long, and the reports about those written.
+"""The outcomes that wait to be written, and the events about written outcomes.
 
-Invariant: an attempt stays here from the time the pool returns it until the database has accepted or rejected its
-outcome. No outcome delays another: if its row is locked, or if it takes too long even alone, it waits apart.
+Invariant: an attempt stays in `PendingOutcomes` until the database has accepted or rejected its outcome. No outcome
+delays another: an outcome whose row is locked, or that takes too long even alone, waits apart.
 
-Invariant: every outcome is written in the end. One that took PostgreSQL too long is sent alone. A small one is tried
-until it succeeds. A large one that keeps timing out, while others succeed, is replaced by an error that says so.
+Invariant: every outcome is written in the end. An outcome that took PostgreSQL too long is sent alone. A small outcome
+is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, an error that says so
+replaces it.
 
-Invariant: each attempt is counted, and is in one event, once the database has accepted or rejected its outcome. If its
-lease had ended before, the event waits until a statement has shown how: the job was cancelled, or taken from the
-worker, or this very outcome was written and the answer was lost.
+Invariant: each attempt is counted, and is in one event, once the database has accepted or rejected its outcome. If the
+lease of the attempt had ended before, the event waits until a statement has shown why: the job was cancelled, the job
+was taken from the worker, or this outcome was written and the answer was lost.
 """
 
 import time
@@ -39,21 +40,21 @@ if TYPE_CHECKING:
     from ..queue.store import Store
 
 
-FIRST_REST, LONGEST_REST = 10.0, 640.0
-"""Seconds until an outcome is tried again, doubled after each try."""
+FIRST_SLOW_DELAY, LONGEST_SLOW_DELAY = 10.0, 640.0
+"""Seconds until a slow outcome is tried again. The delay doubles after each try."""
 
-TRIES = 3
-"""How often a large outcome is tried before it is replaced."""
+TRIES_OF_LARGE_OUTCOME = 3
+"""How often a large outcome is tried before an error replaces it."""
 
-LARGE = 100_000
-"""Characters of result and error. The size of an outcome with fewer does not explain a timeout."""
+LARGE_OUTCOME = 100_000
+"""Characters of result and error. The size of a smaller outcome does not explain a timeout."""
 
 Locked = Callable[[Collection[LeaseRef]], set[int]]
 """Returns the ids of the jobs whose rows another transaction has locked at this moment."""
 
 
 @dataclass(eq=False)
-class Slow:
+class SlowOutcome:
     """An outcome that took PostgreSQL too long."""
 
     attempt: Attempt
@@ -61,25 +62,25 @@ class Slow:
     """In monotonic seconds."""
     tries: int = 1
     others_were_written: bool = False
-    """Whether others were written since the last try: then the database works, and this outcome is the cause."""
+    """Whether other outcomes were written since the last try: if so, this outcome is the cause."""
 
     def failed(self, now: float) -> None:
         self.tries += self.others_were_written
         self.others_were_written = False
-        self.next_try = now + min(FIRST_REST * 2 ** (self.tries - 1), LONGEST_REST)
-        if self.tries >= TRIES and size_of(self.attempt.outcome) >= LARGE:
+        self.next_try = now + min(FIRST_SLOW_DELAY * 2 ** (self.tries - 1), LONGEST_SLOW_DELAY)
+        if self.tries >= TRIES_OF_LARGE_OUTCOME and size_of_outcome(self.attempt.outcome) >= LARGE_OUTCOME:
             self.attempt = self.attempt._replace(outcome=_too_slow(self.attempt, self.tries))
             self.next_try = now
 
 
-def size_of(outcome: Outcome) -> int:
-    """Characters of its result, its error and its notes."""
+def size_of_outcome(outcome: Outcome) -> int:
+    """Characters of the outcome's result, error and notes."""
     error, texts = outcome.error, len(outcome.result or "") + len(outcome.notes or "")
     return texts + (len(error["message"]) + len(error["traceback"]) if error else 0)
 
 
 def _too_slow(attempt: Attempt, tries: int) -> Outcome:
-    size = size_of(attempt.outcome)
+    size = size_of_outcome(attempt.outcome)
     error = OperationalError(
         f"The attempt was '{attempt.outcome.status}', but PostgreSQL did not write this outcome of {size:,} characters "
         f"in time, though it was tried {tries} times and others were written."
@@ -94,13 +95,13 @@ def _too_slow(attempt: Attempt, tries: int) -> Outcome:
     return Outcome("failed", last_error=summary(error), error=entry)
 
 
-LOCKED_SECONDS = 1.0
-"""Seconds between two checks of the rows that were locked."""
+LOCKED_CHECK_SECONDS = 1.0
+"""Seconds between two checks whether rows are still locked."""
 
-BATCH_SIZE = 16_000_000
+MOST_CHARACTERS_SETTLED = 16_000_000
 """Characters of results and errors in one statement, unless a single outcome has more."""
 
-MOST_SIZE = 4 * BATCH_SIZE
+MOST_CHARACTERS_WAITING = 4 * MOST_CHARACTERS_SETTLED
 """Characters of results and errors that may wait after a failure before the worker claims no more."""
 
 
@@ -109,17 +110,17 @@ class PendingOutcomes:
 
     def __init__(self) -> None:
         self.next_look = NEVER
-        """When to check which rows are locked; infinity if no check is needed."""
+        """When to check which rows are locked; `NEVER` if no check is needed."""
         self.has_more = False
         """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
         self.is_slow_alone = False
         """Whether the last batch was one slow outcome, which must be sent alone."""
         self._waiting: list[Attempt] = []
         self._aside: list[Attempt] = []
-        self._slow: list[Slow] = []
+        self._slow: list[SlowOutcome] = []
         self._batch_size = BatchSize()
-        self._sent: list[Attempt] = []  # those in the statement under way: the first that wait, or a slow one
-        self._tried: Slow | None = None  # the slow one in the statement under way
+        self._sent: list[Attempt] = []  # the attempts in the statement under way: the first that wait, or a slow one
+        self._tried: SlowOutcome | None = None  # the slow one in the statement under way
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -130,17 +131,14 @@ class PendingOutcomes:
 
     @property
     def due_at(self) -> float:
-        """When to send some: 0 if they can be sent at once, `NEVER` if there are none."""
+        """When to send outcomes: 0 if some can be sent now, `NEVER` if there are none."""
         return 0.0 if self._waiting else min(self.next_look, *(slow.next_try for slow in self._slow), NEVER)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._waiting += attempts
 
     def next_batch(self, locked: Locked, now: float) -> list[Attempt]:
-        """Choose the attempts to send now. `locked` returns the ids of locked rows, and is called only when needed.
-
-        They stay in here until `answered` is called.
-        """
+        """Choose the attempts to send now. The attempts stay here until `answered` is called."""
         if self.next_look <= now:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
@@ -168,12 +166,12 @@ class PendingOutcomes:
     def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
         """Note that the statement failed. The next batch first checks which rows are locked.
 
-        alone: the statement had no claim that may have been the cause. timed_out: the database worked, but took too
-        long.
+        alone: the statement claimed no jobs, so the claim is not the cause. timed_out: the database worked, but took
+        too long.
         """
         if self._waiting:
             self.next_look = 0.0
-        self.has_more = sum(size_of(attempt.outcome) for attempt in self._waiting) > MOST_SIZE
+        self.has_more = sum(size_of_outcome(attempt.outcome) for attempt in self._waiting) > MOST_CHARACTERS_WAITING
         sent, self._sent = self._sent, []
         tried, self._tried = self._tried, None
         if tried:
@@ -183,10 +181,10 @@ class PendingOutcomes:
             self._batch_size.failed(len(sent))
             if timed_out and len(sent) == 1:
                 self._waiting.remove(sent[0])
-                logs.outcome_slow(sent[0].job, sent[0].outcome, FIRST_REST)
-                self._slow.append(Slow(sent[0], now + FIRST_REST))
+                logs.outcome_slow(sent[0].job, sent[0].outcome, FIRST_SLOW_DELAY)
+                self._slow.append(SlowOutcome(sent[0], now + FIRST_SLOW_DELAY))
 
-    def _due_slow(self, locked: Locked, now: float) -> Slow | None:
+    def _due_slow(self, locked: Locked, now: float) -> SlowOutcome | None:
         """The slow outcome to send now, alone; `None` if no try is due or the rows are locked.
 
         After each try of a slow outcome, the other outcomes that wait are written first.
@@ -195,7 +193,7 @@ class PendingOutcomes:
             if slow.next_try <= now and (slow.others_were_written or not self._waiting):
                 if not locked([slow.attempt.job.ref]):
                     return slow
-                slow.next_try = time.monotonic() + FIRST_REST
+                slow.next_try = time.monotonic() + FIRST_SLOW_DELAY
         return None
 
     def _batch(self) -> list[Attempt]:
@@ -203,8 +201,8 @@ class PendingOutcomes:
         size = 0
         for index, attempt in enumerate(waiting):
             if attempt.outcome is not COMPLETED:
-                size += size_of(attempt.outcome)
-                if size > BATCH_SIZE and index:
+                size += size_of_outcome(attempt.outcome)
+                if size > MOST_CHARACTERS_SETTLED and index:
                     return waiting[:index]
         return waiting
 
@@ -215,7 +213,7 @@ class PendingOutcomes:
             logs.rows_locked(self._waiting[0].worker, new[0], len(new))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
         self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
-        self.next_look = time.monotonic() + LOCKED_SECONDS if ids else NEVER
+        self.next_look = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
 
 
 EVENTS: dict[str, type[AttemptsEnded]] = {
@@ -228,7 +226,7 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
 
 
 DUPLICATE = "an outcome of this attempt came before"
-"""The reason for which such an outcome is dropped."""
+"""The reason for which the second outcome of an attempt is dropped."""
 
 
 class OutcomeReports:
@@ -237,12 +235,12 @@ class OutcomeReports:
     def __init__(
         self, dispatcher: EventDispatcher, observers: Sequence[Observer], *, remembered: int = 0, not_held: str = ""
     ) -> None:
-        """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped.
+        """remembered: how many of the last attempts, at least, are known, so that a second outcome of one is dropped.
 
-        not_held: the reason for which an outcome is dropped whose lease is valid all the same: see `Store.guards`.
+        not_held: why an outcome is dropped although its lease is valid: see `Store.guards`.
         """
         self.lost: list[Attempt] = []
-        """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
+        """Attempts whose leases had ended before the settle, and whose events were not sent yet."""
         self._dispatcher = dispatcher
         self._observers = observers
         self._remembered, self._not_held = remembered, not_held
@@ -254,7 +252,7 @@ class OutcomeReports:
     ) -> None:
         """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`.
 
-        refused: the outcomes that were written in place of those that PostgreSQL refused.
+        refused: the outcomes that were written because PostgreSQL refused the outcomes of these attempts.
         """
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         again: list[Attempt] = []
@@ -277,7 +275,7 @@ class OutcomeReports:
         cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
         ended_by_cancel = [attempt for attempt in self.lost if attempt.job.ref in cancelled]
         store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
-        noted = [  # `settle` could not write it, because the cancel raised the lease by one
+        noted = [  # `settle` could not write these notes, because the cancel raised the lease by one
             Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
             for attempt in ended_by_cancel
             if attempt.outcome.notes is not None
@@ -288,7 +286,7 @@ class OutcomeReports:
         strange: list[Attempt] = []
         for sent in self.lost:
             lease = leases.get(sent.job.ref)
-            if self._not_held and lease is None:  # the lease is valid, so somebody else holds the job
+            if self._not_held and lease is None:  # the lease is valid, so another process holds the job
                 strange.append(sent)
                 continue
             kind, attempt = ended_otherwise(sent, lease)

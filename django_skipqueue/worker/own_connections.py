@@ -1,4 +1,4 @@
-"""Database connections of the queue itself, apart from those that Django keeps for each thread."""
+"""Database connections of the queue itself, apart from the connections that Django keeps for each thread."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,17 +32,17 @@ KEEPALIVES = {
 SERVER_KEEPALIVES = (
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
 )
-"""Options of the server by which it detects a dead client within seconds, and ends its transaction."""
+"""Options with which the server detects a dead client within seconds, and ends the client's transaction."""
 
 TIMEOUTS = f"-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s {SERVER_KEEPALIVES}"
-"""Timeouts of the server. They are connection options, so that setting them takes no statement."""
+"""Timeouts of the server, as connection options: to set them takes no statement."""
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
-"""At a higher level the claims of two workers fail instead of skipping each other's rows."""
+"""The isolation level. At a higher level, two claims fail instead of skipping each other's rows."""
 
 
 def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
-    """Set timeouts and READ COMMITTED for this connection. They apply when it is opened the next time."""
+    """Set timeouts and READ COMMITTED for this connection, from the next time that it is opened."""
     given = connections.settings[alias].get("OPTIONS", {})
     options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
     # PostgreSQL uses the last `-c` of a name: the project's timeouts override ours, our isolation level the project's.

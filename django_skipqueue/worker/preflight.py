@@ -26,7 +26,7 @@ from .own_connections import dedicated_connection, guard
 OLDEST_POSTGRESQL = 15
 
 CHECK_TIME = 5.0
-"""Seconds for which one of several databases may delay the start of the command."""
+"""Seconds for which each of several databases may delay the start of the command."""
 
 
 class QueueUnreachable(QueueUnavailable):
@@ -56,7 +56,7 @@ def check_databases(aliases: Sequence[str]) -> list[QueueUnreachable]:
 
 
 def engine_problem(alias: str) -> Problem | None:
-    """The problem that the settings alone show; `None`: there is none."""
+    """The problem of this alias that the settings alone show, if any."""
     if alias not in connections:
         aliases = ", ".join(sorted(connections))
         return Problem(f"DATABASES has no alias {alias!r}.", f"Choose one of {aliases} for the queue.")
@@ -66,7 +66,7 @@ def engine_problem(alias: str) -> Problem | None:
 
 
 def version_problem(alias: str, version: int) -> Problem | None:
-    """The problem with the version of the server, as psycopg writes it: 180004. `None`: there is none."""
+    """The problem with the version of the server, if any. version: as psycopg writes it, such as 180004."""
     if version >= OLDEST_POSTGRESQL * 10_000:
         return None
     return Problem(
@@ -104,14 +104,14 @@ def check_database(alias: str) -> None:
 
 
 def _sentences(text: str) -> str:
-    """The lines of an error of the driver as sentences of one line: a line may end without a full stop."""
+    """The lines of a driver's error as the sentences of one line: a line may lack its full stop."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return re.sub(r"(?<=[^.:?!,])\n", ". ", "\n".join(filter(None, lines))).replace("\n", " ")
 
 
 @contextmanager
 def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
-    """Raise `OperationalError` in a block that takes longer: a stalled server sends no error. For the main thread."""
+    """Raise `OperationalError` in a block that takes longer: a stalled server sends no error. Main thread only."""
 
     def give_up(*_: Any) -> NoReturn:
         raise OperationalError(f"no answer for {seconds:g} s")
@@ -137,9 +137,9 @@ ECHO_SECONDS = 1.0
 
 
 def pools_transactions(alias: str) -> bool:
-    """Whether each transaction of a connection to this database may get another session. Takes a second, if so.
+    """Whether each transaction of a connection to this database may get another session. If so, this takes a second.
 
-    A pooler tells its clients process ids of its own. In session mode notifications arrive nevertheless.
+    A pooler gives its clients process ids of its own. If it pools sessions, notifications arrive nevertheless.
     """
     with dedicated_connection(alias) as connection:
         guard(connection, alias, timeouts=False)

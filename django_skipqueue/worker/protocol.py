@@ -1,42 +1,45 @@
 """How a supervisor and its workers communicate: by commands, exit codes, and memory that both share.
 
-Downwards: commands in the worker's lifeline, which is a pipe. A terminal or an init system may send a signal twice, but
-not a command. When the pipe ends, the supervisor is gone. Upwards: the exit code. Both ways: the shared memory.
+The supervisor writes commands into the worker's lifeline, which is a pipe. A terminal or an init system may send a
+signal twice, but nobody sends a command twice. When the pipe ends, the supervisor is gone. A worker answers with its
+exit code. Both read and write shared memory.
 
-In that memory the worker shows the stamps of its control loop, how many slots are free, which calls it has answered,
-and a job that must run alone. The supervisor shows until when it looks for jobs in the worker's place, and when it
-wrote the worker's heartbeat. So an idle worker sends no statements, and one notification wakes one worker.
+In the shared memory the worker shows the stamps of its control loop, how many slots are free, which calls it has
+answered, and a job that must run alone. The supervisor shows until when it looks for jobs in the worker's place, and
+when it wrote the worker's heartbeat. So an idle worker sends no statements, and one notification wakes one worker.
 
-`HangingQueues`: the queues whose jobs the processes of a worker, one after the other, have given up as stuck.
+`HangingQueues` remembers the queues whose jobs a worker has given up as stuck, also when a new process replaces the
+worker's process.
 
 Invariant: the loop writes a stamp in each turn. So the supervisor detects a frozen loop, whatever the reason.
 
-Invariant: a promise of the supervisor ends by itself. A worker whose supervisor hangs soon looks for jobs on its own.
+Invariant: a promise of the supervisor ends without its help. A worker whose supervisor hangs soon looks for jobs on its
+own.
 """
 
 import mmap
 import signal
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..values.records import LeaseRef
 
 STOP, STOP_NOW, RECYCLE, CALL = b"s", b"n", b"r", b"c"
-"""To stop; to stop without waiting for jobs; to finish all jobs and be replaced; to look for jobs in the queue whose
+"""The commands: stop; stop without waiting for jobs; finish all jobs and be replaced; look for jobs in the queue whose
 name follows, or in all queues."""
 
-END = b","
+COMMAND_END = b","
 """Ends a command. No queue's name has a comma."""
 
 COMMANDS_SIZE = 65_536
-"""Bytes to read at once: all that a pipe holds, so that no command is read in part."""
+"""Bytes to read in one call: all that a pipe holds, so that no command is read in part."""
 
 EXIT_CLEAN = 93
 """Exit code of a worker that settled or released every job it held. Not 0: a task may call `os._exit(0)`."""
 
 EXIT_STUCK = 94
-"""Exit code of a worker that settled or released every job it held, except for a stuck one."""
+"""Exit code of a worker that settled or released every job it held, except for a stuck job."""
 
 EXIT_RECYCLED = 95
 """Exit code of a worker that settled or released every job it held, to be replaced: because it reached
@@ -56,12 +59,12 @@ _CAUSES = {
 
 def encode_command(kind: bytes, queue_name: str = "") -> bytes:
     """A command. At most 4,096 bytes, so that it is written as a whole."""
-    return kind + queue_name.encode() + END
+    return kind + queue_name.encode() + COMMAND_END
 
 
 def decode_commands(data: bytes) -> Iterator[tuple[bytes, str]]:
     """The commands of one read, each with the name of a queue."""
-    for command in data.split(END)[:-1]:
+    for command in data.split(COMMAND_END)[:-1]:
         yield command[:1], command[1:].decode()
 
 
@@ -112,16 +115,16 @@ HANGING_ENTRIES = 128
 """Attempts that were given up and are remembered."""
 
 SHORTEST_MEMORY = 60.0
-"""Seconds for which an attempt is remembered; twice its duration, if that is longer: so the next attempt that hangs for
-as long is given up before that time is over."""
+"""Seconds for which an attempt is remembered, or twice its duration, if that is longer: so an attempt that hangs again
+for this duration is given up while the first attempt is still remembered."""
 
 
 class HangingQueues:
-    """Which queues hang: many attempts of their jobs were given up as stuck lately. Times are monotonic seconds.
+    """The queues that hang: lately, many attempts of their jobs were given up as stuck. Times are monotonic seconds.
 
-    Made before the forks that share it: the worker processes of one name, one after the other, of which one at a time
-    writes. A process whose slots are all stuck is replaced, and without this memory the jobs of a hanging queue would
-    fill the slots of each new process.
+    The supervisor makes it before it forks the first process of a worker. Each process that replaces this process
+    shares the memory, and one process at a time writes. A process whose slots are all stuck is replaced. Without this
+    memory, the jobs of a hanging queue would fill the slots of each new process.
     """
 
     def __init__(self) -> None:
@@ -138,7 +141,7 @@ class HangingQueues:
         return max(self._until.tolist()) <= now
 
     def hangs(self, queue_name: str, now: float, *, slots: int) -> bool:
-        """Whether the number of its attempts that were given up lately reaches half of the slots."""
+        """Whether lately as many attempts of the queue's jobs were given up as half of the slots."""
         name = hash(queue_name)
         given_up = sum(name == each and until > now for each, until in zip(self._names, self._until, strict=True))
         return given_up >= max(min(slots, HANGING_ENTRIES) // 2, 1)
@@ -147,22 +150,60 @@ class HangingQueues:
 PROMISE = 1.5
 """Seconds for which a supervisor promises to watch the queues. It renews the promise twice a second."""
 
-SLOTS, ROOM, HEARD, ANSWERED, CLAIMED, IS_SESSION = range(6)
-"""The places of the counts."""
 
-WATCHED_UNTIL, HEARTBEAT_AT = range(6, 8)
-"""The places of the times."""
+SLOTS, ROOM, HEARD, ANSWERED, CLAIMED, RUNNING = range(6)
+"""The places of the counts that only the worker writes. `offer` uses no property: that would take twice the time."""
 
-RUNNING, SUSPECT, SUSPECT_LEASE = range(8, 11)
-"""The places of further counts."""
+
+def _count(place: int) -> Any:
+    """A property for the integer at this place in the memory of a `SharedCounts`."""
+
+    def write(shared: "SharedCounts", count: int) -> None:
+        shared._counts[place] = count
+
+    return property(lambda shared: shared._counts[place], write)
+
+
+def _time(place: int) -> Any:
+    """A property for the time at this place in the memory of a `SharedCounts`."""
+
+    def write(shared: "SharedCounts", time: float) -> None:
+        shared._times[place] = time
+
+    return property(lambda shared: shared._times[place], write)
 
 
 class SharedCounts:
-    """What a worker and its supervisor tell each other, in memory that is made before the fork that shares it.
+    """What a worker and its supervisor show each other, in memory that is made before the fork that shares it.
 
     Times are monotonic seconds: processes of one machine share this clock. A call passes three stages: the worker has
     read it, then heard it, then answered it.
     """
+
+    # The worker writes
+
+    slots: int = _count(SLOTS)
+    """How many jobs of any kind could begin at once when the worker last went to sleep."""
+    room: int = _count(ROOM)
+    """How many jobs the worker would have claimed then: jobs ahead, and jobs for a runner with free slots, included."""
+    heard: int = _count(HEARD)
+    """How many calls the worker had read before its last claim began. A claim follows each later call."""
+    answered: int = _count(ANSWERED)
+    """How many calls the worker has answered with a claim that succeeded."""
+    claimed: int = _count(CLAIMED)
+    running: int = _count(RUNNING)
+    suspect_id: int = _count(6)
+    suspect_lease: int = _count(7)
+    """The job that the worker offers; the id is 0 if it offers none, and the supervisor may set it to 0."""
+
+    # The supervisor writes
+
+    is_session: int = _count(8)
+    """Whether connections to the database are sessions, which no pooler shares with other clients."""
+    watched_until: float = _time(9)
+    """Until when the supervisor calls the worker if there are jobs."""
+    heartbeat_at: float = _time(10)
+    """When the supervisor last began to write the heartbeat of the worker, and succeeded; 0: never."""
 
     def __init__(self, hanging_queues: HangingQueues | None = None) -> None:
         self.hanging_queues = hanging_queues or HangingQueues()
@@ -170,92 +211,32 @@ class SharedCounts:
         # An item of a view is written and read as a whole. `struct.pack_into` first fills its place with zeros.
         memory = memoryview(mmap.mmap(-1, 88))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
-        self._read = self._looked = 0
-
-    # The worker writes
-
-    @property
-    def slots(self) -> int:
-        """How many jobs of any kind could begin at once when the worker last went to sleep."""
-        return self._counts[SLOTS]
-
-    @property
-    def room(self) -> int:
-        """How many jobs the worker would have claimed then: ahead as well, and for a runner that has free slots."""
-        return self._counts[ROOM]
-
-    @property
-    def heard(self) -> int:
-        """How many calls the worker had read before its last claim began. A later call is followed by a claim."""
-        return self._counts[HEARD]
-
-    @property
-    def answered(self) -> int:
-        """How many calls a claim has answered that succeeded."""
-        return self._counts[ANSWERED]
-
-    @property
-    def claimed(self) -> int:
-        return self._counts[CLAIMED]
-
-    @property
-    def running(self) -> int:
-        return self._counts[RUNNING]
+        self._read = self._answered = 0
 
     def read_call(self) -> None:
         self._read += 1
 
-    def looks(self) -> None:
-        self._counts[HEARD] = self._read
+    def begin_claim(self) -> None:
+        self.heard = self._read
 
-    def looked(self) -> None:
+    def end_claim(self) -> None:
         """Note that the claim has succeeded. The supervisor sees it with the next offer."""
-        self._looked = self.heard
+        self._answered = self.heard
 
     def offer(self, *, slots: int, room: int, claimed: int, running: int = 0) -> None:
-        self._counts[CLAIMED] = claimed
-        self._counts[RUNNING] = running
-        self._counts[SLOTS] = slots
-        self._counts[ROOM] = room
-        self._counts[ANSWERED] = self._looked  # last: who sees it sees the others as well
+        counts = self._counts
+        counts[CLAIMED] = claimed
+        counts[RUNNING] = running
+        counts[SLOTS] = slots
+        counts[ROOM] = room
+        counts[ANSWERED] = self._answered  # last: a supervisor that sees it sees the other numbers as well
 
     def offer_suspect(self, ref: LeaseRef) -> None:
-        self._counts[SUSPECT_LEASE] = ref[1]
-        self._counts[SUSPECT] = ref[0]
-
-    # Both write
+        self.suspect_lease = ref[1]
+        self.suspect_id = ref[0]  # last: a supervisor that sees it sees the lease as well
 
     def take_suspect(self) -> LeaseRef | None:
         """Return the lease of the job that the worker offers, if any, and end the offer."""
-        ref = self._counts[SUSPECT], self._counts[SUSPECT_LEASE]
-        self._counts[SUSPECT] = 0
+        ref = self.suspect_id, self.suspect_lease
+        self.suspect_id = 0
         return ref if ref[0] else None
-
-    # The supervisor writes
-
-    @property
-    def watched_until(self) -> float:
-        """Until when the supervisor calls the worker if there are jobs."""
-        return self._times[WATCHED_UNTIL]
-
-    @watched_until.setter
-    def watched_until(self, time: float) -> None:
-        self._times[WATCHED_UNTIL] = time
-
-    @property
-    def heartbeat_at(self) -> float:
-        """When the supervisor last began to write the heartbeat of the worker, and succeeded; 0: never."""
-        return self._times[HEARTBEAT_AT]
-
-    @heartbeat_at.setter
-    def heartbeat_at(self, time: float) -> None:
-        self._times[HEARTBEAT_AT] = time
-
-    @property
-    def is_session(self) -> bool:
-        """Whether connections to the database are sessions, and not shared with others by a pooler."""
-        return bool(self._counts[IS_SESSION])
-
-    @is_session.setter
-    def is_session(self, value: bool) -> None:
-        self._counts[IS_SESSION] = value

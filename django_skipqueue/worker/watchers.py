@@ -1,17 +1,18 @@
 """The services of a worker that watch its leases, its orphans, its suspects, and whether the process must be replaced.
 
-Invariant: `CancelCheck` covers the jobs that the worker also held at the previous check, and no others. So a
-short job costs no statement, and a long one is checked within a second.
+Invariant: `CancelCheck` covers the jobs that the worker also held at the previous check, and no other jobs. So a short
+job costs no statement, and a long job is checked within a second.
 
-An orphan is a job that this worker holds by its row, but not in its memory. It arises when a claim is committed but its
-answer is lost with the connection. The commit may come later than the loss, if the network delayed the statement. An
-orphan also arises when a release skips a row that another transaction has locked. As long as this worker lives, no
-other process recovers its orphans.
+An orphan is a job that this worker holds by the job's row, but not in its memory. A job becomes an orphan if its claim
+is committed, but the answer is lost with the connection. The commit may come later than the loss, if the network
+delayed the statement. A job also becomes an orphan if a release skips its row, because another transaction has locked
+the row. As long as this worker lives, no other process recovers its orphans.
 
-A suspect is a job that ran in two workers in a row when these died. It runs beside no other job: a worker with several
-slots offers it to its supervisor, which starts a process that takes the job over (`TakeOver`) and runs it alone. If the
-supervisor has another suspect, the worker puts the job back for some seconds. Invariant: a suspect that nobody takes
-over is put back. To put back one that was taken over changes nothing, because its lease has ended.
+A suspect is a job that was running in two workers, one after the other, when they died. No other job runs in the
+process of a suspect. A worker with several slots offers the suspect to its supervisor, which starts a process that
+takes the job over (`TakeOver`) and runs no other job. If the supervisor already has a suspect, the worker puts the job
+back for some seconds. Invariant: a suspect that no process takes over is put back. To put back a suspect that was taken
+over changes nothing, because the lease of the worker has ended.
 """
 
 import os
@@ -32,7 +33,7 @@ from .options import WorkerOptions
 from .protocol import SharedCounts
 
 CANCEL_CHECK_SECONDS = 0.4
-"""Seconds between two checks."""
+"""Seconds between two checks whether leases are lost."""
 
 
 class CancelCheck(Service):
@@ -43,7 +44,7 @@ class CancelCheck(Service):
     def __init__(
         self, held: Callable[[], Collection[LeaseRef]], drop_lost: Callable[[Sequence[LeaseRef]], object]
     ) -> None:
-        """`held` returns all leases of the worker. `drop_lost` drops those of the given jobs whose leases are lost."""
+        """held: returns all leases of the worker. drop_lost: drops the jobs of the given leases that are lost."""
         self._held = held
         self._drop_lost = drop_lost
         self._next_look = 0.0
@@ -61,12 +62,12 @@ class CancelCheck(Service):
             self._drop_lost(sorted(old))
 
 
-DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)
-"""When to check after the connection is open again, in worker timeouts. With a worker timeout of 60 s: at once, and
-after 1, 6 and 60 s. Then once in each worker timeout."""
+ORPHAN_CHECK_DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)
+"""When to check after the connection is open again, in worker timeouts: with a worker timeout of 60 s, after 0, 1, 6
+and 60 s. Later checks come once in each worker timeout."""
 
-REFUSED_INTERVAL = 60.0
-"""Seconds until the next check after an error of the database; the worker timeout, if that is longer."""
+ORPHAN_CHECK_REFUSED_SECONDS = 60.0
+"""Seconds until the next check after a database error, or the worker timeout if it is longer."""
 
 
 class OrphanCheck(Service):
@@ -83,20 +84,20 @@ class OrphanCheck(Service):
 
     def expect(self, now: float) -> None:
         """Note that an orphan may exist: the connection broke, or a job to be released was locked."""
-        self._looks = list(DELAYS)
+        self._looks = list(ORPHAN_CHECK_DELAYS)
         self.due_at = now
 
     def refused(self, error: Error) -> None:
-        self.due_at = time.monotonic() + max(self._worker_timeout, REFUSED_INTERVAL)
+        self.due_at = time.monotonic() + max(self._worker_timeout, ORPHAN_CHECK_REFUSED_SECONDS)
 
     def run(self, now: float) -> None:
         self._release_orphans()
-        if self._looks and self._looks.pop(0) == DELAYS[0]:
+        if self._looks and self._looks.pop(0) == ORPHAN_CHECK_DELAYS[0]:
             self._since = now
         self.due_at = self._since + self._looks[0] * self._worker_timeout if self._looks else now + self._worker_timeout
 
 
-OFFER_TIME = 5.0
+SUSPECT_OFFER_SECONDS = 5.0
 """Seconds that the supervisor gets to start a process that takes a suspect over."""
 
 
@@ -118,12 +119,12 @@ class Suspects(Service):
         return 0.0 if self._others else self._offered_until
 
     def take(self, suspects: list[ClaimedJob], now: float) -> None:
-        """Offer the first, if none is offered. The others are put back."""
+        """Offer the first of these suspects, if the worker offers none. The rest are put back."""
         for job in suspects:
             if self._offered:
                 self._others.append(job)
             else:
-                self._offered, self._offered_until = [job], now + OFFER_TIME
+                self._offered, self._offered_until = [job], now + SUSPECT_OFFER_SECONDS
                 self._shared.offer_suspect(job.ref)
 
     def run(self, now: float) -> None:
@@ -135,7 +136,7 @@ class Suspects(Service):
         return self._withdraw_offer() + others
 
     def drop(self, refs: Container[LeaseRef]) -> list[ClaimedJob]:
-        """Forget those with these leases: a process has taken them over, or somebody has cancelled them."""
+        """Forget the suspects with these leases: a process has taken them over, or somebody has cancelled them."""
         dropped = [job for job in [*self._offered, *self._others] if job.ref in refs]
         self._others = [job for job in self._others if job.ref not in refs]
         if any(job.ref in refs for job in self._offered):
@@ -149,7 +150,7 @@ class Suspects(Service):
 
 
 class TakeOver(Periodic):
-    """Runs once, after the worker's row is written: from then on its heartbeat counts for the job."""
+    """Takes a suspect over, once, after the worker's row is written: from then on the worker's heartbeat counts."""
 
     name = "take_over"
 
@@ -162,7 +163,7 @@ class TakeOver(Periodic):
         taken: Callable[[ClaimedJob], object],
         gone: Callable[[], object],
     ) -> None:
-        """`gone` is called if the lease has ended: the other worker was too quick, or somebody cancelled the job."""
+        """gone: called if the lease has ended: the other worker has put the job back, or the job was cancelled."""
         self._store = store
         self._suspect = suspect
         self._worker_id = worker_id
@@ -178,18 +179,18 @@ class TakeOver(Periodic):
             self._taken(job)
 
 
-MEMORY_CHECK = 1.0
+MEMORY_CHECK_SECONDS = 1.0
 """Seconds between two checks of the memory in use."""
 
-INTERRUPTED_TIME = 10.0
-"""Seconds between an interruption and the replacement of the process, at least. So several interruptions in a row share
-one replacement."""
+RECYCLING_DELAY = 10.0
+"""Seconds between an interruption and the replacement of the process, at least: several interruptions share one
+replacement."""
 
-LONG_WAIT = 60.0
-"""Seconds after an interruption at which a log line names the attempts that the process still waits for: they may hang
-on a lock that the interrupted attempt has left taken."""
+RECYCLING_LOGGED_AFTER = 60.0
+"""Seconds after an interruption at which a log line names the attempts that the process still waits for. These attempts
+may hang on a lock that the interrupted attempt has left taken."""
 
-QUIET_CHECK = 1.0
+QUIET_CHECK_SECONDS = 1.0
 """Seconds between two checks of the running attempts."""
 
 
@@ -209,14 +210,14 @@ class Recycling(Service):
         *,
         jobs_done: Callable[[], int],
         recycle: Callable[[str], object],
-        waits: Callable[[set[LeaseRef]], object] = lambda _: None,
+        log_wait: Callable[[set[LeaseRef]], object] = lambda _: None,
     ) -> None:
-        """`jobs_done` returns the number of settled attempts. `recycle` is called once, with the reason.
+        """jobs_done: returns the number of settled attempts. recycle: called once, with the reason.
 
-        `waits` is called with the attempts that keep an interrupted process from being replaced for `LONG_WAIT`.
+        log_wait: called with the attempts for which an interrupted process has waited for `RECYCLING_LOGGED_AFTER`.
         """
-        self._waits = waits
-        self._told_of = 0.0  # the interruption for which it was called
+        self._log_wait = log_wait
+        self._logged_for = 0.0  # the time of the interruption for which `log_wait` was called
         self._jobs_done = jobs_done
         self._recycle = recycle
         self._is_decided = False
@@ -247,7 +248,7 @@ class Recycling(Service):
         if self._max_jobs is not None and jobs_done >= self._max_jobs:
             return f"it has run {counted(jobs_done, 'attempt')}"
         if self._max_memory_mb is not None and self._next_memory_check <= now:
-            self._next_memory_check = now + MEMORY_CHECK
+            self._next_memory_check = now + MEMORY_CHECK_SECONDS
             if (size := resident_mb()) > self._max_memory_mb:
                 return f"it has grown to {size:,.0f} MiB"
         if self._next_look_for_quiet() <= now and self._is_quiet(now):
@@ -257,19 +258,19 @@ class Recycling(Service):
     def _next_look_for_quiet(self) -> float:
         if self._ends_anyway:
             return NEVER
-        return max(self._interrupter.interrupted_at + INTERRUPTED_TIME, self._next_quiet_check)
+        return max(self._interrupter.interrupted_at + RECYCLING_DELAY, self._next_quiet_check)
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether no attempt runs, or only attempts that began after the previous check: then jobs are short."""
-        self._next_quiet_check = now + QUIET_CHECK
+        """Whether no attempt runs that already ran at the previous check: then the jobs are short."""
+        self._next_quiet_check = now + QUIET_CHECK_SECONDS
         running = self._interrupter.running()
         ran_before, self._ran_before = self._ran_before, running
         if not running or (ran_before is not None and not running & ran_before):
             return True
         interrupted_at = self._interrupter.interrupted_at
-        if ran_before and interrupted_at + LONG_WAIT <= now and self._told_of != interrupted_at:
-            self._told_of = interrupted_at
-            self._waits(running & ran_before)
+        if ran_before and interrupted_at + RECYCLING_LOGGED_AFTER <= now and self._logged_for != interrupted_at:
+            self._logged_for = interrupted_at
+            self._log_wait(running & ran_before)
         return False
 
 

@@ -1,4 +1,4 @@
-"""One worker process: a control loop whose services claim jobs, watch them, and stop the worker when it must."""
+"""One worker process: a control loop whose services claim jobs, watch the jobs, and stop the worker."""
 
 import time
 
@@ -20,15 +20,16 @@ from .options import WorkerOptions
 from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, SharedCounts, Stamps
 from .watchers import Recycling, TakeOver
 
-LOCKED_DELAY = 0.05
+DRAIN_LOCKED_DELAY = 0.05
 """Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
 
-LAST_EVENTS = 5.0
-"""Seconds for which signal receivers may delay the end of a worker that holds no job any more."""
+LAST_EVENTS_SECONDS = 5.0
+"""Seconds for which signal receivers may delay the end of a worker that holds no job."""
 
 LAST_EVENTS_BEFORE_RELEASE = 1.0
 LAST_EVENTS_AFTER_RELEASE = 0.5
-"""The same before and after the release of jobs that still run here: another worker may start these jobs at once."""
+"""Seconds for which signal receivers may delay the end of a worker before and after it releases jobs that still run
+here. Another worker may start the released jobs at once."""
 
 
 class WorkerLoop(ControlLoop):
@@ -44,7 +45,7 @@ class WorkerLoop(ControlLoop):
         shared: SharedCounts | None = None,
         suspect: LeaseRef | None = None,
     ) -> None:
-        """`suspect`: take this job over, run no other, and end."""
+        """suspect: the worker takes this job over, runs no other job, and ends."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
@@ -74,7 +75,7 @@ class WorkerLoop(ControlLoop):
         if suspect:
             services.insert(0, TakeOver(self._store, suspect, id, taken=self._in_flight.take_over, gone=self._stop))
         self._make_loop(services)
-        self._claims_nothing_because = ""  # the reason that was logged last
+        self._claims_nothing_because = ""  # the last logged reason
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
         in_flight, control = self._in_flight, self._control
@@ -89,7 +90,7 @@ class WorkerLoop(ControlLoop):
                 interrupter,
                 jobs_done=lambda: self.jobs_done,
                 recycle=self._recycle,
-                waits=lambda refs: liveness_logs.recycling_waits(self.name, [id for id, _ in refs]),
+                log_wait=lambda refs: liveness_logs.recycling_waits(self.name, [id for id, _ in refs]),
             ),
             in_flight.orphan_check,
             *([WatchItself(control, self._shared, look=in_flight.claiming.start_over)] if options.listen else []),
@@ -134,7 +135,7 @@ class WorkerLoop(ControlLoop):
             self._stop_if_drained()
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. A new thread replaces the thread of a stuck attempt.
+        """Interrupt attempts whose time is over. A new thread replaces the thread of each stuck attempt.
 
         The process is replaced if all slots are stuck, or if leftover code of finished attempts blocks other jobs.
         """
@@ -158,16 +159,16 @@ class WorkerLoop(ControlLoop):
             self._stop(NEVER)  # no deadline: running jobs may finish
 
     def _stop_if_max_jobs_are_done(self) -> None:
-        """For --max-jobs. The stuck attempts that are kept back count: the end of the process ends them."""
+        """Stop for --max-jobs. The stuck attempts that are kept back count: the end of the process ends them."""
         if self.options.max_jobs is not None and self.jobs_done + len(self._pool.kept_back) >= self.options.max_jobs:
             self._stop()
 
     def _stop_if_drained(self) -> None:
-        """For --drain: stop once no job is queued or due. Jobs claimed by other workers do not count."""
+        """Stop for --drain, once no job is queued or due. Jobs that other workers have claimed do not count."""
         with self._control.handling_errors():
             if self._has_runnable_jobs() or (not self._in_flight.jobs and self._has_orphans()):
-                # Another process has locked the job: a supervisor that admits it, or a worker that releases it.
-                self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
+                # Another process has locked the job: a supervisor that admits the job, or a worker that releases it.
+                self._in_flight.claiming.look_at(time.monotonic() + DRAIN_LOCKED_DELAY)
             else:
                 self._stop()
 
@@ -183,7 +184,7 @@ class WorkerLoop(ControlLoop):
         return any(self.options.serves(name) for name in self._store.queues_with_jobs())
 
     def _has_orphans(self) -> bool:
-        """Whether a row names this worker, which holds no job. If so, the next turn tries to release it."""
+        """Whether a job's row names this worker, which holds no job. If so, the next turn tries to release the job."""
         if self.id not in held_now(self._store, shown=1):
             return False
         self._in_flight.orphan_check.expect(time.monotonic())
@@ -203,9 +204,9 @@ class WorkerLoop(ControlLoop):
     # Stopping
 
     def _shut_down(self) -> None:
-        """Release jobs that have not started, finish and settle running ones. After the deadline, release those too.
+        """Release jobs that have not started, settle running jobs as they finish, and release the rest at the deadline.
 
-        A stuck attempt is not waited for. If it is kept back, its outcome is written last.
+        The worker does not wait for a stuck attempt. If a stuck attempt is kept back, its outcome is written last.
         """
         in_flight = self._in_flight
         in_flight.release_unstarted()
@@ -216,8 +217,8 @@ class WorkerLoop(ControlLoop):
         self._stamp()
         in_flight.settle_last()
         self._emit_stop()
-        # Send events before releasing running jobs: another worker may start them at once, so this process must end.
-        self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
+        # Events go before the release of running jobs: another worker may start them at once, so this process must end.
+        self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS_SECONDS)
         still_running = in_flight.release_running()
         for service in in_flight.exchanges.observing:
             with self._control.handling_errors(refused=service.refused):

@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
-from django_skipqueue.integrations.django_tasks.mapping import STATUSES, UnreadResult, task_status
+from django_skipqueue.integrations.django_tasks.mapping import TASK_STATUSES, UnreadResult, task_status
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
 
@@ -42,7 +42,7 @@ LEFT_OUT = {
         "control loop, and a task that raises KeyboardInterrupt in a thread of the pool has failed"
     ),
 }
-"""The tests that are not run, each with the reason. Every other one is, also one that a later Django brings."""
+"""The tests that are not run, each with the reason. All other tests are run, also tests of a later Django."""
 
 if django.VERSION < (6, 0):
     wording = "the backport writes “async tasks”, Django “async Tasks”"
@@ -55,7 +55,7 @@ if sys.version_info < (3, 12):
 
 
 def in_any_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """For what Django's tests also do within an event loop, where a list may be read, but no table."""
+    """Allows queries in an event loop: Django's tests read the list of results there, which is a table here."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -73,7 +73,7 @@ def in_any_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class StoredResult(UnreadResult):
-    """An item of the dummy backend's list: what a test does to it is done to the row."""
+    """An item of the dummy backend's list: a change of the item changes the row."""
 
     @property
     @in_any_thread
@@ -83,12 +83,12 @@ class StoredResult(UnreadResult):
     @status.setter
     @in_any_thread
     def status(self, value: Any) -> None:
-        (status,) = (ours for ours, theirs in STATUSES.items() if theirs == value)
+        (status,) = (ours for ours, theirs in TASK_STATUSES.items() if theirs == value)
         Job.objects.filter(pk=self.id).update(status=status, finished_at=Now())
 
 
 class ListingBackend(SkipQueueBackend):
-    """In the place of Django's DummyBackend: `results` and `clear()` over our table."""
+    """Replaces Django's DummyBackend: `results` and `clear()` use our table."""
 
     in_place_of = "django.tasks.backends.dummy.DummyBackend"
 
@@ -115,19 +115,19 @@ class ListingBackend(SkipQueueBackend):
 
 
 class RunningBackend(SkipQueueBackend):
-    """In the place of Django's ImmediateBackend: enqueues, claims, executes, settles, tells, and reads the result."""
+    """Replaces Django's ImmediateBackend: enqueues, claims, executes, settles, sends signals, and reads the result."""
 
     in_place_of = "django.tasks.backends.immediate.ImmediateBackend"
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        Job.objects.queued().delete()  # what the tests of the other backend left
+        Job.objects.queued().delete()  # jobs that the tests of `ListingBackend` have left
         result = super().enqueue(task, args, kwargs)
         run_next(task.queue_name)
         return self.get_result(result.id)
 
 
 def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
-    """Run the tests in `folder/tasks`; their outcome, the names of those that ran, and the names in `LEFT_OUT` met."""
+    """Run the tests in `folder/tasks`. Returns the outcome, the names of the tests that ran, and the names left out."""
     met: set[str] = set()
     with _adapted(folder) as modules:
         tests: list[unittest.TestCase] = []
@@ -146,7 +146,7 @@ def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
 
 @contextmanager
 def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
-    """The modules of Django's tests, with our backends in the place of Django's two."""
+    """The modules of Django's tests, with our two backends in place of Django's."""
     with ExitStack() as stack:
         stack.callback(_forget_modules)
         stack.enter_context(mock.patch.dict(registry._tasks))
@@ -155,7 +155,7 @@ def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
             stack.enter_context(_backport_in_django())
         for ours in (ListingBackend, RunningBackend):
             stack.enter_context(mock.patch(ours.in_place_of, ours))
-        # One attempt, as the immediate backend makes.
+        # One attempt, as in the immediate backend.
         setting = {"default": {"BACKEND": ListingBackend.in_place_of}}
         stack.enter_context(override_settings(SKIPQUEUE={"MAX_ATTEMPTS": 1}, TASKS=setting))
         yield [importlib.import_module(f"tasks.{path.stem}") for path in sorted((folder / "tasks").glob("test_*.py"))]
@@ -163,7 +163,7 @@ def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
 
 @contextmanager
 def _backport_in_django() -> Iterator[None]:
-    """Django before 6.0: the backport, under the names that Django's tests know it by."""
+    """Before Django 6.0: import the backport under the names that Django's tests use."""
     backends = (".backends", ".backends.base", ".backends.dummy", ".backends.immediate")
     names = ("", ".base", ".exceptions", ".signals", *backends)
     modules = {f"django.tasks{name}": importlib.import_module(f"django_tasks{name}") for name in names}

@@ -1,4 +1,4 @@
-"""Several aliases of `TASKS`, as they are for every test here. Without Django's tasks, no test is collected."""
+"""Sets several aliases of `TASKS` for all tests of this folder. Without Django's tasks, no test is collected."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -32,12 +32,17 @@ if not collect_ignore_glob:
 
     from django_skipqueue.integrations.django_tasks import backend
 
-    backend.disconnect_receivers()  # the rest of the suite is a project without it
+    UID = backend.__name__
+
+    for signal, _ in backend.RECEIVERS:
+        signal.disconnect(dispatch_uid=UID)  # all other tests are of a project without Django's tasks
 
 
 @pytest.fixture(autouse=True)
 def tasks_setting() -> Iterator[None]:
-    backend.connect_receivers()
+    for signal, receiver in backend.RECEIVERS:
+        signal.connect(receiver, dispatch_uid=UID)
     with override_settings(TASKS=TASKS):
         yield
-    backend.disconnect_receivers()
+    for signal, _ in backend.RECEIVERS:
+        signal.disconnect(dispatch_uid=UID)

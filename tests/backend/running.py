@@ -1,4 +1,4 @@
-"""Running a job by all the parts of a worker but its processes and threads."""
+"""Runs a job as a worker does, without processes and threads."""
 
 from asgiref.sync import async_to_sync
 
@@ -11,17 +11,17 @@ from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 from django_skipqueue.worker.outcomes import EVENTS
 
 WORKER = "00000000-0000-0000-0000-000000000001"
-"""The id of the worker that these jobs are claimed by; its name is "w"."""
+"""The id of the worker that claims the jobs. Its name is "w"."""
 
 
 def claim(queue_name: str = "default", *, database: str = "default", worker_id: str = WORKER) -> ClaimedJob:
-    """The next job of the queue."""
+    """Claim the next job of the queue."""
     (job,) = Store(database).claim(queue_names=[queue_name], limit=1, worker_id=worker_id)
     return job
 
 
 def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
-    """Run a claimed job; nothing is written."""
+    """Run a claimed job, and write nothing."""
     executor = Executor(worker="w", database=database)
     known = entry(job.task)
     run = async_to_sync(executor.execute_async) if known and known.is_async else executor.execute
@@ -29,13 +29,13 @@ def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
 
 
 def finish(attempt: Attempt, *, database: str = "default") -> None:
-    """Write the outcome, and tell of it."""
+    """Write the outcome, and send its event."""
     assert Store(database).settle([attempt.settlement])
     report(attempt)
 
 
 def report(attempt: Attempt) -> None:
-    """What a worker's dispatcher does."""
+    """Send the event of the attempt, as a worker's dispatcher does."""
     send(EVENTS[attempt.outcome.status]([attempt]))
 
 

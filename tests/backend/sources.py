@@ -1,6 +1,6 @@
-"""Django's own tests of its task framework, from Django's source distribution: fetched when they are first needed.
+"""Django's own tests of its task framework, from Django's source distribution: fetched when a test first needs them.
 
-Nothing of them is in this repository. They are kept in the user's cache, one folder for each version of Django.
+They are not in this repository. The user's cache keeps them, in one folder for each version of Django.
 """
 
 import fcntl
@@ -14,10 +14,10 @@ from pathlib import Path
 import django
 
 REQUIRED = "SKIPQUEUE_REQUIRE_DJANGO_TESTS"
-"""Set to 1 where the tests must not be skipped."""
+"""The environment variable that is 1 if the tests must not be skipped."""
 
 REQUIREMENT = f"django=={django.get_version()}" if django.VERSION >= (6, 0) else "django~=6.0.0"
-"""The backport is published without tests; as the same framework it gets those of the first Django that has it."""
+"""The backport is published without tests. It gets the tests of the first Django that has the framework."""
 
 
 class Unreachable(Exception):
@@ -29,7 +29,7 @@ def folder() -> Path:
     home = cache() / REQUIREMENT.replace("==", "-").replace("~=", "-")
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes, one fetches
+        fcntl.flock(lock, fcntl.LOCK_EX)  # only one of several test processes fetches
         if not (home / "tests").exists():
             _fetch(home)
     return home / "tests"

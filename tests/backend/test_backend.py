@@ -49,12 +49,12 @@ def yields_numbers() -> Iterator[int]:
 
 
 def read(result: Any) -> Any:
-    """The same result, as another process reads it."""
+    """The result as another process reads it."""
     return task_backends[result.backend].get_result(result.id)
 
 
 def attempt_all(result: Any, *, count: int, worker_id: str = WORKER) -> None:
-    """Run a job that fails `count` times, however long it would have to wait in between."""
+    """Run a job that fails `count` times, without waiting between its attempts."""
     for _ in range(count):
         run_next(worker_id=worker_id)
         Job.objects.scheduled().update(status="queued")
@@ -62,7 +62,7 @@ def attempt_all(result: Any, *, count: int, worker_id: str = WORKER) -> None:
 
 class TestEnqueue:
     def test_a_generator_is_no_task(self) -> None:
-        """Calling it would run nothing."""
+        """To call a generator function runs none of its code."""
         with pytest.raises(InvalidTask, match="yields, so calling it would run nothing of it"):
             task_backends["default"].validate_task(variant(tasks.add, func=yields_numbers))
 
@@ -96,7 +96,7 @@ class TestEnqueue:
         row = Job.objects.get()
         assert (row.status, row.run_after) == ("scheduled", row.enqueued_at + HOUR)
         assert result.task.run_after == read(result).task.run_after == row.run_after
-        with pytest.raises(InvalidTask, match="Queue 'x' is not valid"):  # all else is validated as ever
+        with pytest.raises(InvalidTask, match="Queue 'x' is not valid"):  # all other options are validated
             tasks.add.using(backend="mail", queue_name="x", run_after=HOUR)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
@@ -195,9 +195,7 @@ class TestRegistry:
         defined.using(priority=3)
         assert [*registry] == [known]
 
-    def test_and_where_it_is_enqueued_since_it_may_have_been_defined_for_another_backend(
-        self, registry: Registry
-    ) -> None:
+    def test_a_task_of_another_backend_is_registered_where_it_is_enqueued(self, registry: Registry) -> None:
         assert type(tasks.visit) is framework.Task
         result = tasks.visit.using(backend="default").enqueue("a")
         run_next()
@@ -296,7 +294,7 @@ class TestResult:
         assert [result.task for result in results[:2]] == variants[:2]
         run_next()
         results[0].refresh()
-        row = Job.objects.order_by("id")[2]  # the one that was due earliest
+        row = Job.objects.order_by("id")[2]  # the job that was due first
         finished = read(results[2])
         assert (finished.started_at, finished.last_attempted_at) == (row.started_at, row.started_at)
         assert (finished.enqueued_at, finished.finished_at) == (row.enqueued_at, row.finished_at)
@@ -338,19 +336,19 @@ class TestResult:
 
 
 class TestAttempts:
-    def test_of_a_result_that_has_not_run(self) -> None:
+    def test_a_result_that_has_not_run_has_no_attempts(self) -> None:
         result = tasks.add.enqueue(1)
         assert (result.attempts, result.worker_ids, result.errors) == (0, [], [])
         assert result.started_at is result.last_attempted_at is result.finished_at is None
 
-    def test_of_one_that_runs(self) -> None:
+    def test_attempts_of_a_job_that_runs(self) -> None:
         result = tasks.add.enqueue(1)
         claim()
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.RUNNING, 1, [WORKER])
         assert result.started_at == result.last_attempted_at == Job.objects.get().started_at
 
-    def test_of_one_that_was_retried_by_different_workers(self) -> None:
+    def test_attempts_by_different_workers(self) -> None:
         result = tasks.fail_times.enqueue(2)
         attempt_all(result, count=1, worker_id="one")
         attempt_all(result, count=1, worker_id="two")
@@ -367,7 +365,7 @@ class TestAttempts:
         assert are_in_order(row.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)
         assert result.last_attempted_at == row.started_at
 
-    def test_of_one_with_more_failures_than_a_row_keeps(self) -> None:
+    def test_attempts_of_a_job_with_more_failures_than_a_row_keeps(self) -> None:
         result = tasks.fail_times.enqueue(12)
         Job.objects.update(max_attempts=20)
         attempt_all(result, count=13)
@@ -377,7 +375,7 @@ class TestAttempts:
         assert len(result.errors) == 10
         assert are_in_order(result.started_at, result.last_attempted_at)
 
-    def test_of_one_whose_worker_died(self) -> None:
+    def test_attempts_of_a_job_whose_worker_died(self) -> None:
         result = tasks.add.enqueue(1)
         claim(worker_id="gone")
         started = Job.objects.get().started_at
@@ -393,7 +391,7 @@ class TestAttempts:
         assert (result.return_value, result.worker_ids) == (1, ["gone", WORKER])
         assert result.started_at == started
 
-    def test_of_one_that_was_given_back_in_its_second_attempt(self) -> None:
+    def test_attempts_of_a_job_released_in_its_second_attempt(self) -> None:
         result = tasks.fail.enqueue()
         attempt_all(result, count=1)
         first = Job.objects.get().started_at
@@ -406,7 +404,7 @@ class TestAttempts:
         assert abs(result.last_attempted_at - first) < timedelta(seconds=1)
         assert result.started_at == result.last_attempted_at
 
-    def test_of_one_that_was_retried_by_hand_start_again(self) -> None:
+    def test_attempts_start_again_after_a_manual_retry(self) -> None:
         result = tasks.fail.enqueue()
         Job.objects.update(max_attempts=2)
         attempt_all(result, count=2)
@@ -421,7 +419,7 @@ class TestAttempts:
         assert (result.attempts, result.worker_ids, result.errors) == (1, ["new"], [])
 
     @pytest.mark.parametrize("more", [1, 2])
-    def test_errors_are_those_since_the_retry_by_hand(self, more: int) -> None:
+    def test_errors_before_a_manual_retry_are_left_out(self, more: int) -> None:
         result = tasks.fail.enqueue("before")
         Job.objects.update(max_attempts=1)
         attempt_all(result, count=1)
@@ -432,7 +430,7 @@ class TestAttempts:
         assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, more, more)
         assert all("after" in error.traceback for error in result.errors)
 
-    def test_of_one_that_succeeded_after_a_retry_by_hand(self) -> None:
+    def test_attempts_of_a_job_that_succeeded_after_a_manual_retry(self) -> None:
         result = tasks.fail_times.enqueue(1)
         Job.objects.update(max_attempts=1)
         attempt_all(result, count=1)
@@ -442,7 +440,7 @@ class TestAttempts:
         result.refresh()
         assert (result.return_value, result.worker_ids, result.errors) == (1, ["second"], [])
 
-    def test_of_one_discarded_by_hand(self) -> None:
+    def test_attempts_of_a_job_discarded_by_hand(self) -> None:
         result = tasks.add.enqueue(1)
         Job.objects.get().discard()
         result.refresh()
@@ -553,7 +551,7 @@ class TestOptions:
 class TestContext:
     @pytest.mark.parametrize("name", ["see_context", "asee_context"])
     @pytest.mark.django_db(transaction=True)
-    def test_of_the_second_attempt(self, name: str) -> None:
+    def test_the_context_of_a_second_attempt(self, name: str) -> None:
         result = getattr(tasks, name).enqueue(note="n")
         job = claim()
         store.recover(worker_ids=[WORKER])
@@ -574,7 +572,7 @@ class TestContext:
             attempt = execute(job)
         assert attempt.outcome.result == "1"
 
-    def test_its_result_is_equal_to_the_one_that_anybody_reads(self) -> None:
+    def test_the_result_of_a_context_equals_the_result_that_anybody_reads(self) -> None:
         result = tasks.add.using(priority=3, run_after=-HOUR).enqueue(1, b=2)  # type: ignore[arg-type]
         unread_result = unread(claim(), tasks.add, status="running", database="default")
         assert unread_result.attempts == 1
@@ -591,7 +589,7 @@ class TestContext:
         assert result.errors == []
         assert (result.status, result.args) == (TaskResultStatus.RUNNING, [1])
 
-    def test_its_row_may_be_gone(self) -> None:
+    def test_the_row_of_a_context_may_be_gone(self) -> None:
         tasks.add.enqueue(1)
         result = unread(claim(), tasks.add, status="running", database="default")
         Job.objects.all().delete()

@@ -13,7 +13,7 @@ from django_skipqueue.testing import run_jobs
 from .app import tasks as typed_tasks
 
 tasks: Any = typed_tasks
-"""The types of Django's tasks do not know the methods of a backend's."""
+"""Hides from mypy that Django's task has no method of our task."""
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""Secrets among the arguments of Django's tasks are masked by the names in the task's signature."""
+"""Secret arguments of Django's tasks are masked, by the names in the task's signature."""
 
 import pytest
 from django.test import Client
@@ -13,7 +13,7 @@ from .app import tasks
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
-def test_they_are_in_no_page_and_in_no_error_but_in_the_row(operator: Client) -> None:  # noqa: F811
+def test_secrets_are_in_no_page_and_in_no_error_but_in_the_row(operator: Client) -> None:  # noqa: F811
     tasks.log_in.enqueue("ada", "hunter22")
     run_jobs()
     job = Job.objects.get()

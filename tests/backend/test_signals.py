@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from django_skipqueue.contrib.celery import wire
-from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend, connect_receivers
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
 from django_skipqueue.integrations.django_tasks.framework import (
     LOGGER,
     task_backends,
@@ -32,7 +32,7 @@ SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_
 
 
 class Heard(list[tuple[str, Any]]):
-    """Names of signals with their results."""
+    """The names of received signals, with their results."""
 
     def __init__(self) -> None:
         self.senders: set[Any] = set()
@@ -64,7 +64,7 @@ def heard() -> Iterator[Heard]:
 
 @pytest.mark.parametrize("name", ["add", "aadd"])
 @pytest.mark.django_db(transaction=True)
-def test_each_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) -> None:
+def test_each_signal_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) -> None:
     result = getattr(tasks, name).enqueue(1, b=2)
     run_next()
     assert heard.names == ["enqueued", "started", "finished"]
@@ -76,7 +76,7 @@ def test_each_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) 
     assert finished.return_value == 3
 
 
-def test_a_job_sends_none(heard: Heard) -> None:
+def test_a_job_of_no_django_task_sends_no_signal(heard: Heard) -> None:
     jobs.add.defer(1)
     run_next()
     assert heard == []
@@ -147,13 +147,6 @@ def test_a_job_whose_worker_died_in_its_last_attempt_has_finished(heard: Heard, 
         assert heard.names.count("finished") == 1 - left
     assert (heard[-1][1].id, heard[-1][1].status, heard[-1][1].attempts) == (result.id, "FAILED", 2)
     assert "signal 9" in str(heard.error)
-
-
-def test_connecting_again_changes_nothing(heard: Heard) -> None:
-    connect_receivers()
-    tasks.add.enqueue(1)
-    run_next()
-    assert heard.names.count("finished") == 1
 
 
 def test_a_receiver_that_raises_harms_nothing() -> None:

@@ -55,4 +55,4 @@ class TaskTests(TestCase):
 
 
 def a_function(number: int) -> None:
-    """A task has to be a function of a module."""
+    """Django demands that a task is a function of a module."""

@@ -1,4 +1,4 @@
-"""Typed arguments and results of Django's tasks: they survive as those of `@job` do."""
+"""Typed arguments and results of Django's tasks arrive as they do with `@job`."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def user() -> User:
 
 
 def returned(result: Any) -> Any:
-    """The return value after the only job has run."""
+    """Run the only job. Returns its return value."""
     (ran,) = run_jobs()
     assert ran.status == "completed", ran.last_error
     result.refresh()
@@ -68,7 +68,7 @@ def test_a_row_is_fetched_for_the_task_and_for_the_reader_of_its_result(user: Us
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_coroutine_gets_them_too(user: User, seen: list[Any]) -> None:
+def test_a_coroutine_gets_typed_values(user: User, seen: list[Any]) -> None:
     assert returned(tasks.asee_user.enqueue(user)) == Decimal("1.50")
     assert seen == [user]
 
@@ -87,7 +87,7 @@ def test_a_result_that_does_not_fit_is_stored_as_django_does(seen: list[Any]) ->
     assert Job.objects.get().result == [1, 2]
 
 
-def test_wrong_ones_are_refused_before_anything_is_written() -> None:
+def test_wrong_values_are_refused_before_anything_is_written() -> None:
     anything: Any = "tomorrow"
     with pytest.raises(InvalidArguments, match="at is 'tomorrow', but its annotation is datetime"):
         tasks.see.enqueue(anything, Decimal(1))
@@ -96,7 +96,7 @@ def test_wrong_ones_are_refused_before_anything_is_written() -> None:
     assert not Job.objects.exists()
 
 
-def test_calls_for_batches_and_chains_take_them(seen: list[Any]) -> None:
+def test_calls_for_batches_and_chains_take_typed_values(seen: list[Any]) -> None:
     see: Any = tasks.see
     with Batch(on_success=see.s(MOMENT, Decimal(1))):
         chain(see.s(MOMENT, Decimal(2)), see.s(MOMENT, Decimal(3))).defer()
@@ -104,14 +104,14 @@ def test_calls_for_batches_and_chains_take_them(seen: list[Any]) -> None:
     assert [price for _, price, *_ in seen] == [2, 3, 1]
 
 
-def test_keys_are_made_of_them() -> None:
+def test_keys_are_made_of_typed_values() -> None:
     first: Any = tasks.unique_at.enqueue(MOMENT, note=1)
     assert tasks.unique_at.enqueue(MOMENT, note=2).id == first.id
     tasks.keyed_at.enqueue(MOMENT, (b"b",))
     assert Job.objects.get(task=tasks.keyed_at.module_path).unique_key == "2026-b"
 
 
-def test_the_assertions_of_tests_take_them() -> None:
+def test_the_assertions_of_tests_take_typed_values() -> None:
     tasks.see.enqueue(MOMENT, Decimal("1.5"))
     assert_deferred(tasks.see, MOMENT, price=Decimal("1.5"))
     assert_not_deferred(tasks.see, MOMENT, price=Decimal("1.6"))

@@ -107,7 +107,7 @@ def test_a_call_that_the_function_of_the_key_cannot_take_writes_nothing() -> Non
     assert not Job.objects.exists()
 
 
-def test_a_task_for_another_backend_has_them_here() -> None:
+def test_a_task_for_another_backend_has_its_options_here() -> None:
     tasks.visit_once.using(backend="default").enqueue("a")
     tasks.visit_once.using(backend="default").enqueue("b")
     assert Job.objects.get().unique_key == "visit once"

@@ -1,4 +1,4 @@
-"""`ClaimCursor`: claims start where the last one ended, and what comes in before that place is found all the same."""
+"""`ClaimCursor`: a claim starts where the last claim ended, and jobs that come in before this position are found."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def test_a_job_before_the_position_which_was_just_admitted_does_not_move_it_back
     assert frontier.start(START) == after == {"default": QueuePosition(0, 9.0, 2)}
 
 
-def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
+def test_a_claim_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     frontier = ClaimCursor()
     for queue_name, later in (("default", 0.0), ("mail", 2.0)):
         assert not frontier.start(START + later)
@@ -68,7 +68,7 @@ def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJ
     assert not frontier.start(START + rest + 0.01)
 
 
-def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
+def test_while_a_claim_from_the_front_is_on_its_way_the_next_claim_is_none() -> None:
     frontier = ClaimCursor()
     frontier.start(START)
     frontier.claimed([WALKED], after={}, took=0.03, now=START)
@@ -81,8 +81,8 @@ def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
     assert frontier.due_at == pytest.approx(START + 10 + 0.02 / FULL_SCAN_SHARE - 0.02)
 
 
-def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_undo_it() -> None:
-    """The look has found jobs of a higher priority, more than it could take: the next claim goes on with them."""
+def test_a_claim_that_was_sent_before_a_claim_from_the_front_was_known_does_not_undo_it() -> None:
+    """The claim from the front found more jobs of a high priority than it could take: the next claim takes the rest."""
     frontier = ClaimCursor()
     frontier.start(START)
     frontier.claimed([WALKED], after={}, took=0.03, now=START)
@@ -94,7 +94,7 @@ def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_u
     assert frontier.start(START + 10) == {"default": urgent.position}
 
 
-def test_a_look_from_the_front_that_failed_is_not_made_again_because_a_connection_broke() -> None:
+def test_a_claim_from_the_front_that_failed_is_not_made_again_because_a_connection_broke() -> None:
     cursor = ClaimCursor()
     cursor.look_failed(10.0)
     due_at = cursor.due_at
@@ -106,7 +106,7 @@ def test_a_look_from_the_front_that_failed_is_not_made_again_because_a_connectio
     assert cursor.due_at == 0.0
 
 
-def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
+def test_a_claim_from_the_front_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
     frontier = ClaimCursor()
     frontier.start(START)
     frontier.claimed([WALKED._replace(claim_seconds=7.0)], after={}, took=7.0, now=START)
@@ -114,7 +114,7 @@ def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minut
     assert not frontier.start(START + MAX_FULL_SCAN_PAUSE)
 
 
-# With a worker, while it works through a backlog that never leaves it less than it asks for
+# With a worker that works through a backlog: each of its claims finds as many jobs as it asks for
 
 BACKLOG = 30_000
 
@@ -148,7 +148,7 @@ def recovered() -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("prepare", [higher_priority, late_commit, given_back, recovered])
-def test_what_comes_in_before_the_frontier_is_found_while_there_is_work_beyond_it(
+def test_what_comes_in_before_the_position_is_found_while_there_is_work_beyond_it(
     prepare: Callable[[], Callable[[], object]], worker_thread: Callable[..., WorkerThread]
 ) -> None:
     come_in = prepare()
@@ -161,10 +161,10 @@ def test_what_comes_in_before_the_frontier_is_found_while_there_is_work_beyond_i
     worker.stop(now=True)
 
 
-def test_without_a_look_from_the_front_it_would_not_be_found(
+def test_without_a_claim_from_the_front_it_would_not_be_found(
     worker_thread: Callable[..., WorkerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shows that the tests above can fail."""
+    """Without claims from the front, the job that the tests above find stays in its queue."""
     monkeypatch.setattr(module, "FULL_SCAN_SHARE", 1e-9)
     monkeypatch.setattr(module, "MAX_FULL_SCAN_PAUSE", float("inf"))
     jobs.record.defer_many([{"entry": str(number)} for number in range(300)])

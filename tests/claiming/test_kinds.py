@@ -1,4 +1,4 @@
-"""`NeededRunners`, and workers that run `def` and `async def` tasks: neither kind takes the places of the other."""
+"""`NeededRunners`, and workers that run `def` and `async def` tasks: jobs of one runner take no slots of the other."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from django_skipqueue.jobs.registry import EVENT_LOOP, THREADS
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker import claiming as module
-from django_skipqueue.worker.claiming import KNOWN_FOR, Free, NeededRunners
+from django_skipqueue.worker.claiming import RUNNERS_KNOWN_SECONDS, Free, NeededRunners
 
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
@@ -30,7 +30,7 @@ def free(threads: int, event_loop: int) -> Free:
 
 
 def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) -> NeededRunners:
-    """After a claim at 0 that brought these: `t` or `c`, and the queue."""
+    """After a claim of these jobs at the time 0. A job is `t` for threads or `c` for coroutines, and the queue."""
     kinds = NeededRunners()
     tasks = {"t": jobs.noop.name, "c": jobs.anoop.name}
     kinds.note(list(names), [job(tasks[kind], queue) for kind, queue in brought], is_full=is_full, now=0.0)
@@ -52,7 +52,7 @@ def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) 
         (free(0, 3), "", 3),
     ],
 )
-def test_a_queue_is_passed_over_while_the_places_that_its_jobs_need_are_full(
+def test_a_queue_is_passed_over_while_the_slots_that_its_jobs_need_are_full(
     room_of: Free, names: str, room: int
 ) -> None:
     kinds = noted(("t", "a"), ("c", "b"))
@@ -72,8 +72,8 @@ def test_a_queue_of_both_kinds_waits_for_either() -> None:
 
 def test_what_is_known_of_a_queue_holds_for_a_while() -> None:
     kinds = noted(("t", "a"))
-    assert kinds.room(["a"], free(0, 3), now=KNOWN_FOR - 0.1) == 0
-    assert kinds.room(["a"], free(0, 3), now=KNOWN_FOR) == 3
+    assert kinds.room(["a"], free(0, 3), now=RUNNERS_KNOWN_SECONDS - 0.1) == 0
+    assert kinds.room(["a"], free(0, 3), now=RUNNERS_KNOWN_SECONDS) == 3
 
 
 @pytest.mark.parametrize(("is_full", "room"), [(True, 0), (False, 3)])
@@ -84,7 +84,7 @@ def test_a_queue_that_was_looked_at_and_brought_nothing_is_known_no_more(is_full
 
 
 def test_of_very_many_queues_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_QUEUES", 2)
+    monkeypatch.setattr(module, "MOST_QUEUES_REMEMBERED", 2)
     kinds = noted(("t", "a"), ("t", "b"), ("t", "c"))
     assert kinds.room(["a"], free(0, 3), now=0.5) == 0
     kinds.note(["d"], [job(jobs.noop.name, "d")], is_full=False, now=0.5)
@@ -123,7 +123,7 @@ def test_a_backlog_of_one_kind_keeps_no_other_queue_from_being_served(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("waiting", "quick"), FULL)
-def test_what_there_is_no_place_for_is_not_claimed_and_given_back_again_and_again(
+def test_what_there_is_no_slot_for_is_not_claimed_and_released_again_and_again(
     worker_thread: Start, gates: Any, waiting: str, quick: str
 ) -> None:
     getattr(worker_jobs, waiting).defer_many([("g",)] * 50)

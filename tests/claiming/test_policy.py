@@ -10,8 +10,8 @@ from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker.claiming import (
     FEW_QUEUES,
     FULL_SCAN_SHARE,
+    MOST_CHARACTERS_HELD,
     MOST_QUEUES_FOUND,
-    MOST_SIZE,
     ClaimPolicy,
     QueueSearch,
     pause_after,
@@ -57,7 +57,7 @@ def test_after_an_error_it_searches_for_queues_that_got_jobs_unheard() -> None:
 
 
 def test_a_search_that_failed_is_not_made_again_at_once() -> None:
-    """It would fail again, and no queue that is known would be served."""
+    """The search would fail again, and the worker would serve no known queue."""
     claims = claiming()
 
     def fail(*, after: str, limit: int) -> list[str]:
@@ -110,7 +110,7 @@ def test_queues_that_were_not_listed_are_searched_for_now_and_then_and_served_in
 
 
 def test_workers_that_start_at_once_begin_in_different_queues() -> None:
-    """Else jobs that hang in one of them would fill each of the workers, and starve the other queues."""
+    """Otherwise jobs that hang in one queue would fill all workers, and starve the other queues."""
     firsts = {claiming().choose_queues(finding("a", "b", "c"), clock=lambda: 0.0, room=1)[0] for _ in range(100)}
     assert firsts == {"a", "b", "c"}
 
@@ -168,14 +168,14 @@ def test_after_a_claim_that_brought_all_it_asked_for_comes_the_next_at_once() ->
 
 
 @pytest.mark.parametrize(("jobs", "empty"), [([], True), ([JOB], False)])
-def test_after_a_look_from_the_front_that_brought_less_it_waits(jobs: list[ClaimedJob], empty: bool) -> None:
+def test_after_a_claim_from_the_front_that_brought_less_it_waits(jobs: list[ClaimedJob], empty: bool) -> None:
     claims = claiming()
     claims.after(NAMES, now=100.0)
     assert claims.claimed(jobs, room=4, names=NAMES, after={}, started=100.0, ended=100.5) is empty
     assert claims.next_look == 102.5
 
 
-def test_after_a_look_from_the_frontier_that_brought_less_it_looks_from_the_front_as_soon_as_it_may() -> None:
+def test_after_a_claim_from_the_position_that_brought_less_it_claims_from_the_front_as_soon_as_it_may() -> None:
     claims = claiming()
     claims.after(NAMES, now=100.0)
     claims.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5)
@@ -209,13 +209,13 @@ def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
     large = JOB._replace(args="x" * 1_000_000)
     claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.next_look == 0.0, "it may have stopped because they are large"
-    assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
+    assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_CHARACTERS_HELD // 500_000 // 2 - 1
     claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.room({THREADS: 0}, 0, now=0.0) == 502
 
 
 class TestWhileTheSupervisorWatches:
-    """It looks for jobs in the worker's place, and calls."""
+    """The supervisor looks for jobs in the worker's place, and calls the worker."""
 
     @pytest.fixture
     def shared(self) -> SharedCounts:
@@ -242,7 +242,7 @@ class TestWhileTheSupervisorWatches:
         claims.claimed([JOB] * 4, room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         assert claims.next_look == 100.1
 
-    def test_a_lone_job_is_followed_by_no_look_from_the_front(self, shared: SharedCounts) -> None:
+    def test_a_lone_job_is_followed_by_no_claim_from_the_front(self, shared: SharedCounts) -> None:
         claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         claims.called("default")
@@ -272,12 +272,12 @@ class TestWhileTheSupervisorWatches:
 
 
 class TestHangingQueues:
-    """Queues with many attempts that were given up as stuck lately."""
+    """Queues whose jobs have lately had many attempts that were given up as stuck."""
 
     NAMES = ("mail", "hung", "pdf", "dead")
 
     def claiming(self, held: int, *, names: tuple[str, ...] = NAMES, concurrency: int = 8) -> ClaimPolicy:
-        """A worker that has given up attempts of two queues, and has some jobs of these now."""
+        """A worker that has given up attempts of two queues, and now holds some jobs of these two queues."""
         shared = SharedCounts()
         policy = ClaimPolicy(
             WorkerOptions(name="w", database="default", concurrency=concurrency, queue_names=names),
@@ -295,7 +295,7 @@ class TestHangingQueues:
             turns.append((names, policy.limit(8, {})))
         return turns
 
-    def test_they_have_half_of_the_slots_together_and_every_other_claim(self) -> None:
+    def test_hanging_queues_share_half_of_the_slots_and_every_second_claim(self) -> None:
         hanging, others = ["hung", "dead"], ["mail", "pdf"]
         assert self.turns(self.claiming(held=0)) == [(hanging, 4), (others, 8)] * 2
         assert self.turns(self.claiming(held=3)) == [(hanging, 1), (others, 8)] * 2
@@ -309,7 +309,7 @@ class TestHangingQueues:
             policy.claimed([], room=4, names=names, after={}, started=100.1, ended=100.2)
             assert policy.next_look == pytest.approx(look)
 
-    def test_they_have_all_slots_again_after_a_while(self) -> None:
+    def test_hanging_queues_have_all_slots_again_after_a_while(self) -> None:
         assert self.turns(self.claiming(held=4), now=300.0) == [([*self.NAMES], 8)] * 4
 
     def test_if_no_queue_but_hanging_ones_is_served_slots_are_spared_for_jobs_to_come(self) -> None:
@@ -317,7 +317,7 @@ class TestHangingQueues:
         assert self.turns(self.claiming(held=1, names=names)) == [([*names], 3)] * 4
         assert self.turns(self.claiming(held=4, names=names)) == [([], 8)] * 4
 
-    def test_the_only_queue_has_all_slots(self) -> None:
+    def test_a_worker_with_one_queue_gives_it_all_slots(self) -> None:
         policy = claiming(queue_names=("hung",))
         for _ in range(4):
             policy.gave_up(JOB._replace(queue_name="hung"), 90.0, 100.0)

@@ -1,4 +1,4 @@
-"""`Capacity.prefetch`: as many jobs as were finished within the last fifth of a second, and never too many."""
+"""`Capacity.prefetch`: the number of jobs that were finished within the last fifth of a second, up to a cap."""
 
 from django_skipqueue.worker.claiming import LONGEST_WAIT_AHEAD, MOST_PREFETCHED, PREFETCH_SECONDS, Capacity
 
@@ -45,9 +45,9 @@ def test_an_empty_batch_is_not_remembered() -> None:
 
 
 def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:
-    """Else jobs would go back and forth."""
+    """Otherwise workers would release and claim jobs again and again."""
     ahead = Capacity(4)
     ahead.finished(3, now=100.0)
     now = 100.0 + (PREFETCH_SECONDS + LONGEST_WAIT_AHEAD) / 2
     assert ahead.prefetch(now) == 0
-    assert ahead.kept(now) == 3
+    assert ahead.surplus(4 + 5, now) == 5 - 3

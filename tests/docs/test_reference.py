@@ -354,7 +354,7 @@ def test_tables_page_has_every_index() -> None:
 
 
 def test_the_how_to_for_djangos_tasks_has_every_option_of_the_backend() -> None:
-    from django_skipqueue.integrations.django_tasks.mapping import KNOWN
+    from django_skipqueue.integrations.django_tasks.mapping import OPTION_NAMES
 
     page = (ROOT / "docs" / "how-to" / "django-tasks.md").read_text().split("## Options")[1].split("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == set(KNOWN)
+    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == set(OPTION_NAMES)

@@ -1,4 +1,4 @@
-"""Tasks that share a transaction with their outcome: both are committed or neither, and never under a lost lease."""
+"""Tasks that share a transaction with their outcome: both are committed, or neither, and never with a lost lease."""
 
 import logging
 import threading
@@ -217,7 +217,7 @@ FOR EACH ROW EXECUTE FUNCTION be_slow()
 
 @pytest.fixture
 def _slow_commit(transactional_db: None) -> Iterator[None]:
-    """Commits take three seconds. Whatever comes before has half of that, on a busy machine too."""
+    """Commits take three seconds. Everything before the commit has half of this time, also on a busy machine."""
     with connection.cursor() as cursor:
         cursor.execute(SLOW_COMMIT)
     yield
@@ -229,7 +229,7 @@ def _slow_commit(transactional_db: None) -> Iterator[None]:
 def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
+    """The worker has given the attempt up, and wants to write its failure. The commit comes before."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     atomic_write.using(timeout=1.5, max_attempts=1).defer("slow")
     assert worker_thread(concurrency=1).wait() == EXIT_STUCK
@@ -264,7 +264,7 @@ def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called
 def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Django would call no hook: neither the project's nor the one that tells the worker of the commit."""
+    """Django would then call no hook, neither the project's nor the hook that notes the commit."""
     wrapper: Any = DatabaseWrapper
     set_autocommit = wrapper._set_autocommit
 

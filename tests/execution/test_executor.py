@@ -1,4 +1,4 @@
-"""`Executor`: whatever a task does, an attempt with an outcome comes out. Nothing here touches a table."""
+"""`Executor`: whatever a task does, it returns an attempt with an outcome. No test here uses a table."""
 
 import asyncio
 import contextvars
@@ -55,7 +55,7 @@ def run(executor: Executor) -> Run:
 
 @pytest.fixture(params=["def", "async def"])
 def run_either(request: pytest.FixtureRequest, executor: Executor) -> Callable[..., Outcome]:
-    """Runs a task, or the one of the same name with an `a` before it, which is `async def`."""
+    """Runs a `def` task, or the `async def` task that has its name with an `a` before it."""
 
     def run(task: str, *args: Any, **fields: Any) -> Outcome:
         module, _, name = task.rpartition(".")
@@ -256,7 +256,7 @@ class Unreadable(Retry):
     """An exception whose delay cannot be read."""
 
     def __init__(self) -> None:
-        """Set no delay."""
+        """Leave the delay unset."""
 
 
 def test_an_exception_whose_delay_cannot_be_read_is_retried_after_the_default_backoff(
@@ -337,7 +337,7 @@ def test_after_the_grace_it_fails_names_the_task_and_asks_what_to_look_at(run: R
 
 @pytest.fixture
 def started() -> Iterator[list[dict[str, Any]]]:
-    """What a receiver of `job_started` for the task `add` was told."""
+    """What a receiver of `job_started` gets for the task `add`."""
     told: list[dict[str, Any]] = []
 
     def receive(**event: Any) -> None:
@@ -348,7 +348,7 @@ def started() -> Iterator[list[dict[str, Any]]]:
     job_started.disconnect(receive, sender=f"{APP}.add")
 
 
-def test_the_start_of_an_attempt_is_told_to_who_wants_to_know(run: Run, started: list[dict[str, Any]]) -> None:
+def test_the_start_of_an_attempt_is_sent_to_interested_sinks(run: Run, started: list[dict[str, Any]]) -> None:
     job = claimed(f"{APP}.add", 1)
     run(job)
     run(claimed(f"{APP}.noop"))

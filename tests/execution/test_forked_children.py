@@ -1,4 +1,4 @@
-"""A process that a task forks is not a worker: it ends as any process does, and runs nobody's job but its own."""
+"""A process that a task forks is no worker: it ends as any process does, and runs no other job."""
 
 import os
 import signal
@@ -134,7 +134,7 @@ def test_a_child_ends_by_sigterm(runworker: Run, task: str, result: int | None) 
 
 @pytest.mark.parametrize("task", ["forks", "forks_in_a_transaction", "forks_in_a_coroutine"])
 def test_a_child_runs_no_job_and_settles_none(runworker: Run, task: str) -> None:
-    """Whichever way the task's function ends in it, and although more jobs have been claimed."""
+    """The task's function may end in any way in the child, and the worker has claimed more jobs."""
     forking = {how: Job.objects.enqueue(f"extra.jobs.{task}", args=f'["{how}"]', max_attempts=1) for how in EXIT_CODES}
     for number in range(STEPS):
         kind = "astep" if "coroutine" in task else "step"

@@ -1,4 +1,4 @@
-"""Attempts that take too long are interrupted, and never their neighbours."""
+"""Attempts that take too long are interrupted, and no other attempts."""
 
 import asyncio
 import gc
@@ -113,7 +113,7 @@ def busy(seconds: float) -> None:
 
 
 def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
-    """Does what the control loop does, in a thread; returns what ends it."""
+    """Enforces the limits in a thread, as the control loop does. Returns a function that ends the thread."""
     over = threading.Event()
 
     def loop() -> None:
@@ -147,7 +147,7 @@ def test_a_call_that_takes_too_long_gets_a_timeout_that_says_how_long() -> None:
 
 
 def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
-    """Calls that end at about their deadline: whoever is first, nothing is left behind for the code after them."""
+    """Calls that end at about their deadline: the code after a call is never interrupted."""
     interrupter = Interrupter()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -171,7 +171,7 @@ def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
 
 
 def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None:
-    """Of a call that is in and out of shields all the time, none goes on after its time."""
+    """A call enters and leaves shields all the time: it is interrupted when its time is over."""
     interrupter = Interrupter()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -196,7 +196,7 @@ def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None
 
 
 class LeavingItsShield(dict[str, bool]):
-    """The state of an attempt that leaves its shield between the two looks of the control loop."""
+    """The state of an attempt that leaves its shield between the two pops of the control loop."""
 
     def __init__(self, attempt: RunningAttempt) -> None:
         super().__init__({SHIELDED: True})
@@ -216,7 +216,7 @@ def test_an_attempt_that_leaves_its_shield_meanwhile_is_interrupted_all_the_same
     attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
     assert attempt.interrupt(JobTimeout("over"))
     assert attempt.interruption is not None
-    assert not attempt.is_exposed
+    assert not attempt._open
 
 
 def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgotten() -> None:
@@ -232,7 +232,7 @@ def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgott
 
 
 def test_a_statement_of_a_cancelled_coroutine_does_not_wait_for_an_exception_in_its_own_thread() -> None:
-    """Such an exception is never set: the coroutine is cancelled instead."""
+    """No exception is set in the thread: the coroutine is cancelled instead."""
     attempt = RunningAttempt(claimed())
     attempt.coroutine = Mock()
     attempt.expose()
@@ -268,7 +268,7 @@ def test_what_the_call_raises_comes_out() -> None:
 
 
 def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interruption() -> None:
-    """As one in the middle of a statement does: a task that retries errors of the database would retry its end."""
+    """An interruption in a statement causes a database error, which a task might catch to retry the statement."""
     interrupter = Interrupter()
 
     def call() -> None:
@@ -385,7 +385,7 @@ def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runwo
 def test_a_stuck_attempt_that_keeps_its_own_row_locked_is_charged_by_the_supervisor(
     runworker: Callable[..., ManagePy],
 ) -> None:
-    """Its worker cannot write the failure. Given back free, it would be stuck again, and so on."""
+    """The worker cannot write the failure. If the job were released without a charge, it would get stuck for ever."""
     Job.objects.enqueue("extra.jobs.hangs_in_its_completion", max_attempts=1)
     neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
     worker = runworker("-c", "1", "--shutdown-timeout", "0.5", jobs=JOBS)

@@ -1,4 +1,4 @@
-"""What an interruption leaves behind in its thread meets no other job."""
+"""What an interruption leaves behind in its thread affects no other job."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ OUR_THREADS = "skipqueue-"
 
 @pytest.fixture
 def _tenant(transactional_db: None) -> Iterator[None]:
-    """A schema with a ledger of its own, which a receiver chooses for each connection of a worker, after a while."""
+    """A schema with its own ledger. After a while, a receiver chooses the schema for each connection of a worker."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA tenant")
         cursor.execute("CREATE TABLE tenant.testapp_ledger (LIKE public.testapp_ledger INCLUDING ALL)")
@@ -37,7 +37,7 @@ def _tenant(transactional_db: None) -> Iterator[None]:
 
 
 def entries(schema: str) -> list[str]:
-    """What was written there."""
+    """The entries in the ledger of this schema."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT entry FROM {schema}.testapp_ledger ORDER BY id")
         return [entry for (entry,) in cursor.fetchall()]
@@ -45,7 +45,7 @@ def entries(schema: str) -> list[str]:
 
 @pytest.fixture
 def _slow_to_connect(_tenant: None) -> Iterator[None]:
-    """Connections take longer than the tasks that are limited may."""
+    """To open a connection takes longer than the time limit of the tasks."""
 
     def choose_tenant(connection: Any, **_: Any) -> None:
         if threading.current_thread().name.startswith(OUR_THREADS):
@@ -62,7 +62,7 @@ def _slow_to_connect(_tenant: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_slow_to_connect")
 def test_an_attempt_is_not_interrupted_where_its_connection_is_opened(worker_thread: Start) -> None:
-    """One that catches its end, and writes that down, would write it into the wrong schema."""
+    """A task that catches its interruption, and writes a row, would write the row into the wrong schema."""
     worker_jobs.write_at_the_end_of_its_time.defer("late")
     worker_thread(concurrency=1)
     wait_for_statuses(failed=1)
@@ -85,7 +85,7 @@ def test_a_connection_that_takes_too_long_to_open_is_found_stuck(
 
 @pytest.mark.usefixtures("transactional_db")
 def test_a_connection_whose_receiver_raised_is_not_kept(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is open, but lacks what the receiver would have set."""
+    """The connection is open, but lacks what the receiver would have set."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     raised: list[bool] = []
 
@@ -114,7 +114,7 @@ def test_a_connection_whose_receiver_raised_is_not_kept(worker_thread: Start, mo
 def test_what_an_interrupted_attempt_did_to_its_session_meets_no_other_job(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Whatever was noted of the connection, and although the project keeps its connections for ever."""
+    """Although the project keeps its connections for ever."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     session_changed.using(timeout=0.3, max_attempts=1).defer(how)
     worker_thread(concurrency=1)
@@ -148,9 +148,9 @@ def test_a_thread_ends_with_an_interruption_and_another_takes_its_place(worker_t
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process goes on for no time after an interruption."""
-    monkeypatch.setattr(recycling, "INTERRUPTED_TIME", 0.0)
-    monkeypatch.setattr(recycling, "QUIET_CHECK", 0.05)
+    """A process is replaced right after an interruption."""
+    monkeypatch.setattr(recycling, "RECYCLING_DELAY", 0.0)
+    monkeypatch.setattr(recycling, "QUIET_CHECK_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -163,7 +163,7 @@ def test_a_process_in_which_an_attempt_was_interrupted_is_replaced_when_nothing_
     wait_until(lambda: gates["long"].inside)
     worker_jobs.stay.defer()
     wait_for_statuses(failed=1, running=1)
-    for _ in range(20):  # it does not wait for the long one at the price of these
+    for _ in range(20):  # the process is not replaced while these short jobs wait for the long job
         noop.defer()
     wait_for_statuses(failed=1, running=1, completed=20)
     assert worker.code is None

@@ -1,4 +1,4 @@
-"""What the project has run around each attempt."""
+"""Middleware: context managers of the project around each attempt."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker.attempts.executor import Executor, load_middleware
+from django_skipqueue.worker.attempts.executor import Executor, import_middleware
 from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..harness.processes import ManagePy, wait_for_statuses
@@ -96,7 +96,7 @@ def returns_nothing(claimed: ClaimedJob) -> None: ...
 
 
 def task(function: Callable[..., Any], **options: Any) -> Any:
-    """The function as a task of its own name, as if it stood at the top of this module."""
+    """Registers the function as a task, as if it were a function of this module."""
     function.__qualname__ = function.__name__
     decorate: Any = job(name=function.__name__, **options)
     return decorate(function)
@@ -108,7 +108,7 @@ def no_calls() -> None:
 
 
 def outcome_of(task: Any, *names: str, **fields: Any) -> Outcome:
-    """What one attempt of the task comes to, within these middlewares of this module."""
+    """The outcome of one attempt of the task within these middlewares of this module."""
     claimed = ClaimedJob(7, 1, task.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")._replace(**fields)
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.{name}" for name in names]}):
         executor = Executor(worker="w", database="default")
@@ -153,34 +153,34 @@ def test_the_first_is_outermost_and_the_task_sees_what_they_set(speak: Any) -> N
     assert language.get() == "none", "nothing after the attempt sees it"
 
 
-def test_one_that_returns_no_manager_is_named(speak: Any) -> None:
+def test_a_middleware_that_returns_no_manager_is_named(speak: Any) -> None:
     error = outcome_of(speak, "returns_nothing").last_error
     assert error == f"TypeError: The middleware {HERE}.returns_nothing returned None, which is no context manager."
 
 
-def test_they_see_what_the_task_raises(divide: Any) -> None:
+def test_middleware_sees_what_the_task_raises(divide: Any) -> None:
     outcome = outcome_of(divide, "outer", "inner")
     assert (outcome.status, outcome.last_error) == ("failed", "ZeroDivisionError: division by zero")
     assert calls == ["outer divide", "inner 1", "task", "outer ZeroDivisionError"]
 
 
-def test_what_one_raises_in_place_of_it_is_what_counts(divide: Any) -> None:
+def test_an_exception_of_a_middleware_replaces_that_of_the_task(divide: Any) -> None:
     assert outcome_of(divide, "replacing").last_error == "LookupError: replaced"
 
 
-def test_one_that_suppresses_it_completes_the_job(divide: Any) -> None:
+def test_a_middleware_that_suppresses_the_exception_completes_the_job(divide: Any) -> None:
     outcome = outcome_of(divide, "outer", "suppressing")
     assert (outcome.status, outcome.result) == ("completed", None)
     assert calls == ["outer divide", "task", "outer ends"]
 
 
-def test_one_may_decide_in_place_of_the_task(speak: Any) -> None:
+def test_a_middleware_may_decide_the_outcome(speak: Any) -> None:
     outcome = outcome_of(speak, "outer", "refusing", "inner")
     assert (outcome.status, outcome.last_error) == ("discarded", "not today")
     assert calls == ["outer speak", "outer Discard"]
 
 
-def test_an_asynchronous_one_is_waited_for(registry: Registry) -> None:
+def test_an_asynchronous_middleware_is_awaited(registry: Registry) -> None:
     @task
     async def aspeak() -> str:
         calls.append("task")
@@ -190,7 +190,7 @@ def test_an_asynchronous_one_is_waited_for(registry: Registry) -> None:
     assert calls == ["async aspeak", "inner 1", "task", "inner ends", "async ends"]
 
 
-def test_an_asynchronous_one_fails_what_is_no_coroutine(divide: Any) -> None:
+def test_an_asynchronous_middleware_fails_a_def_task(divide: Any) -> None:
     outcome = outcome_of(divide, "Asynchronous")
     assert outcome.status == "failed"
     error = outcome.last_error or ""
@@ -199,8 +199,8 @@ def test_an_asynchronous_one_fails_what_is_no_coroutine(divide: Any) -> None:
     assert not calls
 
 
-def test_the_time_limit_holds_within_it(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task never begins: what hangs is the middleware."""
+def test_the_time_limit_holds_within_a_middleware(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task never begins, because the middleware hangs."""
 
     @task
     def soon() -> None:
@@ -225,7 +225,7 @@ def test_the_time_limit_holds_within_it(registry: Registry, monkeypatch: pytest.
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_commit_of_an_atomic_task_lies_within_it(registry: Registry) -> None:
+def test_the_commit_of_an_atomic_task_lies_within_the_middleware(registry: Registry) -> None:
     @partial(task, atomic=True)
     def commits() -> None:
         transaction.on_commit(lambda: calls.append("committed"))
@@ -237,7 +237,7 @@ def test_the_commit_of_an_atomic_task_lies_within_it(registry: Registry) -> None
 
 
 @pytest.mark.django_db
-def test_tests_of_tasks_go_through_it(speak: Any) -> None:
+def test_run_jobs_goes_through_the_middleware(speak: Any) -> None:
     speak.defer()
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
         run_jobs()
@@ -258,7 +258,7 @@ def test_what_is_no_middleware_is_refused_by_name(path: str, message: str) -> No
         override_settings(SKIPQUEUE={"MIDDLEWARE": [path]}),
         pytest.raises(ImproperlyConfigured, match=f"'{path}'.*{message}"),
     ):
-        load_middleware()
+        import_middleware(path)
 
 
 JOBS = """
@@ -296,7 +296,7 @@ async def coroutine():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_runs_it_and_a_child_that_it_forks_settles_nothing(runworker: Callable[..., ManagePy]) -> None:
+def test_a_worker_runs_middleware_and_a_forked_child_settles_nothing(runworker: Callable[..., ManagePy]) -> None:
     jobs = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("plain", "coroutine")]
     middleware = ["extra.jobs.marking", "extra.jobs.forking"]
     process = runworker("--drain", jobs=JOBS, skipqueue={"MIDDLEWARE": middleware})

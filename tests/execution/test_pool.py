@@ -1,4 +1,4 @@
-"""`Pool`: a job handed in comes out exactly once, and no job harms the next one in its thread."""
+"""`Pool`: each submitted job is returned exactly once, and no job harms a later job in its thread."""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def make_pool(gates: Any, wakeup: Wakeup) -> Iterator[MakePool]:
         gate.open()
     for pool in pools:
         pool.withdraw()
-        # The coroutine of an attempt that is left behind would go on in whichever thread collects it as garbage.
+        # A leftover coroutine of an attempt would run on in the thread that collects it as garbage.
         wait_until(partial(has_ended, pool))
         with contextlib.suppress(RuntimeError):  # stopped by the test already
             pool.stop()
@@ -76,7 +76,7 @@ def has_ended(pool: Pool) -> bool:
 
 
 def finish(pool: Pool, number: int) -> list[Attempt]:
-    """The attempts that come out, once there are as many."""
+    """The finished attempts, once there are this many."""
     return collect(pool.take_finished, number, f"{number} are finished")
 
 
@@ -96,7 +96,7 @@ def test_the_last_jobs_are_withdrawn_in_their_order_and_the_others_keep_theirs(
 
 
 @EITHER
-def test_every_job_comes_out_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
+def test_every_job_is_returned_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
     pool = make_pool(3)
     jobs = [claimed(f"{APP}.{kind}add", number) for number in range(50)]
     pool.submit(jobs[:20])
@@ -138,7 +138,7 @@ def test_what_has_not_started_can_be_withdrawn_and_is_never_run(make_pool: MakeP
     assert gates["g"].came == 2
 
 
-def test_of_jobs_withdrawn_while_they_start_each_comes_out_one_way(make_pool: MakePool) -> None:
+def test_of_jobs_withdrawn_while_they_start_each_is_returned_once(make_pool: MakePool) -> None:
     pool = make_pool(2)
     withdrawn: list[ClaimedJob] = []
     for _ in range(50):
@@ -157,7 +157,7 @@ def test_a_finished_job_wakes_the_control_loop(make_pool: MakePool, wakeup: Wake
     assert len(pool.take_finished()) == 1
 
 
-def test_a_task_that_nobody_registered_comes_out_as_well(make_pool: MakePool) -> None:
+def test_a_task_that_nobody_registered_is_returned_as_well(make_pool: MakePool) -> None:
     pool = make_pool(1)
     pool.submit([claimed("shop.jobs.unknown")])
     (attempt,) = finish(pool, 1)
@@ -175,7 +175,7 @@ def test_stopping_ends_every_thread(make_pool: MakePool) -> None:
 
 
 @EITHER
-def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
+def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def broken(*_: object) -> None:
@@ -285,23 +285,23 @@ def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left behind blocks others at once."""
+    """Leftover code counts as blocking other jobs at once."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
-    monkeypatch.setattr(pool_module, "CHANCE", 0.0)
+    monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", 0.0)
 
 
 LIMIT = 0.5
-"""Seconds. What is to be stuck must be there by then, on a busy machine too."""
+"""Seconds until the attempts that the test makes stuck have begun, also on a busy machine."""
 
 
 def limited(task: str, *args: Any) -> ClaimedJob:
-    """With a time limit that is over soon."""
+    """Run a job with a short time limit."""
     return claimed(task, *args)._replace(timeout=LIMIT)
 
 
 def enforce_limits(pool: Pool) -> bool:
-    """Do what the control loop does. Returns whether this has found an attempt stuck."""
+    """Enforce the limits as the control loop does. Returns whether an attempt was found stuck."""
     interrupter = pool._executor.interrupter
     before = interrupter.stuck()
     pool.enforce_limits()
@@ -309,12 +309,12 @@ def enforce_limits(pool: Pool) -> bool:
 
 
 def find_stuck(pool: Pool) -> None:
-    """Do what the control loop does, until the worker is to be replaced."""
+    """Enforce the limits as the control loop does, until the worker must be replaced."""
     wait_until(lambda: enforce_limits(pool), "something is stuck")
 
 
 def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
-    """The same as `finish`, while the limits are enforced; nothing is stuck meanwhile."""
+    """Like `finish`, but also enforce the limits. No attempt may get stuck."""
     finished: list[Attempt] = []
 
     def done() -> bool:
@@ -327,7 +327,7 @@ def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
 
 
 @pytest.mark.usefixtures("_no_grace")
-def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: MakePool, gates: Any) -> None:
+def test_a_stuck_attempt_is_returned_once_although_it_ends_later(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.noop")])
     find_stuck(pool)
@@ -343,7 +343,7 @@ def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: Ma
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
 @pytest.mark.parametrize("end", ["of the code", "of the process"])
-def test_a_stuck_attempt_of_a_job_with_a_permit_comes_out_once_at_its_end(
+def test_a_stuck_attempt_of_a_job_with_a_permit_is_returned_once_at_its_end(
     make_pool: MakePool, gates: Any, kind: str, end: str
 ) -> None:
     pool = make_pool(1)
@@ -366,8 +366,8 @@ def test_a_stuck_attempt_of_a_job_with_a_permit_comes_out_once_at_its_end(
 
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
-def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """Not until as many are stuck as may run at once."""
+def test_what_is_stuck_takes_no_slot(make_pool: MakePool, gates: Any, kind: str) -> None:
+    """Only when as many attempts are stuck as may run at once is the pool used up."""
     pool = make_pool(2)
     pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     find_stuck(pool)
@@ -389,8 +389,8 @@ def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str
 
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
-def test_what_was_stuck_is_to_blame_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """Its job may be in another attempt by then."""
+def test_what_was_stuck_is_charged_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
+    """The job may by then have a new attempt."""
     pool = make_pool(1)
     stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
     pool.submit([stuck])
@@ -438,7 +438,7 @@ def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(ma
 
 @pytest.mark.usefixtures("_no_grace", "_no_patience")
 def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool, gates: Any) -> None:
-    """The other one, which has no limit, would wait for ever."""
+    """The second attempt has no limit, and would wait for ever."""
     pool = make_pool(3)
     pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
@@ -449,7 +449,7 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
 
 
 @pytest.mark.usefixtures("_no_grace")
-def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_to_blame(make_pool: MakePool, gates: Any) -> None:
+def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_charged(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
     stuck = limited(f"{WORKER_APP}.pass_gate", "g")
     pool.submit([stuck, claimed(f"{WORKER_APP}.pass_gate", "g")])
@@ -478,7 +478,7 @@ def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
     assert "The task's backoff did not return within 0.05 s" in stuck.outcome.error["message"]
 
 
-def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it_came(
+def test_an_attempt_that_ends_while_its_retry_policy_is_asked_is_reported_as_it_came(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     def decide(*_: Any) -> Outcome:
@@ -606,7 +606,7 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     finish_in_time(pool, 1)
     over = time.monotonic() + 0.2
-    while time.monotonic() < over:  # it may be in that thread what the other one waits for
+    while time.monotonic() < over:  # its call may run there while another waits
         assert not pool.find_blockage()
     gates["other"].open()
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -615,7 +615,7 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
 
 
 def time_is_over(pool: Pool) -> None:
-    """Go on until the limits of all attempts that run now would have ended them."""
+    """Wait until the limits of all running attempts are over."""
     over = time.monotonic() + 2 * LIMIT
     wait_until(lambda: not enforce_limits(pool) and time.monotonic() > over)
 
@@ -657,7 +657,7 @@ def test_a_call_that_is_cancelled_before_it_begins_stops_the_clock_no_more(make_
 def test_a_call_that_waits_for_too_long_does_not_stop_the_clock_for_ever(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_attempt, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(running_attempt, "LONGEST_CLOCK_STOP", 0.1)
     pool = make_pool(2)
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
     pool.submit([claimed(task, "hung")])
@@ -685,9 +685,9 @@ def test_the_thread_for_queries_may_be_busy_for_a_while(
 def test_an_event_loop_that_answers_late_is_not_blocked(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call into C may hold up all threads, and the control loop's is the first to go on."""
+    """A call into C may stop all threads, and the control loop's thread may be the first to continue."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.0)
-    monkeypatch.setattr(pool_module, "CHANCE", DEADLINE)
+    monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", DEADLINE)
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "g")])
     finish(pool, 1)
@@ -702,7 +702,7 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
 
 
 def give_up_on_calls(pool: Pool, gates: Any, count: int) -> None:
-    """Have so many calls hang whose attempts are over."""
+    """Have this many calls hang after their attempts have ended."""
     before = gates["hung"].inside
     pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
     loop = pool._runners[EVENT_LOOP]
@@ -772,7 +772,7 @@ def test_a_connection_on_which_nothing_comes_any_more_does_not_keep_the_attempt(
         worker_jobs.lost_networks.pop().close()
 
 
-def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_busy(
+def test_an_error_is_reported_although_the_thread_that_would_tidy_up_after_it_is_busy(
     make_pool: MakePool, gates: Any
 ) -> None:
     pool = make_pool(2)
@@ -787,7 +787,7 @@ def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_bus
 
 
 RAISING = {"lose_backend"}
-"""Those that end in an error, after which the thread that all `async def` tasks share is tidied."""
+"""Run jobs that end in an error, after which the query thread of all `async def` tasks is tidied."""
 
 CASES = [("", how) for how in sorted(MISTREATMENTS)] + [("a", how) for how in sorted(RAISING | {"close"})]
 
@@ -882,7 +882,7 @@ def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None
 
 
 def test_an_attempt_that_ends_as_it_is_given_up_leaves_its_slot_free(make_pool: MakePool, gates: Any) -> None:
-    """The control loop reports it, but its thread has left before it could be taken from the others."""
+    """The control loop reports the attempt, but the thread has ended before the pool could replace it."""
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 1)

@@ -1,4 +1,4 @@
-"""Who is charged for a worker's death: what it was running, and not what it had only claimed."""
+"""Which jobs are charged for a worker's death: the jobs that ran, and not the jobs that were only claimed."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def test_a_child_process_writes_what_its_parent_reads() -> None:
 
 
 def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Callable[..., ManagePy]) -> None:
-    """With one attempt each, a job that were charged for the death would fail."""
+    """Each job has only one attempt, so a job that is charged for the death fails."""
     endless = Job.objects.enqueue("extra.jobs.endless", max_attempts=1)
     for number in range(3_000):
         Job.objects.enqueue(f"extra.jobs.{'aquick' if number % 2 else 'quick'}", args=f"[{number}]", max_attempts=1)

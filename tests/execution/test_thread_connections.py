@@ -1,4 +1,4 @@
-"""The connections of a thread in which jobs run: good before each job, and in no state that one has left."""
+"""`ThreadConnections`: each job gets good connections, in no state that an earlier job has left."""
 
 import threading
 from collections.abc import Callable
@@ -48,8 +48,8 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, checks: bool, kind: str
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", checks)
-    monkeypatch.setattr("django_skipqueue.worker.attempts.event_loop.CHECK_INTERVAL", 0.0)
-    monkeypatch.setattr(module, "REST", 0.0)
+    monkeypatch.setattr("django_skipqueue.worker.attempts.event_loop.CONNECTION_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "UNCHANGED_SECONDS", 0.0)
     worker = worker_thread(concurrency=4)
     if kind:
         worker_jobs.awrite.defer("open")
@@ -68,7 +68,7 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
 def test_a_job_has_its_connection_checked_by_django_as_a_request_has(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With CONN_HEALTH_CHECKS, before the first statement: what has died unheard is found as well."""
+    """With CONN_HEALTH_CHECKS, Django checks the connection before the first statement, and finds each dead session."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", True)
     write.defer("before")
     worker_thread(concurrency=1)
@@ -99,7 +99,7 @@ def test_a_connection_that_grew_too_old_while_its_thread_was_idle_is_not_used(
 def test_what_an_idle_thread_keeps(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, task: Any, age: int | None, is_kept: bool
 ) -> None:
-    """Where CONN_MAX_AGE is 0 nothing: its session may hold a lock."""
+    """If CONN_MAX_AGE is 0, the thread keeps no connection: a session may hold a lock."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
     task.defer("once")
     worker = worker_thread(concurrency=1)
@@ -126,7 +126,7 @@ def test_no_connection_is_kept_on_which_nothing_has_come_for_long(
 
 
 def test_what_a_failed_attempt_did_to_its_session_meets_no_other_job(worker_thread: Start) -> None:
-    """Where CONN_MAX_AGE is 0, as it is by default."""
+    """If CONN_MAX_AGE is 0, which is the default."""
     session_changed.defer("search_path", then="raise")
     show.defer("search_path")
     worker_thread(concurrency=1)
@@ -244,7 +244,7 @@ FATAL_JOBS = """
 
 
 def test_a_job_that_kills_its_worker_by_what_it_leaves_behind_is_charged(runworker: Callable[..., ManagePy]) -> None:
-    """It has ended well, so it would be given back free, and kill the next worker, for ever."""
+    """The job's attempt has ended well. If the job were released without a charge, it would kill each next worker."""
     job = Job.objects.enqueue("extra.jobs.closes_all_files", max_attempts=2)
     runworker("-c", "1", jobs=FATAL_JOBS)
     wait_for_statuses(failed=1, deadline=90)

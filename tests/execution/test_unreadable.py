@@ -1,4 +1,4 @@
-"""Rows that somebody has written by hand, or by SQL: each fails alone, and no worker ends because of it."""
+"""Rows that were written by hand or by SQL: each of these jobs fails alone, and ends no worker."""
 
 from collections.abc import Callable
 

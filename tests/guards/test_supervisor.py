@@ -67,7 +67,7 @@ def watch(process: WorkerProcess, found: list[list[str]]) -> Iterator[WatchQueue
     before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
     control = ControlConnection(store, who="test")
     options = WorkerOptions(name="w", database="default", listen=False, poll_interval=POLL_INTERVAL)
-    yield WatchQueues(store, control, [process], options, looked=lambda names, paused: found.append(names))
+    yield WatchQueues(store, control, [process], options, queues_found=lambda names, paused: found.append(names))
     control.close()
     connections["default"] = before
     signal.signal(signal.SIGALRM, alarm)

@@ -44,7 +44,7 @@ class WorkerThread:
     @property
     def listens(self) -> bool:
         """Whether its control connection is open and hears of new jobs."""
-        return self.worker._control._listening and self.worker._control.fileno() is not None
+        return self.worker._control.listens and self.worker._control.fileno() is not None
 
     def cut(self) -> None:
         """Cut its control connection, as a restart of the server would."""

@@ -31,7 +31,7 @@ from django_skipqueue.parts.history.rollups import (
 )
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.services import Prune
+from django_skipqueue.supervisor.services import PruneJobs
 from django_skipqueue.values.bounds import DAY
 from django_skipqueue.worker.protocol import EXIT_CLEAN
 
@@ -221,7 +221,7 @@ def test_a_supervisor_prunes_no_job_before_it_is_counted(settings: Any) -> None:
     job, own = jobs.noop.defer(), jobs.noop.defer()
     Job.objects.filter(pk=own.pk).update(retention={"completed": 0})
     Job.objects.update(status="completed", finished_at=Now())
-    pruning = Prune(store)
+    pruning = PruneJobs(store)
     pruning.run(time.monotonic())
     count_until(2)
     assert set(Job.objects.values_list("pk", flat=True)) == {job.pk, own.pk}

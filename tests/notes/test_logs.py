@@ -137,7 +137,7 @@ def test_the_last_three_attempts_are_kept(worker_thread: Start) -> None:
 def test_a_long_attempt_is_written_while_it_runs_and_is_one_entry(
     worker_thread: Start, gates: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.notes.LOG_INTERVAL", 0.2)
+    monkeypatch.setattr("django_skipqueue.worker.notes.LOG_WRITE_SECONDS", 0.2)
     tasks.chat.defer("a")
     worker_thread()
     wait_until(lambda: only().logs)

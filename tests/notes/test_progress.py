@@ -125,7 +125,7 @@ def lock(pk: int) -> None:
 
 
 def test_what_is_noted_after_the_task_has_completed_its_job_is_kept(worker_thread: Start, gates: Any) -> None:
-    """Until the commit the task holds the lock on the row: the worker skips it, and is not blocked."""
+    """Until the commit, the task has locked the row: the worker skips the row, and is not blocked."""
     job = tasks.complete_and_go_on.defer("a")
     other = tasks.advance.defer("b", 0.3)
     worker_thread(concurrency=2)
@@ -156,7 +156,7 @@ def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, ga
 
 
 def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(notes, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(notes, "NOTES_LOOK_SECONDS", 0.05)
     job = tasks.advance.defer("a", 0.5)
     worker = worker_thread()
     wait_until(lambda: reload(job).status == "running")
@@ -167,7 +167,7 @@ def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, mon
 
 
 def test_a_stopped_worker_writes_what_its_running_jobs_have_noted(worker_thread: Start, gates: Any) -> None:
-    """At once, before it releases them: the log also of an attempt that has just begun."""
+    """The worker writes the notes before it releases the jobs, also the log of an attempt that has just begun."""
     job = tasks.chat.defer("a")
     worker = worker_thread()
     wait_until(lambda: any(each.noted for each in list(worker.worker._pool.attempts)))

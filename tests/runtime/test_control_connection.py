@@ -1,7 +1,8 @@
-"""`ControlConnection`: the loop's own connection, which it opens again as often as it takes."""
+"""`ControlConnection`: the connection of a control loop, which opens it again whenever it breaks."""
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 from django_skipqueue.worker import control_connection as module
-from django_skipqueue.worker.control_connection import LONGEST_DELAY, SLOW, ControlConnection
+from django_skipqueue.worker.control_connection import LONGEST_REOPEN_DELAY, SLOW_EXCHANGE_SECONDS, ControlConnection
 
 from ..app import jobs
 from ..app.sessions import connect as connect_to
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def in_thread() -> Callable[..., None]:
-    """Runs a function in a thread, as the control connection takes its thread's place in Django's connections."""
+    """Runs a function in a thread, because the control connection replaces Django's connection of its thread."""
 
     def run(function: Callable[[], object]) -> None:
         failure: list[BaseException] = []
@@ -108,11 +109,11 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
         in_thread(lambda: terminate([first]))
         with control.handling_errors():
             Job.objects.count()
-        assert control.retry_in > 0
+        assert control.retry_at > time.monotonic()
         assert control.fileno() is None
         with control.handling_errors():
             assert backend() != first
-        assert control.retry_in == 0
+        assert control.retry_at == 0
 
     in_thread(body)
     assert 'database lost who="worker w/1" retry_in=' in caplog.text
@@ -126,15 +127,15 @@ def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., No
         for _ in range(12):
             with control.handling_errors():
                 raise OperationalError("no server")
-            delays.append(control.retry_in)
+            delays.append(control.retry_at - time.monotonic())
         assert 0 < delays[0] <= 0.5
         assert all(later > 0.99 * earlier for earlier, later in pairwise(delays[:5]))
-        assert all(LONGEST_DELAY / 2 <= delay <= LONGEST_DELAY for delay in delays[6:])
+        assert all(LONGEST_REOPEN_DELAY / 2 <= delay <= LONGEST_REOPEN_DELAY for delay in delays[6:])
         with control.handling_errors():
             Job.objects.count()
         with control.handling_errors():
             raise OperationalError("no server")
-        assert control.retry_in <= 0.5
+        assert control.retry_at - time.monotonic() <= 0.5
 
     in_thread(body)
 
@@ -206,7 +207,7 @@ def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None])
 
 
 def test_a_server_that_takes_no_writes_any_more_is_left(in_thread: Callable[..., None]) -> None:
-    """After a failover it is a standby, and only another connection leads to the new primary."""
+    """After a failover the server is a standby, and only another connection leads to the new primary."""
 
     def body() -> None:
         store = Store("default")
@@ -245,7 +246,7 @@ def test_an_alarm_of_a_task_does_not_replace_that_of_the_connection(monkeypatch:
 
 
 def probe_for(control: ControlConnection) -> None:
-    """Have it listen, and check whether it hears what others say."""
+    """Have the control connection listen, and check whether notifications of other sessions arrive."""
     for _ in range(2):
         with control.handling_errors():
             control.listen()
@@ -285,7 +286,7 @@ def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
 
 
 def exchange(control: ControlConnection) -> str | None:
-    """Claim once; the statement's text as PostgreSQL knows it if it was prepared."""
+    """Claim once. Returns the text of the prepared statement, or an empty string if PostgreSQL has none."""
     with control.handling_errors():
         Store("default").exchange([], queue_names=["a"], limit=1, worker_id="w")
         with connections["default"].cursor() as cursor:
@@ -312,7 +313,7 @@ def test_a_session_prepares_the_statements_of_exchanges_and_others_do_not(in_thr
 
 
 def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Callable[..., None]) -> None:
-    """A pooler that shares sessions takes it away."""
+    """A pooler that shares sessions deletes prepared statements."""
 
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
@@ -332,7 +333,7 @@ def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Ca
 
 
 def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thread: Callable[..., None]) -> None:
-    """The statement is not at fault, and the connection is a pooler's."""
+    """The statement is correct, but the connection is a pooler's."""
 
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
@@ -345,7 +346,7 @@ def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thre
     in_thread(body)
 
 
-def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
+def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
     in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = 600.0
@@ -362,12 +363,12 @@ def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
             assert reads_the_table(control), "it is empty"
             make_many()
             assert reads_the_table(control)
-            control.note_exchange(SLOW / 2)
+            control.note_exchange(SLOW_EXCHANGE_SECONDS / 2)
             assert reads_the_table(control), "it was quick"
-            control.note_exchange(SLOW * 2)
+            control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert reads_the_table(control), "the plans are a moment old"
             control._planned_at -= 2 * kept
-            control.note_exchange(SLOW * 2)
+            control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert not reads_the_table(control)
         finally:
             with connect_to() as other:
@@ -377,7 +378,7 @@ def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
 
 
 def make_many() -> None:
-    """Insert so many jobs of another queue that no plan for a table of this size would read them all."""
+    """Insert many jobs of another queue. A plan made for a table of this size reads only some of them."""
     spec = JobSpec("a.task", "other", 0, 1)
     Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 

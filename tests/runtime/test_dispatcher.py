@@ -1,4 +1,4 @@
-"""`EventDispatcher`: tells everything in order, and is in nobody's way."""
+"""`EventDispatcher`: sends all events in order, and delays no other thread."""
 
 import logging
 import signal
@@ -44,7 +44,7 @@ def dispatcher() -> Iterator[EventDispatcher]:
 
 @pytest.fixture
 def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]:
-    """Connects receivers, and takes them away again."""
+    """Connects receivers for one test."""
     connected: list[tuple[Signal, Callable[..., Any]]] = []
 
     def connect(signal: Signal, receiver: Callable[..., Any]) -> None:
@@ -58,7 +58,7 @@ def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]
 
 @dataclass(frozen=True)
 class Happened(Event):
-    """An event of these tests."""
+    """An event that only this module sends."""
 
     number: int = 0
     name: str = ""
@@ -68,7 +68,7 @@ Listen = Callable[[Callable[[Happened], object]], None]
 
 
 class Listener:
-    """A sink of these tests."""
+    """A sink that calls a function for each `Happened`."""
 
     def __init__(self, receive: Callable[[Any], object]) -> None:
         self._receive = receive
@@ -82,12 +82,12 @@ class Listener:
 
 @pytest.fixture
 def listen(monkeypatch: pytest.MonkeyPatch) -> Listen:
-    """Has a function called for each `Happened`."""
+    """Installs a `Listener` that calls the given function."""
     monkeypatch.setattr(sinks, "SINKS", sinks.SINKS.copy())
     return lambda receive: sinks.SINKS.append(Listener(receive))
 
 
-def test_events_are_told_in_order(dispatcher: EventDispatcher, listen: Listen) -> None:
+def test_events_are_sent_in_order(dispatcher: EventDispatcher, listen: Listen) -> None:
     told: list[int] = []
     listen(lambda event: told.append(event.number))
     for number in range(100):
@@ -108,7 +108,7 @@ def test_the_outcomes_of_a_batch_reach_the_receivers_of_their_events(
     assert told == [("a.task", 1), ("b.task", 2), ("not a.task", 3)]
 
 
-def test_what_nobody_wants_to_know_starts_no_thread(
+def test_an_event_that_no_sink_wants_starts_no_thread(
     dispatcher: EventDispatcher, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "SINKS", [LogSink()])  # receivers of other tests may want it
@@ -120,7 +120,7 @@ def test_what_nobody_wants_to_know_starts_no_thread(
     assert dispatcher.backlog == 0
 
 
-def test_a_slow_receiver_does_not_hold_up_who_tells(dispatcher: EventDispatcher, listen: Listen) -> None:
+def test_a_slow_receiver_does_not_delay_the_sender(dispatcher: EventDispatcher, listen: Listen) -> None:
     release = threading.Event()
     listen(lambda _: release.wait(DEADLINE))
     for _ in range(50):
@@ -181,7 +181,7 @@ def test_a_log_filter_that_raises_harms_nothing(dispatcher: EventDispatcher) -> 
         logger.setLevel(level)
 
 
-def test_stopping_tells_what_is_waiting_but_not_for_ever(dispatcher: EventDispatcher, listen: Listen) -> None:
+def test_stopping_sends_the_waiting_events_but_not_for_ever(dispatcher: EventDispatcher, listen: Listen) -> None:
     release = threading.Event()
     listen(lambda _: release.wait(DEADLINE))
     dispatcher.send(Happened())
@@ -207,7 +207,7 @@ class Hanging:
 
 @pytest.fixture
 def hanging(dispatcher: EventDispatcher, listen: Listen) -> Iterator[Hanging]:
-    """A receiver that hangs, and for which `stop` has waited in vain."""
+    """A receiver that still hangs after `stop` has waited for it."""
     receiver = Hanging()
     listen(receiver.receive)
     dispatcher.send(Happened(1))
@@ -269,7 +269,7 @@ def test_a_thread_that_died_is_replaced(
     wait_until(lambda: received == [1, 2])
 
 
-def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is_told_in_order(
+def test_flushing_sends_the_waiting_events_but_not_for_ever_and_later_events_in_order(
     dispatcher: EventDispatcher,
     listen: Listen,
 ) -> None:
@@ -295,7 +295,7 @@ def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is
     assert len({thread for _, thread in told}) == 1
 
 
-def test_it_tells_again_after_it_was_stopped(dispatcher: EventDispatcher, listen: Listen) -> None:
+def test_it_sends_events_again_after_it_was_stopped(dispatcher: EventDispatcher, listen: Listen) -> None:
     told: list[int] = []
     listen(lambda event: told.append(event.number))
     for number in (1, 2, 3):
@@ -321,7 +321,7 @@ def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(
     connection.close()
 
 
-def test_a_connection_that_cannot_be_tidied_does_not_end_the_telling(
+def test_a_connection_that_cannot_be_tidied_does_not_end_the_sending_of_events(
     dispatcher: EventDispatcher, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tidy(self: ThreadConnections) -> None:

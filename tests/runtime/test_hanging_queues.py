@@ -1,4 +1,4 @@
-"""Which queues hang, as each worker process of a name tells the next one."""
+"""`HangingQueues`: a worker process passes on which queues hang to the process that replaces it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The log: one that blocks holds up nothing else, and what is logged last is not lost."""
+"""`LogQueue`: a log handler that blocks delays nothing else, and the last lines are not lost."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ HOUR = "3600"
 
 
 class Kept(logging.Handler):
-    """Keeps what it gets, once its gate is open."""
+    """A log handler that keeps records, but blocks until its gate is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ def test_lines_are_written_in_their_order_by_a_thread_of_their_own(logger: loggi
     assert kept.lines[-1] == "after it"
 
 
-def test_those_beyond_its_size_are_counted(
+def test_lines_beyond_the_size_of_the_queue_are_counted(
     logger: logging.Logger, kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_queue, "MOST_WAITING", 10)
+    monkeypatch.setattr(log_queue, "MOST_LINES_WAITING", 10)
     waiting = LogQueue(logger)
     waiting.start()
     for number in range(100):

@@ -1,4 +1,4 @@
-"""`Loop`: what is due, in which order, each apart from the others."""
+"""`Loop`: runs the services that are due, in their order, and an error of one stops no other."""
 
 import select
 import time
@@ -23,7 +23,7 @@ store = Store("default")
 
 
 class Noted(Periodic):
-    """A service that notes its runs."""
+    """A service that notes when it runs."""
 
     def __init__(self, name: str, runs: list[str], *, error: Exception | None = None) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class Noted(Periodic):
 
 @pytest.fixture
 def control() -> Iterator[ThreadPoolExecutor]:
-    """A thread for a control connection, which takes the place of Django's in it."""
+    """A thread for a control connection, which replaces Django's connection of the thread."""
     with ThreadPoolExecutor(1) as thread:
         yield thread
         thread.submit(connections.close_all).result()
@@ -56,7 +56,7 @@ def control() -> Iterator[ThreadPoolExecutor]:
 
 
 wakeups: list[Wakeup] = []
-"""Those of the test's loops. Only the main thread can close them."""
+"""The `Wakeup`s of the test's loops. Only the main thread can close them."""
 
 
 def make_loop(heartbeat: Service, *services: Service) -> Loop:
@@ -70,7 +70,7 @@ def run_due(heartbeat: Service, *services: Service) -> float:
     return loop.due_at
 
 
-def test_a_due_heartbeat_comes_before_each(control: ThreadPoolExecutor) -> None:
+def test_a_due_heartbeat_comes_before_each_service(control: ThreadPoolExecutor) -> None:
     runs: list[str] = []
     heartbeat, first, second = (Noted(name, runs) for name in ("heartbeat", "first", "second"))
     first.then_due = heartbeat
@@ -82,7 +82,7 @@ class Careful(Noted):
     needs_fresh_heartbeat = True
 
 
-def test_one_that_needs_a_fresh_heartbeat_has_it_written_first(control: ThreadPoolExecutor) -> None:
+def test_a_service_that_needs_a_fresh_heartbeat_runs_after_one(control: ThreadPoolExecutor) -> None:
     runs: list[str] = []
     heartbeat, careful, other = Noted("heartbeat", runs), Careful("careful", runs), Noted("other", runs)
     heartbeat.due_at = NEVER
@@ -90,7 +90,7 @@ def test_one_that_needs_a_fresh_heartbeat_has_it_written_first(control: ThreadPo
     assert runs == ["heartbeat", "careful", "other"]
 
 
-def test_one_that_the_database_refuses_keeps_no_other_from_its_work(control: ThreadPoolExecutor) -> None:
+def test_a_refused_service_keeps_no_other_service_from_running(control: ThreadPoolExecutor) -> None:
     runs: list[str] = []
     heartbeat, second = Noted("heartbeat", runs), Noted("second", runs)
     first = Noted("first", runs, error=DataError("no"))
@@ -99,7 +99,7 @@ def test_one_that_the_database_refuses_keeps_no_other_from_its_work(control: Thr
     assert (first.has_failed, second.has_failed) == (True, False)
 
 
-def test_while_the_connection_waits_to_be_opened_again_only_those_run_that_do_without(
+def test_while_the_connection_is_down_only_services_without_statements_run(
     control: ThreadPoolExecutor,
 ) -> None:
     runs: list[str] = []

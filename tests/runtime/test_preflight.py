@@ -1,4 +1,4 @@
-"""`check_database`: whether workers can use a database, in one sentence if not."""
+"""`check_database`: raises an error of one sentence for a database that workers cannot use."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,7 +44,7 @@ def test_another_engine_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert "needs PostgreSQL, but the database 'other' is SQLite" in refusal("other")
 
 
-def test_a_server_that_cannot_be_reached_is_told_with_its_reason(change: Callable[..., None]) -> None:
+def test_a_server_that_cannot_be_reached_is_named_with_its_reason(change: Callable[..., None]) -> None:
     change(HOST="/nonexistent", OPTIONS={})
     message = refusal("other")
     assert "'other' cannot be reached: " in message
@@ -52,12 +52,12 @@ def test_a_server_that_cannot_be_reached_is_told_with_its_reason(change: Callabl
     assert "No such file or directory. Is the server running" in message
 
 
-def test_a_database_that_does_not_exist_is_told(change: Callable[..., None]) -> None:
+def test_a_database_that_does_not_exist_is_named(change: Callable[..., None]) -> None:
     change(NAME="no_such_database")
     assert "does not exist" in refusal("other")
 
 
-def test_a_server_that_is_too_old_is_told_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_too_old_is_named_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatabaseWrapper, "pg_version", 140_015)
     assert "needs PostgreSQL 15 or newer" in (message := refusal("default"))
     assert "PostgreSQL 14" in message

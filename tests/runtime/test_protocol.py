@@ -1,4 +1,4 @@
-"""What goes down to a worker, and how the end of a process is named."""
+"""The commands of a supervisor to a worker, and the names of the signals that end a process."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""`ReceiverCheck`: logs each receiver that hangs."""
+"""`ReceiverCheck`: logs each signal receiver that hangs, once."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What a supervisor and a worker see of each other."""
+"""`SharedCounts`: what a supervisor and a worker show each other."""
 
 import os
 import signal
@@ -22,8 +22,8 @@ def test_both_sides_see_what_the_other_writes() -> None:
     if not pid:
         seen = (shared.watched_until, shared.heartbeat_at, shared.is_session) == (17.5, 12.25, True)
         shared.read_call()
-        shared.looks()
-        shared.looked()
+        shared.begin_claim()
+        shared.end_claim()
         shared.offer(slots=2, room=3, claimed=2**40)
         os._exit(0 if seen else 1)
     _, status = os.waitpid(pid, 0)
@@ -34,7 +34,7 @@ def test_both_sides_see_what_the_other_writes() -> None:
 def test_a_call_is_heard_when_a_claim_begins_and_answered_with_the_offer_after_it() -> None:
     shared = SharedCounts()
     seen = []
-    for step in (shared.read_call, shared.looks, shared.read_call, shared.looked, offer(shared)):
+    for step in (shared.read_call, shared.begin_claim, shared.read_call, shared.end_claim, offer(shared)):
         step()
         seen.append((shared.heard, shared.answered))
     assert seen == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)]
@@ -43,7 +43,7 @@ def test_a_call_is_heard_when_a_claim_begins_and_answered_with_the_offer_after_i
 def test_a_claim_that_failed_answers_nothing() -> None:
     shared = SharedCounts()
     shared.read_call()
-    shared.looks()
+    shared.begin_claim()
     offer(shared)()
     assert (shared.heard, shared.answered) == (1, 0)
 
@@ -53,7 +53,7 @@ def offer(shared: SharedCounts) -> Callable[[], None]:
 
 
 def test_a_reader_never_sees_half_of_a_write() -> None:
-    """The value stays the same, while another process writes it all the time."""
+    """Another process writes the same value all the time."""
     shared = SharedCounts()
     shared.watched_until = 1e5
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""`Unchanged`: what was seen, for how long, by whoever looked all the time."""
+"""`Unchanged`: for how long a value has not changed, as far as it was watched without a gap."""
 
 from django_skipqueue.supervisor.liveness import Unchanged
 
@@ -11,14 +11,14 @@ def test_it_counts_from_the_first_look_at_a_value() -> None:
 
 
 def test_a_look_that_takes_long_counts_as_little_as_it_may_mean() -> None:
-    """The value was read at some time between its beginning and its end."""
+    """The value was read at some time between the beginning and the end of the look."""
     seen = Unchanged(longest_gap=10)
     seen.look({"a": 1}, 0.0, 4.0)
     seen.look({"a": 1}, 5.0, 9.0)
     assert seen.seconds("a") == 1
 
 
-def test_after_a_gap_it_begins_anew() -> None:
+def test_after_a_gap_it_begins_again() -> None:
     seen = Unchanged(longest_gap=10)
     assert not seen.look({"a": 1}, 0.0, 0.0)
     assert seen.look({"a": 1}, 9.0, 9.0)

@@ -1,4 +1,4 @@
-"""`Wakeup`: no call is missed, whenever it comes."""
+"""`Wakeup`: the loop misses no call, whenever the call comes."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ LONG = 10 * DEADLINE
 
 @pytest.fixture
 def wakeup() -> Iterator[Wakeup]:
-    """With the process's own signal handling put back afterwards."""
+    """A `Wakeup`. The process's own signal handlers are restored afterwards."""
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}
     wakeup = Wakeup()

@@ -17,7 +17,7 @@ from ..harness.processes import ManagePy
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COUNT = 40_000
-"""More jobs than a supervisor archives in the time that it takes to kill it."""
+"""More jobs than a supervisor archives until it is killed."""
 
 FILL = """
 INSERT INTO skipqueue_job (task, queue_name, args, kwargs, status, finished_at)

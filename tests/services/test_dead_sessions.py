@@ -1,4 +1,4 @@
-"""The database sessions of a machine that froze or lost power: they are ended, and its jobs are recovered."""
+"""The database sessions of a machine that froze or lost power are ended, and the machine's jobs are recovered."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -42,14 +42,14 @@ def without_sync(session: psycopg.Connection[Any]) -> None:
 
 
 def without_reader(session: psycopg.Connection[Any]) -> None:
-    """The server waits until the client reads, and takes no cancel."""
+    """The server waits until the client reads, and handles no cancel."""
     session.pgconn.send_query(f"{LOCK}; {A_MEGABYTE}".encode())
     session.pgconn.flush()
 
 
 @pytest.fixture
 def frozen(connect: Connect, worker_id: str) -> Iterator[Callable[[Callable[..., None], Job], None]]:
-    """Makes a session of the worker that has locked the jobs, and in which the client does nothing any more."""
+    """Makes a session of the worker that has locked the jobs, and whose client does nothing."""
     session = connect(application_name=session_name(worker_id))
 
     def make(freeze: Callable[..., None], job: Job) -> None:
@@ -75,7 +75,7 @@ def test_an_open_transaction_of_a_dead_worker_is_ended_and_its_jobs_are_recovere
 
 
 def test_sessions_without_a_transaction_and_those_of_others_are_left_alone(connect: Connect, worker_id: str) -> None:
-    """Behind a pooler, a session that is idle may be another client's by now."""
+    """Behind a pooler, an idle session may belong to another client by now."""
     make_job()
     idle, other = connect(application_name=session_name(worker_id)), connect(application_name="skipqueue:0123456789ab")
     idle_in_transaction(other)
@@ -95,7 +95,7 @@ def test_the_holder_of_a_loop_written_by_hand_has_no_session_to_end(connect: Con
 
 @pytest.fixture
 def plain_role() -> Iterator[None]:
-    """This session's role may end no session but its own."""
+    """This session's role may not end sessions of other roles."""
     with connection.cursor() as cursor:
         cursor.execute("DROP ROLE IF EXISTS tests_plain; CREATE ROLE tests_plain; SET ROLE tests_plain")
         yield

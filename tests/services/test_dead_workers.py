@@ -1,4 +1,4 @@
-"""Who is dead: judged by what a supervisor has seen, and by no clock but its own."""
+"""`DeadWorkers`: a supervisor finds dead workers by its observations and its own clock alone."""
 
 import itertools
 from datetime import timedelta
@@ -27,7 +27,7 @@ HOUR = timedelta(hours=1)
 
 
 class Clock:
-    """The monotonic clock of the supervisor that looks."""
+    """The monotonic clock of the observing supervisor."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Observer:
-    """What a supervisor has for finding the dead and taking back what they held."""
+    """The services with which a supervisor finds dead workers and recovers their jobs."""
 
     def __init__(self, clock: Clock, *own: str) -> None:
         self.clock = clock
@@ -59,12 +59,12 @@ class Observer:
         self.recovered += event.jobs
 
     def run(self) -> float:
-        """Look once; the seconds until the next look."""
+        """Run the service once. Returns the seconds until its next run."""
         self.recover.run(self.clock.now)
         return self.recover.due_at - self.clock.now
 
     def look_for(self, seconds: float) -> None:
-        """Look as often as a supervisor does, for so long."""
+        """Run the service as often as a supervisor does, for this many seconds."""
         end = self.clock.now + seconds
         while self.clock.now <= end:
             self.clock.now += max(self.run(), 0.001)
@@ -85,7 +85,7 @@ def test_who_has_the_same_heartbeat_for_a_whole_timeout_is_dead_and_loses_its_jo
 
 
 def test_an_old_heartbeat_says_nothing_before_it_was_watched_for_a_timeout(clock: Clock) -> None:
-    """As after a jump of the database's clock: all of them are old at once."""
+    """After a jump of the database's clock, all heartbeats look old at once."""
     worker = make_worker(heartbeat=-HOUR)
     make_job("running", locked_by=worker.pk, locked_at=-HOUR)
     make_job("running", locked_by="by hand", locked_at=-HOUR)
@@ -97,7 +97,7 @@ def test_an_old_heartbeat_says_nothing_before_it_was_watched_for_a_timeout(clock
 
 
 def test_a_heartbeat_from_the_future_does_not_keep_the_dead_alive(clock: Clock) -> None:
-    """As after the database's clock was set back."""
+    """After the database's clock was set back, old heartbeats lie in the future."""
     worker = make_worker(heartbeat=HOUR)
     make_job("running", locked_by=worker.pk, locked_at=HOUR)
     Observer(clock).look_for(TIMEOUT + TIMEOUT / 4)
@@ -145,7 +145,7 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
     assert [job.id for job in observer.recovered] == [lost.pk]
 
 
-def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_anew(clock: Clock) -> None:
+def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_again(clock: Clock) -> None:
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)
     assert observer.dead.locked_before is not None
@@ -170,7 +170,7 @@ def test_after_a_full_batch_it_goes_on_at_once(clock: Clock) -> None:
     assert statuses() == {"queued": BATCH + 1}
 
 
-def test_what_of_the_dead_is_locked_is_taken_back_later(clock: Clock, session: object) -> None:
+def test_what_of_the_dead_is_locked_is_recovered_later(clock: Clock, session: object) -> None:
     worker = make_worker()
     make_job("running", locked_by=worker.pk)
     observer = Observer(clock)
@@ -202,7 +202,7 @@ def test_the_rows_of_the_dead_stay_for_an_hour_and_as_long_as_they_hold_a_job(cl
 
 
 def test_a_carrier_is_never_dead_keeps_its_jobs_and_its_row(clock: Clock) -> None:
-    """All relays may be gone for a day: what they have handed over may run all the same."""
+    """All relays may be gone for a day, while Celery's workers run the jobs that the relays handed on."""
     carrier, dead = (make_worker(heartbeat=-2 * HOUR, is_external=is_external) for is_external in (True, False))
     kept, lost = (make_job("running", locked_by=holder.pk, locked_at=-2 * HOUR) for holder in (carrier, dead))
     observer = Observer(clock)
@@ -223,7 +223,7 @@ def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -
 
 
 def test_who_cannot_write_its_own_heartbeats_judges_nobody_and_then_watches_for_a_whole_timeout(clock: Clock) -> None:
-    """What keeps it from that, say a lock on the table, may keep all others."""
+    """The cause, such as a lock on the table, may also keep other supervisors from writing heartbeats."""
     worker = make_worker()
     make_job("running", locked_by=worker.pk)
     observer = Observer(clock)

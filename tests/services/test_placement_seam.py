@@ -1,4 +1,4 @@
-"""How a part comes in where there may be several databases, tried with parts that exist in this test alone."""
+"""What a part can change for several databases, tried with parts of this test."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ BOTH = ("default", "other")
 
 @pytest.fixture(autouse=True)
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Installs one part, which is the only one. Until then there is none."""
+    """Installs one part in place of all others. Until it is called, no part is installed."""
     monkeypatch.setattr(parts, "_installed", {})
     before = [*parts.placements_of_parts]
     parts.placements_of_parts.clear()
@@ -38,7 +38,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 class Odd(Placement):
-    """Puts calls with an odd number elsewhere."""
+    """Places calls with an odd number in another database."""
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
         return BOTH[int(call.args[1]) % 2]

@@ -27,7 +27,7 @@ def execute(statement: str) -> None:
 
 @pytest.fixture
 def theirs() -> Iterator[None]:
-    """A table of the project's, as Django makes it for `ForeignKey(Job, on_delete=SET_NULL, null=True)`."""
+    """A table of the project, as Django makes it for `ForeignKey(Job, on_delete=SET_NULL, null=True)`."""
     execute(
         "CREATE TABLE theirs (id bigserial, job_id bigint REFERENCES skipqueue_job DEFERRABLE INITIALLY DEFERRED);"
         "CREATE INDEX ON theirs (job_id)"
@@ -37,7 +37,7 @@ def theirs() -> Iterator[None]:
 
 
 def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
-    """How many jobs were deleted."""
+    """The number of deleted jobs."""
     deleted = sum(pruner.batch().values())
     for _ in range(batches):
         if not pruner.has_more:
@@ -84,7 +84,7 @@ def test_the_command_ends_as_well() -> None:
 
 @pytest.fixture
 def slow() -> Iterator[None]:
-    """Rows whose deletion takes time, as that of large ones does, and a statement timeout."""
+    """Rows whose deletion takes long, and a statement timeout."""
     execute(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
         "'BEGIN PERFORM pg_sleep(0.02); RETURN OLD; END';"

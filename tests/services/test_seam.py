@@ -1,4 +1,4 @@
-"""What a part gives to the core and the console, tried with parts that exist in this test alone."""
+"""What a part gives to the core and the console, tried with parts of this test."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.console.verbs.table import delete_jobs
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.services import Prune, Pruner, watches
+from django_skipqueue.supervisor.services import PruneJobs, Pruner, watches
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values import part as parts
 from django_skipqueue.values.part import Part, install_parts
@@ -45,7 +45,7 @@ OLD = timedelta(days=-100)
 
 @pytest.fixture(autouse=True)
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Installs one part, which is the only one."""
+    """Installs one part in place of all others."""
     monkeypatch.setattr(parts, "_installed", {})
 
     def make(**given: Any) -> None:
@@ -86,10 +86,10 @@ def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install: Callable[..., 
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     make_job("completed", finished_at=timedelta(seconds=-10))
     install(prune_grace=60.0)
-    Prune(Store("default")).run(0.0)
+    PruneJobs(Store("default")).run(0.0)
     assert Job.objects.exists()
     install(prune_grace=5.0)
-    Prune(Store("default")).run(0.0)
+    PruneJobs(Store("default")).run(0.0)
     assert not Job.objects.exists()
 
 

@@ -21,10 +21,10 @@ from django_skipqueue.supervisor.liveness import Heartbeat
 from django_skipqueue.supervisor.services import (
     DUE_CHECK,
     LEAST_DUE_CHECK,
-    PRUNE_INTERVAL,
+    PRUNE_SECONDS,
     UNSCHEDULED_CHECK,
     Admit,
-    Prune,
+    PruneJobs,
 )
 from django_skipqueue.values.part import installed_parts
 from django_skipqueue.values.records import NEVER
@@ -40,9 +40,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def run(service: Periodic) -> float:
-    """Run it once; the seconds until it is due again."""
+    """Run the service once. Returns the seconds until it is due again."""
     now = time.monotonic()
-    with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes nothing
+    with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes no time
         service.run(now)
         service.succeeded()
     return max(0.0, service.due_at - now)
@@ -65,7 +65,7 @@ def about(seconds: float) -> Any:
     return pytest.approx(seconds, abs=0.5)
 
 
-def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_service_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     service = Noop()
     delays = []
@@ -150,7 +150,7 @@ def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) ->
     other.rollback()
 
 
-# Prune
+# PruneJobs
 
 
 def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
@@ -158,7 +158,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
         for days in (0.5, 2, 10, 40):
             make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
-    assert run(Prune(Store("default"))) == about(PRUNE_INTERVAL)
+    assert run(PruneJobs(Store("default"))) == about(PRUNE_SECONDS)
     assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
 
 
@@ -166,7 +166,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
     ("retention", "left", "interval"),
     [
         ({"completed": 0}, {"failed": 2}, 1.0),
-        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_INTERVAL),
+        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_SECONDS),
         ({"completed": None, "failed": timedelta(days=50), "discarded": None}, {"completed": 2, "failed": 2}, 30),
         ({"completed": 60.0, "failed": 0.5}, {"completed": 1}, 1.0),
     ],
@@ -179,7 +179,7 @@ def test_retention_may_be_nothing_for_ever_or_a_time(
         make_job(status, finished_at=timedelta(seconds=-grace - 1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
-        assert run(Prune(Store("default"))) == about(interval)
+        assert run(PruneJobs(Store("default"))) == about(interval)
     assert statuses() == left
 
 
@@ -187,13 +187,13 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
     Job.objects.bulk_create(
         Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z") for _ in range(BATCH + 1)
     )
-    service = Prune(Store("default"))
+    service = PruneJobs(Store("default"))
     assert run(service) == 0
-    assert run(service) == about(PRUNE_INTERVAL)
+    assert run(service) == about(PRUNE_SECONDS)
     assert not Job.objects.exists()
 
 
-# Jobs that are due before the next look
+# Jobs that are due before the next check
 
 SELDOM = """
     from django_skipqueue import Retry, job
@@ -213,7 +213,7 @@ SELDOM = """
 
 @pytest.fixture
 def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
-    """A worker whose supervisor looks once an hour at what is scheduled, and has looked."""
+    """A worker whose supervisor checks for scheduled jobs once an hour, and has just checked."""
     process = runworker("--poll-interval", "3600", jobs=SELDOM)
     workers()
     wait_until(is_listened_to)
@@ -223,7 +223,7 @@ def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
 
 
 def is_listened_to() -> bool:
-    """Whether a supervisor has listened, and has looked at what is scheduled since: the last service takes a turn."""
+    """Whether a supervisor has listened and then checked for scheduled jobs: its last service has run."""
     return Incident.objects.filter(rule="").exists()
 
 
@@ -239,12 +239,12 @@ def is_listened_to() -> bool:
 )
 def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: ManagePy, defer: Callable[[], Any]) -> None:
     assert seldom.process.poll() is None
-    for number in (2, 3):  # one after the other: each is alone
+    for number in (2, 3):  # each job is the only scheduled job
         defer()
         wait_for_statuses(completed=number)
 
 
-# One that the database refuses
+# A service whose statement the database refuses
 
 
 def test_a_service_that_the_database_refuses_fails_alone(

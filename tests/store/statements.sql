@@ -2581,7 +2581,7 @@ FROM (
     FROM
         unnest(%(queue_names)s::text[]) AS asked (queue_name)
         CROSS JOIN generate_series(1, 7) AS ago (days)
-        CROSS JOIN generate_series(-1, 1) AS beside (hours)
+        CROSS JOIN generate_series(-1, 1) AS of_celery (hours)
         CROSS JOIN LATERAL (
             SELECT depth, oldest_seconds
             FROM skipqueue_rollup
@@ -2591,7 +2591,7 @@ FROM (
                 AND task = ''
                 AND starts_at = to_timestamp(
                     floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
-                    + 3600 * beside.hours
+                    + 3600 * of_celery.hours
                 )
             LIMIT 1
         ) AS hour

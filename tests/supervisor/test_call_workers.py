@@ -1,4 +1,4 @@
-"""Who is called when there are jobs, and who else if a call remains without an answer."""
+"""`CallWorkers`: which workers are called when there are jobs, and which if a call gets no answer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_skipqueue.supervisor.calls import PAUSE, CallWorkers, Contention
+from django_skipqueue.supervisor.calls import ANSWER_PAUSE, CallWorkers, Contention
 from django_skipqueue.supervisor.processes import CALL_PATIENCE_SECONDS, MOST_CALLS, WorkerProcess
 from django_skipqueue.values.records import NEVER, serves
 from django_skipqueue.worker.protocol import CALL, COMMANDS_SIZE, SharedCounts, decode_commands
@@ -16,7 +16,7 @@ Make = Callable[..., list["Worker"]]
 
 
 class Clock:
-    """The time, which stands still."""
+    """A clock that stands still."""
 
     now = 1000.0
 
@@ -46,7 +46,7 @@ class Worker:
         self.sleep()
 
     def calls(self) -> list[str]:
-        """Read the calls that were sent since the last look. Returns their queues."""
+        """Read the calls that were sent since the last read. Returns their queues."""
         try:
             commands = list(decode_commands(os.read(self.lifeline, COMMANDS_SIZE)))
         except BlockingIOError:
@@ -62,8 +62,8 @@ class Worker:
     def answer(self, *, claimed: int, slots: int) -> list[str]:
         """Read the calls, claim, and go to sleep again."""
         read = self.calls()
-        self.shared.looks()
-        self.shared.looked()
+        self.shared.begin_claim()
+        self.shared.end_claim()
         self.claimed += claimed
         self.slots = slots
         self.sleep()
@@ -90,7 +90,7 @@ def service(workers: list[Worker], *queue_names: str, contention: Contention | N
 
 
 def review(calls: CallWorkers) -> None:
-    """Run it as the loop does when the next review is due."""
+    """Run the service when its next review is due, as the loop does."""
     assert calls.due_at < NEVER
     clock.now += 1.01 * CALL_PATIENCE_SECONDS
     calls.run(clock.now)
@@ -109,10 +109,10 @@ def test_one_job_calls_one_worker_the_one_with_the_most_free_slots(make: Make) -
 def test_nobody_is_called_for_a_queue_that_the_last_look_has_found_paused(make: Make) -> None:
     (worker,) = make(2)
     calls = service([worker])
-    calls.looked([], ["mail"])
+    calls.queues_found([], ["mail"])
     calls.notified(["mail,3", "other"])
     assert worker.calls() == ["other"]
-    calls.looked([], [])
+    calls.queues_found([], [])
     calls.notified(["mail"])
     assert worker.calls() == ["mail"]
 
@@ -121,7 +121,7 @@ def test_nobody_is_called_for_a_carried_queue_that_he_was_not_given(make: Make) 
     (worker,) = make(2)
     calls = service([worker])
     calls.notified(["carried,3"])
-    calls.looked(["carried"], [])
+    calls.queues_found(["carried"], [])
     assert worker.calls() == []
     calls = service([worker], "carried")
     calls.notified(["carried"])
@@ -166,14 +166,14 @@ def test_more_jobs_than_slots_call_the_full_ones_too_and_each_once(make: Make) -
 
 
 def test_a_full_worker_is_called_again_once_it_has_begun_a_claim(make: Make) -> None:
-    """The claim may have begun before the job was there."""
+    """The claim may have begun before the job was enqueued."""
     (worker,) = make(0)
     calls = service([worker])
     calls.notified(["mail"])
     assert worker.calls() == ["mail"]
     calls.notified(["mail"])
     assert worker.calls() == [], "it has yet to claim"
-    worker.shared.looks()
+    worker.shared.begin_claim()
     calls.notified(["mail"])
     assert worker.calls() == ["mail"]
 
@@ -182,16 +182,16 @@ def test_queues_that_are_not_served_and_probes_call_nobody(make: Make) -> None:
     workers = make(4)
     calls = service(workers, "mail")
     calls.notified(["other", "", ",a probe"])
-    calls.looked(["other"], [])
+    calls.queues_found(["other"], [])
     assert (read(workers), calls.due_at) == ([[]], NEVER)
     calls = service(workers)
     calls.notified(["", ",a probe", "carried"])
-    calls.looked(["carried"], [])
+    calls.queues_found(["carried"], [])
     assert (read(workers), calls.due_at) == ([[]], NEVER)
 
 
 class TestReview:
-    """What became of a call."""
+    """The review of a call: whether it was answered, and what the worker found."""
 
     def test_a_call_that_was_answered_is_over(self, make: Make) -> None:
         workers = make(4, 4)
@@ -252,7 +252,7 @@ class TestReview:
         review(calls)
         assert read(workers)[1] == ["mail"]
 
-    def test_nor_has_the_one_in_its_place(self, make: Make) -> None:
+    def test_a_process_in_the_place_of_a_called_worker_has_not_answered(self, make: Make) -> None:
         workers = make(4, 3)
         calls = service(workers)
         calls.notified(["mail"])
@@ -261,8 +261,8 @@ class TestReview:
         review(calls)
         assert read(workers)[1] == ["mail"]
 
-    def test_others_look_for_what_a_full_worker_may_have_left(self, make: Make) -> None:
-        """It was called for one queue, and has claimed from another."""
+    def test_other_workers_are_called_for_jobs_that_a_full_worker_may_have_left(self, make: Make) -> None:
+        """The full worker was called for one queue, and has claimed from another."""
         workers = make(1, 1, 1)
         calls = service(workers)
         calls.notified(["mail,2"])
@@ -281,17 +281,17 @@ class TestReview:
 
 
 class TestLook:
-    """After a look of the supervisor, which finds queues, not the number of their jobs."""
+    """After a search of the supervisor, which finds queues, but not how many jobs they have."""
 
     def test_all_that_would_claim_are_called(self, make: Make) -> None:
         workers = make(4, 0, 0, 1)
         workers[1].sleep(room=7)
-        service(workers).looked(["mail"], [])
+        service(workers).queues_found(["mail"], [])
         assert read(workers) == [["mail"], ["mail"], [], ["mail"]]
 
     def test_many_queues_are_one_call_for_all(self, make: Make) -> None:
         (worker,) = make(4)
-        service([worker]).looked([f"queue {number}" for number in range(MOST_CALLS + 1)], [])
+        service([worker]).queues_found([f"queue {number}" for number in range(MOST_CALLS + 1)], [])
         assert worker.calls() == [""]
 
 
@@ -313,7 +313,7 @@ def test_calls_never_fill_the_smallest_pipe_and_none_is_lost(make: Make) -> None
 
 
 class TestContention:
-    """PartStatements other machines."""
+    """Several machines get each notification."""
 
     @pytest.fixture
     def worker(self, make: Make) -> Worker:
@@ -329,10 +329,10 @@ class TestContention:
     def test_who_found_nothing_answers_the_next_notification_later(self, worker: Worker, calls: CallWorkers) -> None:
         calls.notified(["mail"])
         assert worker.answer(claimed=0, slots=4) == ["mail"]
-        calls._contention._phase = calls.due_at % PAUSE
+        calls._contention._phase = calls.due_at % ANSWER_PAUSE
         review(calls)
         calls.notified(["mail"])
-        assert calls.due_at == pytest.approx(clock.now + PAUSE, abs=PAUSE)
+        assert calls.due_at == pytest.approx(clock.now + ANSWER_PAUSE, abs=ANSWER_PAUSE)
         assert worker.calls() == []
         calls.notified(["mail"])
         assert worker.calls() == ["mail"], "two jobs: there is one for each machine"
@@ -344,7 +344,7 @@ class TestContention:
             review(calls)
 
     def test_who_claims_without_a_call_answers_at_once_too(self, worker: Worker, calls: CallWorkers) -> None:
-        """A busy worker claims when it settles, and so before the notification of the job is there."""
+        """A busy worker claims when it settles, so it may claim a job before the notification arrives."""
         calls._contention._quiet_until = clock.now + 3600
         worker.claimed += 1
         worker.sleep()
@@ -353,12 +353,12 @@ class TestContention:
 
     def test_a_look_is_answered_at_once(self, worker: Worker, calls: CallWorkers) -> None:
         calls._contention._quiet_until = clock.now + 3600
-        calls.looked(["mail"], [])
+        calls.queues_found(["mail"], [])
         assert worker.calls() == ["mail"]
 
     def test_notifications_that_wait_are_answered_together(self, worker: Worker, calls: CallWorkers) -> None:
         calls._contention.machines = 50
-        calls._contention._quiet_until = clock.now + PAUSE
+        calls._contention._quiet_until = clock.now + ANSWER_PAUSE
         for _ in range(10):
             calls.notified(["mail"])
         assert worker.calls() == []

@@ -1,4 +1,4 @@
-"""When a machine answers a notification, and what becomes of many machines: a simulation without a database."""
+"""`Contention`: when a machine answers a notification. The tests simulate many machines, without a database."""
 
 import heapq
 import random
@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from django_skipqueue.supervisor.calls import EARLY, PAUSE, Contention
+from django_skipqueue.supervisor.calls import ANSWER_PAUSE, WIN_SECONDS, Contention
 
 
 def machines(number: int) -> list[Contention]:
@@ -28,17 +28,17 @@ def test_who_lost_waits_a_tenth_of_a_second_at_most_and_who_won_does_not() -> No
     contention, _ = machines(2)
     assert contention.answer_at(1, 10.0) == 10.0
     contention.lost(10.0)
-    assert 10.0 < contention.answer_at(1, 10.0) <= 10.0 + PAUSE
+    assert 10.0 < contention.answer_at(1, 10.0) <= 10.0 + ANSWER_PAUSE
     assert contention.answer_at(1, 10.2) == 10.2
     contention.won(10.2)
     assert contention.answer_at(1, 10.2) == 10.2
 
 
 def test_a_claim_in_vain_just_after_a_win_counts_for_nothing() -> None:
-    """The claim that won came before the notification of its job, which is answered in vain."""
+    """The claim that won came before the notification of its job, so the answer to the notification finds no job."""
     contention, _ = machines(2)
     contention.won(10.0)
-    contention.lost(10.0 + EARLY / 2)
+    contention.lost(10.0 + WIN_SECONDS / 2)
     assert contention.answer_at(1, 10.1) == 10.1
     contention.lost(10.2)
     assert contention.answer_at(1, 10.2) > 10.2
@@ -66,24 +66,24 @@ def test_machines_that_lost_at_the_same_time_answer_at_different_times() -> None
 
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
 def test_a_machine_that_wins_nothing_claims_ten_times_a_second(number: int) -> None:
-    """A job each 20 ms that takes no time. A machine that answers every notification claims fifty times a second."""
+    """An empty job comes every 20 ms. A machine that answers every notification claims fifty times a second."""
     result = Simulation(number, seconds=0.0).run()
-    assert result.claims / JOBS < 1.1 + 1.3 * number * APART / PAUSE
+    assert result.claims / JOBS < 1.1 + 1.3 * number * APART / ANSWER_PAUSE
     assert percentile(result.waits, 0.95) <= 2 * CLAIM, "the winner is idle, and answers at once"
 
 
 @pytest.mark.parametrize("number", [25, 200])
 def test_a_busy_winner_delays_the_next_job_by_a_pause_at_most(number: int) -> None:
-    """A job takes as long as the next seven need to come, so that most are found by machines that have lost before."""
+    """While a job runs, seven jobs come, so machines that have lost before find most of the jobs."""
     result = Simulation(number, seconds=0.15).run()
-    assert max(result.waits) <= PAUSE + 2 * CLAIM
+    assert max(result.waits) <= ANSWER_PAUSE + 2 * CLAIM
 
 
 JOBS = 1000
 APART = 0.02
 """Seconds between two jobs."""
 CLAIM = 0.002
-"""Seconds from the answer to a notification until the claim has returned, on the average."""
+"""Average seconds from the answer to a notification until the claim has returned."""
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -91,7 +91,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Simulation:
-    """So many machines with one slot each run jobs of so many seconds. The events come in the order of time."""
+    """Simulates machines with one slot each, whose jobs take some seconds. Events come in the order of time."""
 
     def __init__(self, number: int, *, seconds: float) -> None:
         random.seed(number)

@@ -1,4 +1,4 @@
-"""Calls that hang, in a queue of their own, beside quick jobs of another queue."""
+"""Jobs that hang in one queue do not starve the quick jobs of another queue."""
 
 import time
 from collections.abc import Callable
@@ -57,7 +57,7 @@ SECONDS = 60.0
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_hung_calls_that_outnumber_the_slots_do_not_starve_other_queues(runworker: Run) -> None:
-    """Each holds a slot for six seconds, and comes back a second later; a process full of them is replaced."""
+    """Each hanging job holds a slot for six seconds, and is retried a second later. A full process is replaced."""
     for _ in range(8):
         make_job(task="extra.jobs.hang", queue_name="hung", max_attempts=25)
     runworker("--processes", "1", "-c", "4", jobs=JOBS)

@@ -1,4 +1,4 @@
-"""`runworker --health-port`: what probes get, whatever else happens, and whatever clients do."""
+"""`runworker --health-port`: the answers to probes, also during failures, and with hostile clients."""
 
 import contextlib
 import errno
@@ -21,7 +21,7 @@ from django_skipqueue.supervisor import health as http_exchange
 from django_skipqueue.supervisor.health import LARGEST_REQUEST, HealthPages, HealthPort, Page, open_port
 from django_skipqueue.supervisor.liveness import FROZEN_AFTER, STACKS_TIME, Watchdog
 from django_skipqueue.supervisor.processes import WorkerProcess
-from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, Pulse, observe
+from django_skipqueue.supervisor.state import LOOP_LATE_AFTER, DatabaseState, Pulse, observe
 from django_skipqueue.worker.protocol import SharedCounts, Stamps
 
 from ..app import jobs
@@ -38,7 +38,7 @@ OBSERVE = Path(__file__).parents[2] / "docs/how-to/observe.md"
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and below those that the system gives to connections."""
+    """A port on which nobody listens, below the ports that the system gives to connections."""
     while True:
         port = random.randint(10_000, 30_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -62,7 +62,7 @@ def has(port: int, path: str, status: int) -> bool:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """The values by the text before them, with the worker's number in place of its name."""
+    """The values of metrics, by the text before them, with the worker's number in place of its name."""
     status, text = get(port, "/metrics")
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -173,7 +173,7 @@ def test_a_loop_that_hangs_is_unhealthy_after_its_time(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pulse = Pulse()
     health = health_of(pulse=pulse)
-    now += LATE_AFTER
+    now += LOOP_LATE_AFTER
     assert health.page("/healthz") == Page("200 OK", "ok\n")
     now += 1
     problem = health.page("/healthz")
@@ -279,7 +279,7 @@ def test_every_request_gets_an_answer(port: int, sent: bytes, status: str) -> No
 
 
 def test_a_slow_client_delays_nobody_and_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_exchange, "EXCHANGE_TIME", 3.0)
+    monkeypatch.setattr(http_exchange, "HTTP_EXCHANGE_SECONDS", 3.0)
     with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
         slow.sendall(b"GET /ok HT")
         assert get(port, "/ok") == (200, "ok\n")
@@ -292,8 +292,8 @@ def test_a_slow_client_delays_nobody_and_is_cut(port: int, monkeypatch: pytest.M
 def test_many_idle_clients_keep_nobody_out(port: int) -> None:
     with contextlib.ExitStack() as stack:
         first, *_ = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=http_exchange.EXCHANGE_TIME / 2))
-            for _ in range(2 * health_port.MOST_EXCHANGES)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), http_exchange.HTTP_EXCHANGE_SECONDS / 2))
+            for _ in range(2 * health_port.MOST_HTTP_EXCHANGES)
         ]
         assert get(port, "/ok") == (200, "ok\n")
         assert first.recv(1) == b"", "later clients have taken its place"

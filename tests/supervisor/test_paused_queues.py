@@ -1,4 +1,4 @@
-"""Workers and supervisors beside a paused queue: nothing of it is claimed, and nobody is called in vain."""
+"""A paused queue: no worker claims its jobs, and no supervisor calls workers for them."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def test_nothing_is_claimed_within_a_second_of_a_pause_under_load(runworker: Run
     runworker("--processes", "2", "--queues", "paused,other")
     wait_until(lambda: done("paused") > 100)
     Queue.pause("paused")
-    # Work that was claimed before has a second to be done; the workers go on with the other queue meanwhile.
+    # Jobs that were claimed before have a second to end, while the workers go on with the second queue.
     wait_until(Queue.objects.filter(paused_at__lt=Now() - timedelta(seconds=1)).exists, "a second has passed")
     waiting = leases("paused")
     assert waiting, "the test was too slow: nothing was left to pause"
@@ -105,7 +105,7 @@ def test_a_drain_does_not_wait_for_a_paused_queue(runworker: Run, queues: tuple[
 
 
 def test_nobody_is_called_for_jobs_of_a_paused_queue(runworker: Run) -> None:
-    """One worker runs the other job, unless the machine is so busy that it does not answer soon."""
+    """One worker runs the job of the second queue. On a busy machine it may not answer soon."""
     runworker("--processes", "2", "--poll-interval", HOUR)
     workers(2)
     wait_until(lambda: active_workers("'-infinity'") == 2)
@@ -114,7 +114,7 @@ def test_nobody_is_called_for_jobs_of_a_paused_queue(runworker: Run) -> None:
 
 
 def active_beside_paused_jobs() -> int:
-    """How many workers are active while jobs come into the paused queue, and one into the other."""
+    """How many workers are active while jobs come into the paused queue, and one job into the second queue."""
     wait_until(lambda: active_workers("now() - interval '1 second'") == 0, "all are idle")
     with connection.cursor() as cursor:
         cursor.execute("SELECT now()::text")

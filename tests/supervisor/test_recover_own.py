@@ -1,4 +1,4 @@
-"""What a dead process held is taken back, also what its last claim commits only after its death."""
+"""`RecoverOwn`: the jobs of a dead process are recovered, also if its last claim commits after its death."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What operators request of a worker: its supervisor replaces it, or stops, and running jobs end before."""
+"""Requests of operators to a worker: the supervisor replaces the worker, or stops, after running jobs have ended."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A job during which two workers died runs alone in a process: it harms nobody, and only it can be the cause."""
+"""A job during which two workers died runs alone in a process: it harms no other job, and only it can be the cause."""
 
 import signal
 from collections.abc import Callable
@@ -41,18 +41,18 @@ def wait_for_entry(entry: str) -> None:
 
 
 def suspect(task: Any, *args: Any) -> Job:
-    """A job as it is after the death of two workers, in its queue again."""
+    """A queued job, as it is after the death of two workers."""
     job = task.using(max_attempts=9, run_after=timedelta(hours=1)).defer(*args)
     Job.objects.filter(pk=job.pk).update(status="queued", run_after=Now(), deaths=TWO_DEATHS)
     return Job.objects.get(pk=job.pk)
 
 
 def hurry() -> int:
-    """Jobs that wait for some seconds do not. Returns how many did."""
+    """Make postponed jobs due now. Returns how many were postponed."""
     return Job.objects.scheduled().update(run_after=Now())
 
 
-def test_it_runs_beside_no_other_job_while_the_others_go_on(runworker: Run) -> None:
+def test_a_suspect_runs_alone_while_other_jobs_go_on(runworker: Run) -> None:
     runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     hold("busy")
     job = suspect(jobs.record_and_hold, "alone")
@@ -67,7 +67,7 @@ def test_it_runs_beside_no_other_job_while_the_others_go_on(runworker: Run) -> N
     wait_until(lambda: not Worker.objects.filter(name="w/alone").exists(), "its process has ended")
 
 
-def test_if_its_process_dies_it_fails_and_costs_nobody_else_anything(runworker: Run) -> None:
+def test_if_the_process_of_a_suspect_dies_only_the_suspect_fails(runworker: Run) -> None:
     process = runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     hold("busy")
     (worker,) = workers()
@@ -82,7 +82,7 @@ def test_if_its_process_dies_it_fails_and_costs_nobody_else_anything(runworker: 
     assert Job.objects.completed().get().attempts == 1
 
 
-def test_several_run_one_after_the_other_and_lose_no_attempt_by_waiting(runworker: Run) -> None:
+def test_several_suspects_run_in_turn_and_lose_no_attempt_by_waiting(runworker: Run) -> None:
     runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     workers()
     first, second = (suspect(jobs.record_and_hold, entry) for entry in ("first", "second"))
@@ -92,7 +92,7 @@ def test_several_run_one_after_the_other_and_lose_no_attempt_by_waiting(runworke
     assert [state(job)["attempts"] for job in (first, second)] == [1, 1]
 
 
-def test_it_is_stopped_with_the_others(runworker: Run) -> None:
+def test_the_process_of_a_suspect_is_stopped_with_the_workers(runworker: Run) -> None:
     process = runworker("-c", "4", "--poll-interval", "0.2", "--shutdown-timeout", "0")
     suspect(jobs.record_and_hold, "alone")
     wait_for_entry("alone")
@@ -102,7 +102,7 @@ def test_it_is_stopped_with_the_others(runworker: Run) -> None:
     assert not Worker.objects.exists()
 
 
-def test_a_worker_with_one_slot_runs_it_itself(runworker: Run) -> None:
+def test_a_worker_with_one_slot_runs_a_suspect_itself(runworker: Run) -> None:
     runworker("-c", "1", "--poll-interval", "0.2", "--name", "w")
     suspect(jobs.record, "alone")
     wait_for_statuses(completed=1)

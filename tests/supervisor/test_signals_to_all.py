@@ -1,4 +1,4 @@
-"""A signal to all processes at once, which ends an idle worker before its supervisor has taken notice of the signal."""
+"""A signal to all processes at once may end an idle worker before its supervisor notices the signal."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ SLOW_SUPERVISOR = """
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_ended_of_it_is_not_taken_for_dead(runworker: Run) -> None:
+def test_a_worker_that_ended_by_the_signal_is_not_taken_for_dead(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, jobs=SLOW_SUPERVISOR)
     assert process.wait() == 0
     assert process.log.count("supervisor stopping") == 1

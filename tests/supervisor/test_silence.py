@@ -1,4 +1,4 @@
-"""A supervisor that is silent alone: stopped, or cut off. Its workers live, and keep what they hold."""
+"""A supervisor that is stopped or cut off, while its workers live and keep their jobs."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def running(runworker: Run) -> ManagePy:
-    """A worker in the middle of a job; another supervisor, which would take it if it could."""
+    """A worker in the middle of a job, and another supervisor, which would recover the job of a dead worker."""
     watching = runworker(
         "--worker-timeout", str(TIMEOUT), "--poll-interval", HOUR, "--queues", "other", "--name", "B", skipqueue=EAGER
     )
@@ -43,7 +43,7 @@ def running(runworker: Run) -> ManagePy:
 
 
 def is_untouched_for_long() -> bool:
-    """Whether the job has run for several timeouts; it must run in its first attempt all the time."""
+    """Whether the job has run for several worker timeouts. It must stay in its first attempt."""
     assert Job.objects.filter(status="running", attempts=1, lease=1, errors=[]).exists(), Job.objects.values().get()
     return Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=4 * TIMEOUT)).exists()
 
@@ -53,7 +53,7 @@ def finish() -> None:
     wait_for_statuses(completed=1)
 
 
-def test_while_it_is_stopped_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
+def test_while_a_supervisor_is_stopped_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
     running.send(signal.SIGSTOP)
     wait_until(is_untouched_for_long)
     running.wait_for("supervisor silent")
@@ -67,7 +67,7 @@ def test_while_it_is_stopped_its_workers_job_is_neither_taken_nor_failed(running
 
 
 @pytest.mark.slow  # it waits for two worker timeouts
-def test_while_it_finds_no_connection_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
+def test_while_a_supervisor_finds_no_connection_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
     with cut_off("skipqueue supervisor A"):
         running.wait_for('database lost who="supervisor A"', times=3)
         wait_until(is_untouched_for_long)
@@ -76,7 +76,7 @@ def test_while_it_finds_no_connection_its_workers_job_is_neither_taken_nor_faile
 
 
 def test_a_worker_that_was_taken_for_dead_lets_go_of_its_job_and_goes_on(running: ManagePy) -> None:
-    """By an operator, say, who removes its row and recovers what it holds."""
+    """For example, an operator has removed the worker's row and recovered its jobs."""
     worker = Worker.objects.get(name="A/1")
     job = Job.objects.get()
     assert store.recover(worker_ids=[worker.pk])
@@ -93,12 +93,12 @@ SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AN
 
 @contextmanager
 def cut_off(name: str) -> Iterator[None]:
-    """End the connections of this supervisor and keep everybody from opening another; its workers keep theirs."""
+    """End the connections of this supervisor and allow no new connection. Its workers keep their connections."""
     connection.ensure_connection()
     info = connection.connection.info
     with psycopg.connect(info.dsn, dbname="postgres", password=info.password or None, autocommit=True) as server:
         database = psycopg.sql.Identifier(info.dbname)
-        # Its workers may have begun before: it connects once they are forked.
+        # The workers may have begun before: the supervisor connects once they are forked.
         wait_until(lambda: server.execute(SESSIONS, [name, info.dbname]).fetchone() == (1,), f"{name} is connected")
         server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(database))
         try:

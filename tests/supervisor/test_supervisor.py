@@ -1,4 +1,4 @@
-"""`Supervisor`: real processes, real signals. Whatever dies, no job is lost, and nobody is left behind."""
+"""`Supervisor`, with real processes and signals: whatever dies, no job is lost and no process left behind."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def wait_for_entries(*entries: str) -> None:
 
 @contextmanager
 def outage() -> Iterator[None]:
-    """The server is gone for everybody but this test's own process, which may have a live server."""
+    """The server is gone for all processes except this test's process."""
     connection.ensure_connection()
     info = connection.connection.info
     with psycopg.connect(info.dsn, dbname="postgres", password=info.password or None, autocommit=True) as server:
@@ -71,7 +71,7 @@ def outage() -> Iterator[None]:
 
 
 def cut_all() -> int:
-    """Cut every connection to the database under test but those of this process; how many there were."""
+    """Cut every connection to the test database except the connections of this process. Returns how many were cut."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -127,7 +127,7 @@ def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind
 
 
 @pytest.mark.parametrize("group", [False, True])
-def test_a_second_signal_gives_back_what_runs_at_once_without_charging_it(runworker: Run, group: bool) -> None:
+def test_a_second_signal_releases_what_runs_at_once_without_charging_it(runworker: Run, group: bool) -> None:
     hold("a", "b")
     process = runworker("--shutdown-timeout", HOUR, "--poll-interval", HOUR)
     wait_for_entries("a", "b")
@@ -142,7 +142,7 @@ def test_a_second_signal_gives_back_what_runs_at_once_without_charging_it(runwor
     assert 'count=2 reason="they still ran' in process.log
 
 
-def test_after_the_shutdown_timeout_what_runs_is_given_back(runworker: Run) -> None:
+def test_after_the_shutdown_timeout_what_runs_is_released(runworker: Run) -> None:
     hold("a")
     process = runworker("--shutdown-timeout", "0.1", "--poll-interval", HOUR)
     wait_for_entries("a")
@@ -237,7 +237,7 @@ def test_a_task_that_always_kills_its_worker_fails_when_its_attempts_are_used_up
 def test_a_job_that_kills_three_workers_in_a_row_fails_whatever_its_attempts(runworker: Run) -> None:
     worker_jobs.exit_hard.using(max_attempts=100).defer(7, 0)
     process = runworker("--poll-interval", "0.2")
-    hurry = Job.objects.scheduled()  # it would wait for up to half a minute
+    hurry = Job.objects.scheduled()  # the job would wait for up to half a minute
     wait_until(lambda: hurry.update(run_after=Now()) == 0 and statuses() == {"failed": 1})
     poison = Job.objects.get()
     assert poison.attempts == 3
@@ -315,7 +315,7 @@ def test_when_the_supervisor_is_killed_its_workers_finish_what_runs_and_end_by_t
 
 
 def test_a_replaced_worker_ends_with_its_supervisor_too(runworker: Run) -> None:
-    """It was forked while the others ran, and must hold none of their lifelines open."""
+    """The replacement was forked while other workers ran, and must hold none of their lifelines open."""
     process = runworker("--processes", "2", "--poll-interval", HOUR)
     victim, _ = workers(2)
     os.kill(victim.pid, signal.SIGKILL)
@@ -413,7 +413,7 @@ def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
 def test_a_notification_that_comes_with_the_answer_of_a_statement_is_heard_before_it_sleeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever reads that answer reads the notification as well, and the socket is not readable any more."""
+    """Whoever reads the answer of the statement also reads the notification, and the socket is no longer readable."""
 
     def start() -> Supervisor:
         made = Supervisor(WorkerOptions(name="w", database="default"))
@@ -490,7 +490,7 @@ def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its
 
 
 def test_what_a_carrier_holds_is_left_to_it_and_its_row_stays(runworker: Run) -> None:
-    """Of two holders whose heartbeats are old, one is a carrier."""
+    """A worker and a carrier hold jobs, both with old heartbeats."""
     long_ago = timedelta(hours=-2)
     carrier, dead = (make_worker(heartbeat=long_ago, is_external=is_external) for is_external in (True, False))
     kept, lost = (
@@ -499,7 +499,7 @@ def test_what_a_carrier_holds_is_left_to_it_and_its_row_stays(runworker: Run) ->
     runworker("--worker-timeout", "1", "--poll-interval", HOUR)
     wait_for_statuses(running=1, failed=1)
     assert (Job.objects.get(status="running"), Job.objects.get(status="failed")) == (kept, lost)
-    # A dead worker's row is deleted once it holds no job, and is two hours old. Nothing deletes that of a carrier.
+    # The row of a dead worker is deleted once it is two hours old and holds no job. The row of a carrier stays.
     Job.objects.filter(pk=kept.pk).update(status="queued", queue_name="nobody")
     Store("default").prune_workers([carrier.pk, dead.pk], age=3600)
     assert Worker.objects.filter(pk=carrier.pk).exists()

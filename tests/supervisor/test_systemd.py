@@ -1,4 +1,4 @@
-"""systemd: what a service manager is sent, through a real socket, by a real `runworker`."""
+"""systemd: what a real `runworker` sends to a service manager, through a real socket."""
 
 import os
 import secrets

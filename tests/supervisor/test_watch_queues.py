@@ -1,4 +1,4 @@
-"""A supervisor watches the queues for its workers, and they watch themselves while it cannot."""
+"""A supervisor watches the queues for its workers. While it cannot, the workers watch the queues."""
 
 import os
 import signal
@@ -45,12 +45,12 @@ def test_a_worker_that_is_called_does_not_listen_itself(runworker: Run) -> None:
     for _ in range(10):
         jobs.noop.defer()
         wait_until(lambda: not Job.objects.unfinished().exists())
-    # One that the supervisor has kept waiting, on a busy machine, listens for a while.
+    # On a busy machine, a worker whose supervisor is late listens for a while.
     wait_until(lambda: listeners("skipqueue:%") == 0, "no worker listens")
 
 
 def test_one_job_makes_one_worker_claim(runworker: Run) -> None:
-    """The others send no statement at all, unless the machine is so busy that the first one does not answer soon."""
+    """All other workers send no statement, unless the called worker does not answer soon on a busy machine."""
     runworker("--processes", "4", "--poll-interval", HOUR)
     workers(4)
     wait_until(lambda: active_workers("'-infinity'") == 4)
@@ -88,7 +88,7 @@ def test_a_job_that_nobody_was_notified_of_is_found_by_the_supervisors_look(runw
 
 
 def test_jobs_wait_for_no_worker_that_is_busy_while_another_is_idle(runworker: Run) -> None:
-    """Neither beside a coroutine's free slots nor with a look-ahead does a worker with no free thread count as free."""
+    """A worker with no free thread does not count as free, even if it has free slots for coroutines or claims ahead."""
     runworker("--processes", "2", "--concurrency", "1", "--poll-interval", HOUR)
     workers(2)
     for _ in range(50):
@@ -176,7 +176,7 @@ def last_statement(name: str) -> str:
 
 
 class TestPromises:
-    """What a supervisor lets its workers rely on."""
+    """The promises of a supervisor to watch the queues."""
 
     @pytest.fixture
     def watched(self) -> Iterator[tuple[WatchQueues, WorkerProcess, ControlConnection]]:
@@ -186,12 +186,12 @@ class TestPromises:
         before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
         control = ControlConnection(store, who="test")
         options = WorkerOptions(name="m", database="default", listen=False)
-        yield WatchQueues(store, control, [process], options, looked=lambda names, paused: None), process, control
+        yield WatchQueues(store, control, [process], options, queues_found=lambda names, paused: None), process, control
         control.close()
         connections["default"] = before
         signal.signal(signal.SIGALRM, alarm)
 
-    def test_they_are_renewed_as_long_as_it_runs_in_time(
+    def test_promises_are_renewed_while_the_service_runs_in_time(
         self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]
     ) -> None:
         watch, process, _ = watched
@@ -202,7 +202,9 @@ class TestPromises:
             promised.append(process.shared.watched_until > time.monotonic())
         assert promised == [True, True, False, True], "other services have delayed the third run"
 
-    def test_they_end_with_the_connection(self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]) -> None:
+    def test_promises_end_with_the_connection(
+        self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]
+    ) -> None:
         watch, process, control = watched
         watch.run(100.0)
         process.shared.is_session = True

@@ -1,4 +1,4 @@
-"""The watchdog: whatever freezes a worker, it is found, ended and recovered; and nothing that only takes long is."""
+"""The watchdog: a frozen worker is killed and its jobs recovered; a worker that is only slow is left alone."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ IMPATIENT = """
 
 
 class FakeProcess(WorkerProcess):
-    """A slot whose process is not there; what is done to it is noted."""
+    """Stands for a `WorkerProcess` without a process. Notes the signals that it gets."""
 
     def __init__(self) -> None:
         super().__init__("w/1", 1)
@@ -49,7 +49,7 @@ class FakeProcess(WorkerProcess):
 
 
 class Observed:
-    """A slot, its watchdog, and the clock of that."""
+    """A `FakeProcess`, a watchdog for it, and the watchdog's clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -58,7 +58,7 @@ class Observed:
         self.watchdog = Watchdog([self.process])
 
     def look_for(self, seconds: float) -> None:
-        """Look as often as a supervisor does, for so long."""
+        """Run the watchdog as often as a supervisor does, for this many seconds."""
         end = self.now + seconds
         while self.now <= end:
             self.watchdog.run(self.now)
@@ -78,7 +78,7 @@ def test_a_loop_that_moves_is_left_alone(observed: Observed, caplog: pytest.LogC
     assert not caplog.records
 
 
-def test_one_that_stands_still_is_told_of_then_asked_for_its_stacks_then_killed(
+def test_a_loop_that_stands_still_is_logged_then_asked_for_its_stacks_then_killed(
     observed: Observed, caplog: pytest.LogCaptureFixture
 ) -> None:
     observed.look_for(FROZEN_AFTER - 1)
@@ -89,7 +89,7 @@ def test_one_that_stands_still_is_told_of_then_asked_for_its_stacks_then_killed(
     assert caplog.text.count("worker frozen") == 1
 
 
-def test_one_that_moves_again_is_left_alone(observed: Observed, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_moves_again_is_left_alone(observed: Observed, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     observed.look_for(FROZEN_AFTER - 1)
     observed.process.stamps.put(jobs_done=0, within=5)

@@ -96,7 +96,13 @@ def test_metadata_that_is_no_small_json_is_refused(metadata: Any, problem: str) 
 
 
 def test_the_reserved_keys_are_those_of_the_queue() -> None:
-    used = {mapping.ALIAS, mapping.DEFERRED, opentelemetry.KEY, fire.SCHEDULE_METADATA_KEY, sentry.KEY}
+    used = {
+        mapping.ALIAS,
+        mapping.DEFERRED,
+        opentelemetry.OPENTELEMETRY_KEY,
+        fire.SCHEDULE_METADATA_KEY,
+        sentry.SENTRY_KEY,
+    }
     assert used == options.RESERVED_METADATA
 
 

@@ -1,4 +1,4 @@
-"""Tasks that a project has, and that are difficult in the transaction of a `TestCase`."""
+"""Tasks that are difficult to run in the transaction of a `TestCase`."""
 
 import logging
 from datetime import timedelta
@@ -19,7 +19,7 @@ logger = logging.getLogger("shop")
 
 @job(max_attempts=2, backoff=constant(0, jitter=0))
 def break_the_transaction() -> None:
-    """Let the error of a statement end the attempt; in a worker each statement is a transaction."""
+    """A failed statement ends the attempt. In a worker, each statement is a transaction."""
     Ledger.objects.create(entry="before")
     if connection.in_atomic_block:
         transaction.on_commit(lambda: note.defer("by a hook"))
@@ -29,7 +29,7 @@ def break_the_transaction() -> None:
 
 @job
 def break_the_transaction_and_go_on() -> None:
-    """Catch the error; in a worker that harms nothing."""
+    """Catch the error of a statement. In a worker this harms nothing."""
     try:
         User.objects.create(username="taken")
         User.objects.create(username="taken")
@@ -39,7 +39,7 @@ def break_the_transaction_and_go_on() -> None:
 
 @job
 def warn(text: str, within: str = "") -> None:
-    """Log, and run another job in between."""
+    """Log, run another job, and log again."""
     logger.warning(text)
     if within:
         warn.defer(within)
@@ -65,7 +65,7 @@ async def awrite_on_commit(entry: str) -> None:
 
 @job(max_attempts=1)
 def fail_on_commit() -> None:
-    """Raise in a commit hook: in a worker that fails the attempt."""
+    """Raise in a commit hook. In a worker this fails the attempt."""
 
     def fail() -> None:
         raise ValueError("in the hook")
@@ -82,7 +82,7 @@ def write_atomically(entry: str) -> str:
 
 @job(takes_context=True)
 def complete_within(context: JobContext, entry: str) -> str:
-    """Complete the job in a transaction; what is raised after its commit changes nothing."""
+    """Complete the job in a transaction. An exception after the commit changes nothing."""
     with transaction.atomic():
         note.defer(entry)
         context.complete(entry)
@@ -96,7 +96,7 @@ def note(entry: str) -> None:
 
 @job
 def note_again(entry: str, minutes: int) -> None:
-    """Write the entry, and once more later."""
+    """Write the entry now, and once more in a later attempt."""
     note(entry)
     note.using(run_after=timedelta(minutes=minutes)).defer(f"{minutes + 10} at last")
 
@@ -108,7 +108,7 @@ async def anote(entry: str) -> None:
 
 @job
 def report(count: int, *rest: Any, queue_name: str = "", copy: bool = False, **others: Any) -> None:
-    """A task with parameters that are called like options of `assert_deferred`."""
+    """A task whose parameters have the names of options of `assert_deferred`."""
 
 
 @job

@@ -217,7 +217,7 @@ class Captured(TestCase):
         assert not deferred
 
     def test_an_exception_leaves_the_block_as_it_was(self) -> None:
-        """Also one after which no query is possible."""
+        """Also an exception after which no query is possible."""
         with pytest.raises(KeyError), capture_deferred():
             raise KeyError
 

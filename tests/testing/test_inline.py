@@ -120,7 +120,7 @@ class Committed(TransactionTestCase):
             assert tasks.entries() == ["entry"]
 
     def test_what_another_thread_defers_runs_there(self) -> None:
-        """As that of a live server."""
+        """For example, the thread of a live server."""
 
         def defer() -> None:
             with transaction.atomic():
@@ -150,7 +150,7 @@ class AsyncTests(TestCase):
 
 
 def test_the_decorators_of_a_project_may_wrap_what_it_replaces(db: Any) -> None:
-    """Another method in its place is there again afterwards."""
+    """A method that the project has set in place of the replaced method is there again afterwards."""
     called: list[str] = []
     connection = connections["default"]
     original = connection.savepoint_commit

@@ -1,4 +1,4 @@
-"""The plugin for pytest, and Django's own runner: each in a process of its own, as in a project."""
+"""The plugin for pytest, and Django's test runner, each in a process of its own."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
 
 
 def run_pytest(folder: Path, code: str, *options: str, **environment: str) -> str:
-    """Run a module of tests; returns the output. pytest.ini keeps the options of this suite away."""
+    """Run a module of tests. Returns the output. A pytest.ini keeps the options of this suite out."""
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n    ignore:.*MAILERS\n")
     (folder / "test_it.py").write_text(code)
     return run(folder, "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *options, **environment).stdout
@@ -124,7 +124,7 @@ django.setup()
 
 
 def test_settings_that_a_conftest_makes_are_early_enough(tmp_path: Path) -> None:
-    """Without pytest-django no fixture gives access to the database; the project does."""
+    """Without pytest-django, no fixture gives access to the database, so the project gives it."""
     (tmp_path / "conftest.py").write_text(SETTINGS_OF_ITS_OWN)
     code = "def test_it(run_jobs):\n    assert run_jobs.__module__ == 'django_skipqueue.testing.run'\n"
     output = run_pytest(tmp_path, code, "-p", "no:django", DJANGO_SETTINGS_MODULE="")

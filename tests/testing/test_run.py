@@ -1,4 +1,4 @@
-"""`testing.run_jobs`: for projects' tests, inside the transaction of a TestCase."""
+"""`testing.run_jobs`, which the tests of projects call, also in the transaction of a TestCase."""
 
 import logging
 from collections import Counter
@@ -31,7 +31,7 @@ def lines_of(job: Job) -> list[str]:
 
 
 class RunJobsTests(TestCase):
-    """As a project would write them: rolled back at the end of each test."""
+    """Tests as a project writes them. Each test is rolled back at its end."""
 
     def test_what_was_deferred_is_run_and_returned(self) -> None:
         jobs.add.defer(1, 2)
@@ -88,7 +88,7 @@ class RunJobsTests(TestCase):
         assert (job.status, job.attempts) == ("failed", 3)
 
     def test_what_is_forced_becomes_due_by_the_verb_of_operators(self) -> None:
-        """And so passes the gates, as in production; its row is none that a worker would never see."""
+        """So the job passes the gates, as in production."""
         jobs.noop.using(run_after=timedelta(hours=1)).defer()
         (job,) = run_jobs(include_scheduled=True)
         assert job.started_at is not None
@@ -129,7 +129,7 @@ class RunJobsTests(TestCase):
 
 @pytest.mark.django_db
 def test_the_jobs_of_carried_queues_are_run_too(settings: Any) -> None:
-    """In a test there is neither a relay nor a carrier."""
+    """A test has neither a relay nor a carrier."""
     settings.SKIPQUEUE = {"CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}}}
     jobs.add.using(queue_name="pdf").defer(1, 2)
     assert [job.result for job in run_jobs()] == [3]
@@ -142,7 +142,7 @@ def test_it_works_without_a_transaction_too() -> None:
 
 
 class WithinATransaction(TestCase):
-    """What a worker's autocommit does, and the transaction of a `TestCase` does not."""
+    """Tasks that rely on a worker's autocommit, run in the transaction of a `TestCase`."""
 
     def test_an_error_of_the_database_fails_the_job_and_not_the_test(self) -> None:
         tasks.break_the_transaction.defer()
@@ -198,7 +198,7 @@ class WithinATransaction(TestCase):
         assert tasks.entries() == ["atomic", "by hand"]
 
     def test_a_batch_calls_back(self) -> None:
-        """In a worker after the commit of the last outcome."""
+        """In a worker, a batch calls back after the commit of the last outcome."""
         with Batch(on_success=tasks.note.s("success"), on_failure=tasks.note.s("failure")):
             jobs.add.defer(1)
             tasks.write_atomically.defer("atomic")
@@ -215,7 +215,7 @@ class WithinATransaction(TestCase):
 
 
 class Scheduled(TestCase):
-    """`until`, `include_scheduled`, and what is due meanwhile."""
+    """The options `until` and `include_scheduled`, and jobs that become due."""
 
     def defer_in(self, **time: float) -> Job:
         return tasks.note.using(run_after=timedelta(**time)).defer(str(time))
@@ -229,7 +229,7 @@ class Scheduled(TestCase):
         assert [job.pk for job in run_jobs(until=later.run_after)] == [later.pk]
 
     def test_what_a_job_schedules_counts_from_its_own_time(self) -> None:
-        """Three times in an hour: at once, after 20 minutes and after 40."""
+        """The job runs three times in an hour: at once, after 20 minutes and after 40 minutes."""
         jobs.snooze.defer(after=1200)
         with pytest.raises(RuntimeError, match="2 attempts"):
             run_jobs(until=timedelta(hours=1), limit=2)
@@ -245,7 +245,7 @@ class Scheduled(TestCase):
         assert tasks.entries() == ["again", "25", "30 at last", "35"]
 
     def test_what_has_become_due_since_is_run(self) -> None:
-        """In production the supervisor admits it."""
+        """In production, a supervisor admits the job."""
         job = self.defer_in(hours=1)
         Job.objects.filter(pk=job.pk).update(run_after=job.enqueued_at - timedelta(seconds=1))
         assert [ran.pk for ran in run_jobs()] == [job.pk]
@@ -258,7 +258,7 @@ class Scheduled(TestCase):
 
 
 class Rates(TestCase):
-    """`until` and tokens."""
+    """The option `until`, with tokens of rates."""
 
     def test_tokens_come_as_the_time_goes_on(self) -> None:
         shares_rate.defer_many([()] * 6)
@@ -278,12 +278,12 @@ class Rates(TestCase):
 
 
 class Schedules(TestCase):
-    """`schedules`."""
+    """The option `schedules`."""
 
     def setUp(self) -> None:
         self.enterContext(own_entries())
 
-    def test_they_fire_at_their_times_if_asked(self) -> None:
+    def test_schedules_fire_at_their_times_if_asked(self) -> None:
         periodic(timedelta(hours=5))(jobs.noop)
         periodic("0 12 * * *", timezone="UTC", entry="noon")(tasks.note)
         assert run_jobs(until=timedelta(days=1)) == []
@@ -297,7 +297,7 @@ class Schedules(TestCase):
         times = [job.metadata["schedule"]["planned_at"] for job in ran]
         assert times == sorted(times)
 
-    def test_those_of_some_tasks(self) -> None:
+    def test_only_the_schedules_of_the_given_tasks_fire(self) -> None:
         periodic(timedelta(hours=5))(jobs.noop)
         periodic(timedelta(hours=7), entry="seven")(tasks.note)
         assert len(run_jobs(until=timedelta(days=1), schedules=[tasks.note])) == 3
@@ -306,7 +306,7 @@ class Schedules(TestCase):
         with pytest.raises(ValueError, match="schedules needs until"):
             run_jobs(schedules=True)
 
-    def test_one_that_skips_overlapping_jobs_waits_for_its_last(self) -> None:
+    def test_a_schedule_that_skips_overlapping_jobs_waits_for_its_last_job(self) -> None:
         periodic(timedelta(hours=5), name="skips", overlap="skip", after=11 * 3600)(jobs.snooze)
         periodic(timedelta(hours=5), name="allows", after=11 * 3600)(jobs.snooze)
         run_jobs(until=timedelta(hours=17), schedules=True)
@@ -314,7 +314,7 @@ class Schedules(TestCase):
 
 
 class Errors(TestCase):
-    """`raise_errors`, and the exceptions that are not the task's."""
+    """The option `raise_errors`, and exceptions that are not the task's."""
 
     def test_the_first_exception_is_raised_after_its_outcome_is_written(self) -> None:
         jobs.fail.defer("boom")
@@ -379,13 +379,13 @@ class AsyncTests(TestCase):
 class WithoutADatabase(SimpleTestCase):
     def test_djangos_error_says_what_to_do(self) -> None:
         for call in (run_jobs, lambda: assert_deferred(jobs.noop), capture_deferred().__enter__, jobs.noop.defer):
-            # That of pytest, if a test before this one has closed the connection.
+            # The error is pytest's, if an earlier test has closed the connection.
             with pytest.raises((AssertionError, RuntimeError), match=r"subclass TestCase or Trans|\"django_db\" mark"):
                 call()
 
 
 class Committed(TransactionTestCase):
-    """Everything is as in a worker, whose every statement is committed."""
+    """Every statement is committed, as in a worker."""
 
     def test_an_error_of_the_database_undoes_its_own_transaction_only(self) -> None:
         tasks.break_the_transaction.using(max_attempts=1).defer()

@@ -1,4 +1,4 @@
-"""A running job that is cancelled ends within a second, and never its neighbours; its end is no lost lease."""
+"""A running job that is cancelled ends within a second and is reported as cancelled. Other jobs run on."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ JOBS = """
 
 
 @pytest.mark.parametrize("task", [cancellable, acancellable])
-def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
+def test_a_running_job_that_is_cancelled_ends_soon_and_is_reported_as_cancelled(
     task: Any, worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
     cancelled, lost = sent(job_cancelled), sent(lease_lost)
@@ -84,7 +84,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     pass_gate.defer("busy")
     waiting = cancellable.defer("waiting")
     later = noop.defer()
-    # A look-ahead that lasts: jobs wait in the pool behind the one that is busy.
+    # The worker claims ahead for long: jobs wait in the pool behind the job that runs.
     worker = worker_thread(
         concurrency=1,
         prepare=_always_hold_two_more,
@@ -115,7 +115,7 @@ def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start,
     assert not Ledger.objects.exists()
 
 
-def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_told_as_cancelled(
+def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_reported_as_cancelled(
     worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
     cancelled, lost = sent(job_cancelled), sent(lease_lost)
@@ -129,7 +129,7 @@ def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_told_as
     assert not lost
 
 
-def test_a_job_that_a_recovery_took_is_interrupted_and_told_as_lost(
+def test_a_job_that_a_recovery_took_is_interrupted_and_reported_as_lost(
     worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
     cancelled, lost = sent(job_cancelled), sent(lease_lost)
@@ -171,7 +171,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
         assert done.status == "completed"
 
 
-def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_its_worker_replaced(
+def test_code_that_ignores_the_cancel_is_logged_with_its_time_and_place_and_has_its_worker_replaced(
     runworker: Callable[..., ManagePy],
 ) -> None:
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything")
@@ -195,7 +195,7 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
     assert "in ignores_everything" in error["traceback"]
 
 
-def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
+def test_only_jobs_that_were_held_at_the_last_check_are_checked() -> None:
     held: set[LeaseRef] = set()
     asked: list[Sequence[LeaseRef]] = []
     check = CancelCheck(lambda: held, asked.append)

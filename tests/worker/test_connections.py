@@ -1,4 +1,4 @@
-"""Control connections that stall, break or lie behind a pooler: the worker notices, and nothing is lost."""
+"""Control connections that stall, break or go through a pooler: the worker notices, and no job is lost."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ LONG_JOB = """
 """
 
 
-def test_what_a_worker_cannot_give_back_at_its_end_its_supervisor_gives_back(behind: Run, proxy: Proxy) -> None:
+def test_what_a_worker_cannot_release_at_its_end_its_supervisor_releases(behind: Run, proxy: Proxy) -> None:
     Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
     worker = behind("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB)
     wait_for_statuses(running=1)
@@ -126,7 +126,7 @@ DATABASES["default"] = {**DATABASES["default"], "OPTIONS": options}
 """
 
 
-def test_what_a_worker_cannot_give_back_because_it_is_locked_its_supervisor_gives_back(runworker: Run) -> None:
+def test_what_a_worker_cannot_release_because_it_is_locked_its_supervisor_releases(runworker: Run) -> None:
     held = Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
     worker = runworker("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB, settings=IMPATIENT)
     wait_for_statuses(running=1)

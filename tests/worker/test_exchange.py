@@ -1,4 +1,4 @@
-"""Round trips that PostgreSQL does not manage in time: all that can be claimed and written is, in the end."""
+"""Exchanges that take PostgreSQL too long: in the end, all jobs are claimed and all outcomes written."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -30,17 +30,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL gives up soon, and nobody waits for long."""
+    """Short timeouts, so that PostgreSQL cancels slow statements soon."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
-    monkeypatch.setattr(control, "LONGEST_DELAY", 0.1)
-    monkeypatch.setattr(slow_outcomes, "FIRST_REST", 0.2)
-    monkeypatch.setattr(slow_outcomes, "LONGEST_REST", 0.4)
-    monkeypatch.setattr(frontier, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(control, "LONGEST_REOPEN_DELAY", 0.1)
+    monkeypatch.setattr(slow_outcomes, "FIRST_SLOW_DELAY", 0.2)
+    monkeypatch.setattr(slow_outcomes, "LONGEST_SLOW_DELAY", 0.4)
+    monkeypatch.setattr(frontier, "FIRST_FRONT_PAUSE", 0.2)
 
 
 @pytest.fixture
 def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
-    """Has PostgreSQL take a number of seconds for each row that is updated, where a condition on NEW holds."""
+    """A trigger that sleeps for some seconds in each UPDATE of a row for which a condition on NEW is true."""
     with connection.cursor() as cursor:
 
         def slow(condition: str, seconds: str) -> None:
@@ -114,7 +114,7 @@ def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
     wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
 
 
-def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_nevertheless(
+def test_where_the_search_for_a_position_to_claim_from_fails_outcomes_are_written_nevertheless(
     worker_thread: Start, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     def search(*_: object, **__: object) -> None:
@@ -134,7 +134,7 @@ def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_n
     wait_until(lambda: Job.objects.completed().count() == 2)
 
 
-def test_where_the_look_for_strays_takes_too_long_jobs_are_claimed_and_written_nevertheless(
+def test_where_the_look_for_orphans_takes_too_long_jobs_are_claimed_and_written_nevertheless(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(*_: object, **__: object) -> None:
@@ -194,7 +194,7 @@ def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, held_sizes: list[int]
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=8s")
-    monkeypatch.setattr(claiming, "MOST_SIZE", 10_000_000)
+    monkeypatch.setattr(claiming, "MOST_CHARACTERS_HELD", 10_000_000)
     jobs.noop.using(priority=1).defer_many([()] * 1_000)
     jobs.echo_length.defer_many([(random.randbytes(450_000).hex(),) for _ in range(60)])
     worker_thread(drain=True)
@@ -221,7 +221,7 @@ def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
     queue_names: tuple[str, ...],
 ) -> None:
-    """While somebody has an old snapshot open, the index keeps the entries of all jobs that were claimed since."""
+    """While a session has an old snapshot open, the index keeps the entries of all jobs that were claimed since."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=80ms")
     old = connect()
     old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -242,7 +242,7 @@ def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
 def test_an_error_after_the_exchange_takes_nothing_of_its_answer(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To have the statements planned anew is a statement of its own, for which the connection may be gone."""
+    """After the exchange, the worker sends a statement that has the others planned again. It may find no connection."""
 
     def fail(*_: Any) -> None:
         raise OperationalError("gone")

@@ -1,4 +1,4 @@
-"""The result of an exchange waits alone, and is applied once."""
+"""`ExchangeBuffer`: one result of an exchange waits, and is applied once."""
 
 import time
 from typing import Any, cast
@@ -46,7 +46,7 @@ def test_a_result_that_waits_is_not_overwritten() -> None:
 
 
 def test_it_is_empty_while_it_applies() -> None:
-    """So that what applying it leads to does not apply it again."""
+    """Code that runs while the result is applied may call `apply`: it must not apply the result again."""
     seen: list[bool] = []
 
     def apply(exchange: Exchange) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker does in its exchanges, and with its jobs, if no part adds to that."""
+"""`InExchange` and `BeginOrder` without a part: exchanges send nothing more, and each job begins at once."""
 
 from typing import Any
 

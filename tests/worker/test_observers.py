@@ -1,4 +1,4 @@
-"""What parts observe of a process, and what of the seam a part need not give."""
+"""`Observers`: parts see the claims, the ends of attempts and the events of a process."""
 
 from datetime import UTC, datetime
 

@@ -1,11 +1,11 @@
-"""When a worker looks for jobs of its own that it never heard of."""
+"""`OrphanCheck`: when a worker looks for jobs that it holds by their rows, but not in its memory."""
 
 import time
 
 from django.db import DatabaseError
 
 from django_skipqueue.values.records import NEVER
-from django_skipqueue.worker.watchers import REFUSED_INTERVAL, OrphanCheck
+from django_skipqueue.worker.watchers import ORPHAN_CHECK_REFUSED_SECONDS, OrphanCheck
 
 
 def make() -> OrphanCheck:
@@ -16,7 +16,7 @@ def test_there_is_nothing_to_look_for_while_the_connection_lasts() -> None:
     assert make().due_at == NEVER
 
 
-def test_the_looks_after_the_first_count_from_when_it_was_made() -> None:
+def test_the_checks_after_the_first_count_from_its_time() -> None:
     checks = make()
     checks.expect(100.0)
     looks = [checks.due_at]
@@ -25,10 +25,10 @@ def test_the_looks_after_the_first_count_from_when_it_was_made() -> None:
         checks.run(now)
         now = checks.due_at
         looks.append(now)
-    assert looks == [100.0, 131.0, 136.0, 190.0, 250.0, 310.0]  # somebody may have had a job locked, at every look
+    assert looks == [100.0, 131.0, 136.0, 190.0, 250.0, 310.0]  # at each check, the row of an orphan may be locked
 
 
-def test_a_connection_that_breaks_again_starts_anew() -> None:
+def test_a_connection_that_breaks_again_starts_the_checks_again() -> None:
     checks = make()
     checks.expect(0.0)
     checks.run(0.0)
@@ -46,4 +46,4 @@ def test_after_an_error_of_the_database_it_waits_for_a_minute_or_more() -> None:
     assert checks.due_at >= before + 90
     checks = OrphanCheck(1, release_orphans=lambda: None)
     checks.refused(DatabaseError("not now"))
-    assert checks.due_at >= before + REFUSED_INTERVAL
+    assert checks.due_at >= before + ORPHAN_CHECK_REFUSED_SECONDS

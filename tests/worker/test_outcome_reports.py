@@ -1,4 +1,4 @@
-"""Each attempt is in one event, also if the answer to the settle of its outcome was lost."""
+"""`OutcomeReports`: each attempt is in one event, also if the answer of its settle was lost."""
 
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -55,8 +55,8 @@ def received() -> Iterator[Received]:
 
 @pytest.fixture
 def first_answer_lost(monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
-    """Has the connection break after the first settle was committed. Returns the outcomes of that settle."""
-    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    """Breaks the connection after the first settle is committed. Returns the outcomes of the settle."""
+    monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
     lost: list[Settlement] = []
 
@@ -108,7 +108,7 @@ def test_a_failure_written_in_place_of_a_refused_outcome_is_reported_as_a_failur
     worker_thread: Start, received: Received, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outcomes of a refused batch are committed one by one. Then the connection breaks in the claim."""
-    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
     under_way: list[list[Settlement]] = []
     broken: list[str] = []
@@ -161,7 +161,7 @@ def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_written: bool) -> None:
-    """A carrier may run a job twice. The last two attempts or more are remembered."""
+    """A carrier may run a job twice. At least the last two attempts are remembered."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     observer = Remembering()
@@ -187,7 +187,7 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
 
 
 def test_an_outcome_that_was_written_is_no_second_one() -> None:
-    """Somebody may have forged one before it."""
+    """Somebody may have forged an earlier outcome of the attempt."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)

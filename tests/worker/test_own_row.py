@@ -1,4 +1,4 @@
-"""A worker's own row: it says itself that it is alive, whatever its supervisor does, and claims only while it can."""
+"""`OwnRow`: a worker writes its own heartbeat if its supervisor does not, and claims only with a fresh heartbeat."""
 
 import time
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any, set
     assert are_in_order(row.started_at, Job.objects.get().locked_at)
 
 
-def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
+def test_it_writes_a_few_heartbeats_in_a_timeout_and_says_once_that_it_is_alone(
     worker_thread: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
@@ -77,7 +77,7 @@ def test_a_worker_leaves_a_request_to_its_supervisor_until_that_is_silent() -> N
 
 
 class TestHeartbeatsOfTheSupervisor:
-    """They count as the worker's own."""
+    """Heartbeats that the supervisor writes count as the worker's own."""
 
     @pytest.fixture
     def shared(self) -> SharedCounts:
@@ -95,7 +95,9 @@ class TestHeartbeatsOfTheSupervisor:
         row.run(1000.0)
         assert Worker.objects.filter(pk="w/1:0").exists()
 
-    def test_while_they_come_it_writes_none_and_is_alive(self, row: OwnRow, shared: SharedCounts) -> None:
+    def test_while_the_supervisor_writes_heartbeats_the_worker_writes_none(
+        self, row: OwnRow, shared: SharedCounts
+    ) -> None:
         row.run(1000.0)
         assert row.is_alive(1030.0)
         assert not row.is_alive(1030.1)
@@ -105,7 +107,7 @@ class TestHeartbeatsOfTheSupervisor:
         assert row.is_alive(1040.0)
         assert not row.is_alive(1040.1)
 
-    def test_the_pause_between_two_of_them_is_shorter_than_what_counts_as_silence(
+    def test_the_pause_between_two_heartbeats_of_a_supervisor_is_no_silence(
         self, row: OwnRow, shared: SharedCounts
     ) -> None:
         row.run(1000.0)
@@ -113,7 +115,7 @@ class TestHeartbeatsOfTheSupervisor:
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
         assert row.due_at - shared.heartbeat_at > options.seconds_between_heartbeats
 
-    def test_one_that_came_meanwhile_says_that_the_supervisor_is_there(
+    def test_a_heartbeat_that_came_meanwhile_shows_that_the_supervisor_is_back(
         self, row: OwnRow, shared: SharedCounts, caplog: pytest.LogCaptureFixture
     ) -> None:
         row.run(time.monotonic() - 60)
@@ -123,7 +125,7 @@ class TestHeartbeatsOfTheSupervisor:
         assert "supervisor silent" not in caplog.text
 
 
-def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_somebody_removed_is_made_again(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
     store.delete_workers([worker.id])
@@ -134,7 +136,7 @@ def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: 
 def test_a_heartbeat_whose_connection_broke_is_written_once_there_is_another(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     beat = Store.heartbeat_worker
     beats: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`PendingOutcomes`: outcomes wait until they are answered for, and one that is locked keeps no other."""
+"""`PendingOutcomes`: outcomes wait until they are written, and an outcome whose row is locked delays no other."""
 
 import time
 from collections.abc import Collection
@@ -8,7 +8,7 @@ import pytest
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker import outcomes as module
-from django_skipqueue.worker.outcomes import FIRST_REST, PendingOutcomes
+from django_skipqueue.worker.outcomes import FIRST_SLOW_DELAY, PendingOutcomes
 
 
 def attempt(id: int, *, size: int = 0) -> Attempt:
@@ -17,7 +17,7 @@ def attempt(id: int, *, size: int = 0) -> Attempt:
 
 
 class Database:
-    """Knows which rows are locked, and is asked as seldom as possible."""
+    """Stands for a database with locked rows. `PendingOutcomes` asks it as seldom as possible."""
 
     def __init__(self, *locked: int) -> None:
         self.locked = set(locked)
@@ -104,12 +104,12 @@ def test_whoever_fails_while_asking_loses_nothing(pending: PendingOutcomes) -> N
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH_SIZE", 100)
-    monkeypatch.setattr(module, "MOST_SIZE", 400)
+    monkeypatch.setattr(module, "MOST_CHARACTERS_SETTLED", 100)
+    monkeypatch.setattr(module, "MOST_CHARACTERS_WAITING", 400)
 
 
 def batches(pending: PendingOutcomes) -> list[list[int]]:
-    """The ids of what it sends, until nothing waits."""
+    """The ids of the attempts in each batch, until no outcome waits."""
     sent = []
     while pending.due_at <= 0.0:
         sent.append(ids(pending.next_batch(Database(), 0.0)))
@@ -153,17 +153,17 @@ def test_what_failed_alone_is_sent_in_halves(pending: PendingOutcomes) -> None:
     assert batches(pending) == [[1, 2], [3, 4]]
 
 
-def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: PendingOutcomes) -> None:
+def test_an_outcome_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: PendingOutcomes) -> None:
     database = Database()
     for _ in range(2):
         pending.next_batch(database, 0.0)
         fail(pending, alone=True, timed_out=True)
     assert batches(pending) == [[2], [3]]
-    assert (len(pending.attempts), pending.refs(), pending.due_at) == (1, {(1, 1)}, FIRST_REST)
+    assert (len(pending.attempts), pending.refs(), pending.due_at) == (1, {(1, 1)}, FIRST_SLOW_DELAY)
     pending.add([attempt(4)])
-    assert ids(pending.next_batch(database, FIRST_REST)) == [1]
+    assert ids(pending.next_batch(database, FIRST_SLOW_DELAY)) == [1]
     assert pending.is_slow_alone
-    fail(pending, timed_out=True, now=FIRST_REST)
+    fail(pending, timed_out=True, now=FIRST_SLOW_DELAY)
     assert ids(pending.next_batch(database, 99.0)) == [4], "after a try come the others"
     pending.answered()
     database.locked = {1}
@@ -179,7 +179,7 @@ def test_a_claim_that_fails_after_a_slow_outcome_was_written_concerns_no_outcome
     pending.add([attempt(1)])
     pending.next_batch(Database(), 0.0)
     fail(pending, alone=True, timed_out=True)
-    assert ids(pending.next_batch(Database(), FIRST_REST)) == [1]
+    assert ids(pending.next_batch(Database(), FIRST_SLOW_DELAY)) == [1]
     pending.answered()
-    fail(pending, timed_out=True, now=FIRST_REST)
-    assert (pending.attempts, pending.next_batch(Database(), 2 * FIRST_REST)) == ([], [])
+    fail(pending, timed_out=True, now=FIRST_SLOW_DELAY)
+    assert (pending.attempts, pending.next_batch(Database(), 2 * FIRST_SLOW_DELAY)) == ([], [])

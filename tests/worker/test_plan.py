@@ -1,4 +1,4 @@
-"""`next_plan`: what to settle, what to claim, and when to look again. Each row of the table is one situation."""
+"""`next_plan`: what to settle, what to claim, and when to plan again. Each row of the table is one `Work`."""
 
 from typing import Any
 

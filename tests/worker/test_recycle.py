@@ -1,4 +1,4 @@
-"""Worker processes that have done their share are replaced, and nothing is lost or charged for it."""
+"""Worker processes are replaced after many jobs, or when they use much memory. No job is lost or charged."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from django_skipqueue.values.records import NEVER, LeaseRef
 from django_skipqueue.worker import watchers as memory
 from django_skipqueue.worker.attempts.running_attempt import Interrupter
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.watchers import INTERRUPTED_TIME, LONG_WAIT, Recycling
+from django_skipqueue.worker.watchers import RECYCLING_DELAY, RECYCLING_LOGGED_AFTER, Recycling
 
 from ..app.jobs import noop
 from ..app.waiting import wait_until
@@ -52,16 +52,16 @@ def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> 
 
 
 @pytest.mark.parametrize(("max_jobs", "is_replaced"), [(None, True), (100, False)])
-def test_an_interruption_does_not_begin_the_count_of_max_jobs_anew(max_jobs: int | None, is_replaced: bool) -> None:
+def test_an_interruption_does_not_begin_the_count_of_max_jobs_again(max_jobs: int | None, is_replaced: bool) -> None:
     interrupter = Interrupter()
     interrupter.interrupted_at = 1_000.0
     options = WorkerOptions(name="host", database="default", max_jobs=max_jobs)
     reasons: list[str] = []
     recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=reasons.append)
-    assert recycling.due_at == (1_000.0 + INTERRUPTED_TIME if is_replaced else NEVER)
-    recycling.run(1_000.0 + INTERRUPTED_TIME - 1)
+    assert recycling.due_at == (1_000.0 + RECYCLING_DELAY if is_replaced else NEVER)
+    recycling.run(1_000.0 + RECYCLING_DELAY - 1)
     assert not reasons
-    recycling.run(1_000.0 + INTERRUPTED_TIME)
+    recycling.run(1_000.0 + RECYCLING_DELAY)
     assert bool(reasons) is is_replaced
     assert recycling.due_at == NEVER
 
@@ -72,11 +72,11 @@ def test_attempts_that_keep_an_interrupted_process_from_being_replaced_are_named
     interrupter.running = lambda: {(7, 1), (8, 1)}  # type: ignore[method-assign]
     told: list[set[LeaseRef]] = []
     options = WorkerOptions(name="host", database="default")
-    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, waits=told.append)
-    for second in range(int(INTERRUPTED_TIME), int(LONG_WAIT)):
+    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, log_wait=told.append)
+    for second in range(int(RECYCLING_DELAY), int(RECYCLING_LOGGED_AFTER)):
         recycling.run(1_000.0 + second)
     assert not told
-    for second in range(int(LONG_WAIT), 2 * int(LONG_WAIT)):
+    for second in range(int(RECYCLING_LOGGED_AFTER), 2 * int(RECYCLING_LOGGED_AFTER)):
         recycling.run(1_000.0 + second)
     assert told == [{(7, 1), (8, 1)}]
 

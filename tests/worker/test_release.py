@@ -1,4 +1,4 @@
-"""What was claimed ahead goes back when the jobs turn out to be long: real workers, urgent jobs, idle workers."""
+"""A worker releases the jobs that it has claimed ahead if its jobs turn out to be long."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Run = Callable[..., ManagePy]
 
 SHORT, LONG = 500, 600
 AHEAD = 150
-"""So many longer jobs a worker claims ahead, with what it has learned from the short ones."""
+"""The number of long jobs that a worker claims ahead, because many short jobs were just finished."""
 
 FLOOD = 100_000
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def defer_short_jobs_before_longer_ones() -> None:
-    """What the worker learns from the first is wrong for the others: it claims hundreds ahead, of 0.3 s each."""
+    """The first jobs are short and the rest take 0.3 s, so the worker claims hundreds of long jobs ahead."""
     jobs.noop.using(priority=1).defer_many([()] * SHORT)
     jobs.slow.defer_many([(0.3,)] * LONG)
 
@@ -62,7 +62,7 @@ def _completed_by(supervisor: str) -> int:
 def test_coroutines_that_turn_out_to_be_long_go_back_while_other_jobs_follow_each_other_fast(
     worker_thread: Any, gates: Any
 ) -> None:
-    """A worker that gets hundreds of jobs in each round trip looks at what waits in it nevertheless."""
+    """A worker that claims hundreds of jobs in each exchange still checks which jobs wait too long."""
     jobs.anoop.using(priority=1, queue_name="coroutines").defer_many([()] * SHORT)
     worker_jobs.apass_gate.using(queue_name="coroutines").defer_many([("g",)] * LONG)
     jobs.noop.using(queue_name="threads").defer_many([()] * FLOOD)

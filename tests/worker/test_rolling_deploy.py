@@ -1,4 +1,4 @@
-"""While a deploy is under way: a worker of the old code beside one of the new, and jobs of both in one table."""
+"""During a deploy, a worker with the old code and a worker with the new code share one table of jobs."""
 
 import itertools
 import signal
@@ -65,13 +65,13 @@ NEW = """\
 
 
 def enqueue(task: str, *arguments: str, **options: object) -> None:
-    """What `.defer()` would write, in code that this process does not have; the arguments are JSON."""
+    """Insert a job as `.defer()` does in the code of another process. The arguments are JSON."""
     calls = [EncodedCall(each, "{}") for each in arguments or ("[]",)]
     store.enqueue_many(JobSpec(f"extra.jobs.{task}", **options), calls)  # type: ignore[arg-type]
 
 
 def entries(prefix: str) -> set[str]:
-    """What tasks wrote that begins so."""
+    """The entries of the tasks that begin with this text."""
     return set(Ledger.objects.filter(entry__startswith=prefix).values_list("entry", flat=True))
 
 
@@ -86,13 +86,13 @@ def new(runworker: Run) -> Callable[[], ManagePy]:
 
 
 def stop(process: ManagePy) -> None:
-    """As a deploy does: gracefully."""
+    """Stop the worker gracefully, as a deploy does."""
     process.send(signal.SIGTERM)
     assert process.wait() == 0, process.log
 
 
 def make_due() -> None:
-    """Let the time pass for which a job is put off."""
+    """Make the postponed jobs due now."""
     Job.objects.scheduled().update(run_after=Now() - timedelta(seconds=1))
 
 
@@ -102,7 +102,7 @@ def test_under_load_workers_of_the_old_code_hand_over_to_those_of_the_new_and_no
     numbers = itertools.count()
 
     def load() -> None:
-        """There is always something to do, however long the new code takes to start."""
+        """There are always jobs to run, however long the new code takes to start."""
         if Job.objects.queued().count() < 1_000:
             enqueue("send", *(f"[{next(numbers)}]" for _ in range(1_000)))
 

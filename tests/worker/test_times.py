@@ -1,4 +1,4 @@
-"""The times of an attempt: what its row, its log line and its event say is when it began and how long it took."""
+"""The times of an attempt in its row, its log line and its event: when it began, and how long it took."""
 
 import itertools
 import time
@@ -29,7 +29,7 @@ MICROSECONDS = timedelta(microseconds=2)
 
 @pytest.fixture
 def attempts() -> Iterator[dict[int, Attempt]]:
-    """Of the jobs that were completed or cancelled, by their ids."""
+    """The attempts of completed or cancelled jobs, by the ids of the jobs."""
     found: dict[int, Attempt] = {}
 
     def receive(attempt: Attempt, **_: Any) -> None:
@@ -86,7 +86,7 @@ class TestSettling:
 
 
 def run_claimed(*jobs: Job) -> list[Attempt]:
-    """Claim them at once, as a worker that looks ahead, run one after the other, and settle them at once."""
+    """Claim all jobs in one statement, as a worker that claims ahead. Run them in turn, and settle them together."""
     executor = Executor(worker="w", database="default")
     _, claimed = settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
     attempts = [executor.execute(RunningAttempt(job)) for job in claimed]
@@ -117,7 +117,7 @@ def test_what_a_task_completes_itself_began_when_its_attempt_did() -> None:
         assert took(row) <= timedelta(milliseconds=attempt.duration_ms) + MICROSECONDS
 
 
-def test_the_wait_is_told_when_an_attempt_begins(
+def test_the_wait_is_reported_when_an_attempt_begins(
     worker_thread: Callable[..., WorkerThread], attempts: dict[int, Attempt]
 ) -> None:
     waits: list[float] = []

@@ -29,7 +29,7 @@ from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 from django_skipqueue.worker.claiming import FEW_QUEUES, Plan
 from django_skipqueue.worker.exchange import DELAYED_RESULT_JOBS
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK, HangingQueues
-from django_skipqueue.worker.watchers import DELAYS
+from django_skipqueue.worker.watchers import ORPHAN_CHECK_DELAYS
 from django_skipqueue.worker.worker import WorkerLoop
 
 from ..app import jobs, worker_jobs
@@ -74,14 +74,14 @@ def test_a_job_deferred_to_an_idle_worker_is_picked_up_by_its_notification(worke
 
 
 def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard(worker_thread: Start) -> None:
-    """Whoever reads that answer reads the notification as well, and the socket is not readable any more."""
+    """Whoever reads the answer of the statement also reads the notification, and the socket is no longer readable."""
     beating, deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
         beat = worker._own_row.run
 
         def beat_after_a_notification(now: float) -> None:
-            if worker._control._listening and not beating.is_set():
+            if worker._control.listens and not beating.is_set():
                 beating.set()
                 assert deferred.wait(DEADLINE)
                 socket = worker._control.fileno()
@@ -99,7 +99,7 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
 
 
 def test_a_job_deferred_while_the_connection_was_broken_is_found_as_soon_as_it_is_back(worker_thread: Start) -> None:
-    """Nobody has told of it, and its queue is not among those that are known to have jobs."""
+    """No notification has announced the job, and the worker does not know that its queue has jobs."""
     broken, deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
@@ -156,7 +156,7 @@ def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start,
 
 
 def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_thread: Start, gates: Any) -> None:
-    """Whoever replaces the worker that they have filled begins in any queue, not always in theirs."""
+    """The process that replaces the filled worker begins in any queue, not always in the queue of the hanging jobs."""
     for queue_name in ("a", "b", "c"):
         task = worker_jobs.pass_gate if queue_name == "b" else jobs.record
         task.using(queue_name=queue_name).defer_many([(queue_name,)] * 8)
@@ -223,7 +223,7 @@ def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("pass_gate",), ("apass_gate",), ("pass_gate", "apass_gate")])
-def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_has_looked_ahead(
+def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_has_claimed_ahead(
     worker_thread: Start, gates: Any, kinds: tuple[str, ...]
 ) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 300)
@@ -239,7 +239,7 @@ def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_h
 
 
 def test_a_long_job_keeps_no_job_from_another_worker(worker_thread: Start, gates: Any) -> None:
-    """The first worker has looked ahead when its threads meet long jobs: what has not started goes back."""
+    """The first worker has claimed ahead when its threads meet long jobs. It releases the jobs that wait."""
     jobs.noop.using(priority=2).defer_many([()] * 300)
     worker_jobs.pass_gate.using(priority=1).defer_many([("long",)] * 2)
     jobs.noop.using(priority=0).defer_many([()] * 300)
@@ -315,7 +315,7 @@ def test_drain_waits_for_a_job_that_somebody_has_locked(
 
 
 def test_drain_waits_for_a_job_that_could_not_be_released(worker_thread: Start, session: Callable[[], Session]) -> None:
-    """The claim of another worker has looked at the row just before, and has it locked until its commit."""
+    """The claim of another worker has just read the row, and keeps it locked until the commit."""
     id = "00000000-0000-0000-0000-000000000003"
     job = make_job("running", locked_by=id, lease=1, attempts=1)
     other = session()
@@ -333,7 +333,7 @@ def test_drain_waits_for_a_job_that_could_not_be_released(worker_thread: Start, 
 
 @pytest.fixture
 def no_retries(transactional_db: None) -> Iterator[None]:
-    """PostgreSQL refuses whatever makes a job scheduled again, as it would what no column takes."""
+    """A trigger refuses each UPDATE that makes a job scheduled again, as PostgreSQL refuses an invalid value."""
     with connection.cursor() as cursor:
         cursor.execute(
             "ALTER TABLE skipqueue_job"
@@ -430,7 +430,7 @@ def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(work
 # The fence
 
 
-def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
+def test_an_outcome_whose_lease_has_passed_on_is_reported_and_not_written(
     worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
@@ -449,7 +449,7 @@ def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
 def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    """Recovered from a worker that lives, and claimed by it again: two attempts under one id, told apart by lease."""
+    """A supervisor recovers the job, and the worker claims it again: two attempts of one job, with two leases."""
     lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(concurrency=2, poll_interval=HOUR)
@@ -465,7 +465,7 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     assert worker.worker._in_flight.jobs == {}
 
 
-def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -> None:
+def test_an_event_is_sent_after_its_outcome_is_committed(worker_thread: Start) -> None:
     seen: list[str] = []
 
     def receive(attempt: Any, **_: Any) -> None:
@@ -557,7 +557,7 @@ def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, ga
     assert Ledger.objects.count() == 1
 
 
-def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Start) -> None:
+def test_a_claim_whose_answer_was_lost_is_released_and_run(worker_thread: Start) -> None:
     lost: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
@@ -580,11 +580,11 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
     assert Ledger.objects.count() == 3
 
 
-@pytest.mark.parametrize("after", range(len(DELAYS) - 1))
-def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_look(
+@pytest.mark.parametrize("after", range(len(ORPHAN_CHECK_DELAYS) - 1))
+def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_check(
     worker_thread: Start, after: int
 ) -> None:
-    """The statement was still under way when the worker looked for strays."""
+    """The statement was still under way when the worker looked for orphans."""
     id = "00000000-0000-0000-0000-000000000002"
 
     def prepare(worker: WorkerLoop) -> None:
@@ -606,7 +606,7 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
     assert looked[: after + 2] == [0] * (after + 1) + [1]
 
 
-def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
+def test_an_answer_lost_with_an_outcome_in_it_is_not_reported_twice(
     worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     completed = sent(signals.job_completed)
@@ -652,7 +652,7 @@ def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_th
         assert cursor.fetchone() == (0,)
 
 
-def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_thread: Start, gates: Any) -> None:
+def test_a_second_command_releases_what_runs_at_once_and_charges_nothing(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR)
     wait_until(lambda: gates["g"].inside == 1)
@@ -664,7 +664,7 @@ def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_t
     assert job.lease == 2
 
 
-def test_after_the_shutdown_timeout_what_still_runs_is_given_back(worker_thread: Start, gates: Any) -> None:
+def test_after_the_shutdown_timeout_what_still_runs_is_released(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
     worker_jobs.apass_gate.defer("h")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
@@ -698,8 +698,8 @@ def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Star
     assert statuses() == {"queued": 1}
 
 
-def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_thread: Start, gates: Any) -> None:
-    """From then on another worker may run them, so that this process must be gone soon."""
+def test_the_end_of_a_worker_is_reported_before_its_jobs_are_released(worker_thread: Start, gates: Any) -> None:
+    """After the release another worker may run the jobs, so this process must end soon."""
     seen: list[str] = []
 
     def receive(**_: Any) -> None:
@@ -718,7 +718,7 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
     assert statuses() == {"queued": 1}
 
 
-def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
+def test_an_outcome_that_comes_while_the_end_is_reported_is_written_and_reported(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LAST_EVENTS_AFTER_RELEASE", DEADLINE)
@@ -750,7 +750,7 @@ def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
 
 
 def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thread: Start, gates: Any) -> None:
-    """Even if the process is killed before it has given that back."""
+    """Also if the process is killed before it has released the job."""
     running_jobs = RunningJobs(2)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, running_jobs=running_jobs)
@@ -778,7 +778,7 @@ def test_a_worker_whose_event_loop_is_blocked_is_replaced(
 
 @pytest.fixture
 def locker(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """Somebody else, who may lock rows; workers wait for them for a moment only."""
+    """Another session, which may lock rows. Workers wait for a locked row only for a moment."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c lock_timeout=200ms")
     session = Session()
     yield session
@@ -786,7 +786,7 @@ def locker(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
 
 
 def lock(locker: Session, *jobs: Job) -> None:
-    """Keep the rows of these jobs locked until the locker commits."""
+    """Lock the rows of these jobs until the session commits."""
     locker.begin()
     ids = [job.pk for job in jobs]
     locker(lambda: list(Job.objects.select_for_update().filter(pk__in=ids)))
@@ -803,7 +803,7 @@ def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
         gates["g"].open()
         wait_for_statuses(completed=2, running=1)
         for _ in range(3):
-            worker_jobs.see.defer_many([(1,)] * 3)  # as many as there are slots: it takes none of them
+            worker_jobs.see.defer_many([(1,)] * 3)  # one job for each slot: the locked row takes no slot
             wait_until(lambda: not Job.objects.queued().exists())
         wait_for_statuses(completed=11, running=1)
     assert f"outcomes waiting worker=w count=1 first_id={jobs_held[1].pk}" in caplog.text
@@ -832,7 +832,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
 
 
 class WatchedReleases(Store):
-    """Notes the ids of jobs that are given back, a list for each statement."""
+    """A store that notes the ids of released jobs, a list for each statement."""
 
     seen: list[list[int]]
 
@@ -861,7 +861,7 @@ def test_a_job_that_was_running_at_the_end_keeps_which_worker_gave_it_up(worker_
     gates["g"].open()
 
 
-def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
+def test_at_the_end_a_locked_row_keeps_no_other_from_being_released(
     worker_thread: Start, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
@@ -873,7 +873,7 @@ def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
     locker.commit()
     assert statuses() == {"queued": 2, "running": 1}
     assert [job.attempts for job in Job.objects.queued()] == [0, 0]
-    # Once given back, they may run elsewhere: this process must not wait for anybody after that.
+    # Released jobs may run elsewhere at once: after the release, this process must wait for nobody.
     assert WatchedReleases.seen == [[held[1].pk], [held[0].pk, held[2].pk]]
     assert 'count=2 reason="they still ran' in caplog.text
 
@@ -893,7 +893,7 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
-def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_locked(
+def test_what_is_finished_is_not_released_to_run_again_because_its_row_is_locked(
     worker_thread: Start, gates: Any, locker: Session
 ) -> None:
     held = worker_jobs.pass_gate.defer("g")
@@ -927,7 +927,7 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
     assert statuses() == {"completed": 1}
 
 
-def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
+def test_a_locked_job_that_has_not_begun_is_released_when_it_is_free(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = 2
@@ -935,7 +935,7 @@ def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
     def prepare(worker: WorkerLoop) -> None:
         capacity = worker._in_flight.claiming.capacities[THREADS]
         monkeypatch.setattr(capacity, "prefetch", lambda now: kept)
-        monkeypatch.setattr(capacity, "kept", lambda now: kept)
+        monkeypatch.setattr(capacity, "surplus", lambda unfinished, now: max(unfinished - 1 - kept, 0))
 
     worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare, queue_names=["default"])
@@ -944,25 +944,25 @@ def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
     wait_for_statuses(running=3)
     lock(locker, waiting[0])
     kept = 0
-    # The other one may be claimed again at once, by this worker too.
+    # A worker, also this one, may claim the released job again at once.
     wait_until(lambda: Job.objects.get(pk=waiting[1].pk).lease > 1)
     locker.commit()
     wait_until(lambda: Job.objects.get(pk=waiting[0].pk).lease > 1)
 
 
 def waits_for_lock(worker: WorkerThread) -> bool:
-    """Whether a statement of its control connection waits for somebody."""
+    """Whether a statement of the worker's control connection waits for a lock."""
     raw = worker.worker._control._wrapper.connection
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
         return bool(cursor.fetchone()[0])
 
 
-# Two exchanges that follow each other closely
+# An exchange that begins before the result of the last exchange is applied
 
 
 class Watching(Store):
-    """Calls `before` and `after` around each exchange that is made while the answer to another is not taken up."""
+    """A store that calls `before` and `after` around each exchange that begins before the last result is applied."""
 
     worker: WorkerLoop
     overlaps: list[bool]
@@ -996,7 +996,7 @@ def _watch(store: type[Watching]) -> Callable[[WorkerLoop], None]:
 BACKLOG = 5_000
 
 
-def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
+def test_the_first_result_is_applied_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Watching), drain=True)
     assert worker.wait() == EXIT_CLEAN
@@ -1005,7 +1005,7 @@ def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(wo
     assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
 
 
-def test_the_first_answer_is_taken_up_although_the_second_exchange_did_not_come_to_it(worker_thread: Start) -> None:
+def test_the_first_result_is_applied_although_the_second_exchange_did_not_come_to_it(worker_thread: Start) -> None:
     class Hurried(Watching):
         def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
             return super().exchange(*arguments, **options)
@@ -1021,7 +1021,7 @@ def test_the_first_answer_is_taken_up_although_the_second_exchange_did_not_come_
 def test_an_answer_with_many_jobs_waits_for_the_next_exchange_although_there_was_room_for_more(
     worker_thread: Start, number: int
 ) -> None:
-    """So PostgreSQL works while these are decoded and run. Where keys have limits, a claim seldom fills its room."""
+    """So PostgreSQL works while the jobs are decoded and run. If keys have limits, a claim seldom reaches its limit."""
     waiting: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
@@ -1048,7 +1048,7 @@ def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     assert rooms == [0, 3]
 
 
-def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
+def test_a_look_for_orphans_knows_the_jobs_of_a_result(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:
             self.worker._in_flight.orphan_check.expect(time.monotonic())
@@ -1083,7 +1083,7 @@ def test_an_error_of_the_second_exchange_does_not_harm_what_the_first_has_brough
     assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
 
 
-def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_thread: Start) -> None:
+def test_the_jobs_of_a_result_are_released_by_a_worker_that_stops(worker_thread: Start) -> None:
     brought: list[int] = []
 
     class Stopping(Watching):
@@ -1110,7 +1110,7 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     assert states == {("queued", 0, "")}, "no more have begun than the worker has threads"
 
 
-def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
+def test_a_lease_that_is_known_to_be_lost_is_reported_by_a_worker_that_stops(
     worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost = sent(signals.lease_lost)
@@ -1124,11 +1124,11 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     assert [event["attempt"] for event in lost] == [attempt]
 
 
-def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
+def test_the_jobs_of_a_result_are_run_while_the_database_is_gone(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
     broken = threading.Event()
 
     class Breaking(Watching):
@@ -1145,7 +1145,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None:
+def test_a_drain_whose_last_claim_fails_claims_again(worker_thread: Start) -> None:
     failures = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: WorkerLoop) -> None:
@@ -1180,7 +1180,7 @@ def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
     assert worker.worker._in_flight.jobs == {}
 
 
-def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> None:
+def test_max_jobs_counts_the_jobs_of_a_result(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == EXIT_CLEAN
     assert Watching.overlaps
@@ -1223,7 +1223,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
 
         _use(worker, Failing)
         capacity = worker._in_flight.claiming.capacities[THREADS]
-        capacity.prefetch = capacity.kept = lambda now: 200  # type: ignore[method-assign]
+        capacity.prefetch = lambda now: 200  # type: ignore[method-assign]
+        capacity.surplus = lambda unfinished, now: 0  # type: ignore[method-assign]
 
     worker_jobs.seen.clear()
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
@@ -1236,8 +1237,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
 
 
 def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
     tried: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
@@ -1297,11 +1298,11 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
     assert "worker broken" in caplog.text
 
 
-def test_too_many_untold_events_pause_claiming_which_is_said(
+def test_too_many_unsent_events_pause_claiming_which_is_said(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
-    monkeypatch.setattr(dispatcher, "MOST_WAITING", 50)
+    monkeypatch.setattr(dispatcher, "MOST_EVENTS_WAITING", 50)
     release = threading.Event()
 
     def receive(**_: Any) -> None:
@@ -1327,9 +1328,9 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
 
 
 def _use(worker: WorkerLoop, store: type[Store]) -> None:
-    """Have what this worker asks about its jobs go through a store of this kind."""
+    """Have the worker use a store of this class."""
     in_flight = worker._in_flight
-    in_flight._store = in_flight.exchanges._store = in_flight.exchanges._exchanger._store = store("default")
+    in_flight._store = in_flight.exchanges._store = store("default")
 
 
 def _count_looks(worker: WorkerLoop, looks: threading.Semaphore) -> None:

@@ -16,7 +16,7 @@ from .settings import CARRIERS_KEY, CARRIERS_SETTING, CarrierSettings, carriers,
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
-    from ...supervisor.state import WorkerState
+    from ...supervisor.state import WorkerProcessState
 
 
 class SkipQueueCeleryConfig(AppConfig):
@@ -47,7 +47,7 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-def _of_relay(value: Callable[["WorkerState"], float]) -> Callable[["WorkerState"], float | None]:
+def _of_relay(value: Callable[["WorkerProcessState"], float]) -> Callable[["WorkerProcessState"], float | None]:
     """Return the function for relays whose process runs. It returns `None` for other processes."""
     return lambda process: None if process.slots or not process.has_started else value(process)
 

@@ -4,8 +4,8 @@ A `@task` becomes an entry in the registry of `@job`, its result is the row of a
 Invariant: a backend object holds only settings. Django makes it while modules are imported, and again in every thread,
 so it uses neither a model nor a database before the first enqueue.
 
-The receivers at the end send Django's `task_finished` after the outcome of a finished job is committed. Invariant: it
-is sent once for each finished job: neither for an attempt that will be retried, nor for one whose lease was lost. It is
+The receivers at the end send Django's `task_finished` after the outcome of a finished job is committed. Invariant: the
+signal is sent once for each finished job, and never for an attempt that will be retried or whose lease was lost. It is
 sent in the thread of the `EventDispatcher`, so that a slow receiver delays no job.
 """
 
@@ -48,7 +48,6 @@ from .mapping import ALIAS, option_problems, parsed_options, result_of, spec, ta
 
 if TYPE_CHECKING:
     from ...models import Job
-    from ...models.managers import JobQuerySet
 
 __all__ = ["SkipQueueBackend", "SkipQueueTask"]
 
@@ -64,9 +63,9 @@ class SkipQueueBackend(BaseTaskBackend):
 
     @classmethod
     def discover_tasks(cls) -> None:
-        """Import each app's `tasks` module and register every task there, also those defined for another backend.
+        """Import each app's `tasks` module and register every task there, also tasks of another backend.
 
-        Called when the app is ready. `.using(backend=…)` can enqueue any task here, so a worker must know all of them.
+        Called when the app is ready. `.using(backend=…)` can enqueue any task here, so a worker must know all tasks.
         """
         autodiscover_modules("tasks")
         for config in apps.get_app_configs():
@@ -89,7 +88,7 @@ class SkipQueueBackend(BaseTaskBackend):
         If an unfinished job holds the unique key, returns the result of that job, and sends no signal.
         """
         job = self.call_of(task, args, kwargs).defer()
-        if not job.created:  # it holds the unique key, and may be one of another task
+        if not job.created:  # the job holds the unique key, and may be a job of another task
             return result_of(job, definition_of(job) or task)
         return self.announce(task, job)
 
@@ -111,8 +110,8 @@ class SkipQueueBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> AnyResult:
         """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`.
 
-        An id that names no database, of before there were several, is looked for in that of the `OPTIONS`, or else in
-        `SKIPQUEUE["DATABASE"]`.
+        An id from before the project had several databases names none. It is looked for in the database of the
+        `OPTIONS`, or else in `SKIPQUEUE["DATABASE"]`.
         """
         job = self._find(result_id)
         task = None if job is None else definition_of(job)
@@ -157,18 +156,6 @@ class SkipQueueBackend(BaseTaskBackend):
         return Job.objects.using(named.database or home).filter(pk=named.id).first()
 
 
-def connect_receivers() -> None:
-    """Connect the receivers to the queue's signals. May be called more than once."""
-    for signal, receiver in RECEIVERS:
-        signal.connect(receiver, dispatch_uid=__name__)
-
-
-def disconnect_receivers() -> None:
-    """Disconnect the receivers; for tests."""
-    for signal, _ in RECEIVERS:
-        signal.disconnect(dispatch_uid=__name__)
-
-
 def _ended(attempt: Attempt, **_: Any) -> None:
     job, outcome = attempt.job, attempt.outcome
     task = entry(job.task)
@@ -181,32 +168,24 @@ def _ended(attempt: Attempt, **_: Any) -> None:
     from ...models import Job
 
     row = Job.objects.using(attempt.database).filter(pk=job.id, status=outcome.status).first()
-    if row is not None:  # it has the arguments; somebody may have deleted it, or retried it
+    if row is not None:  # somebody may have deleted or retried the job
         _send(result_of(row, task.definition), outcome.error)
 
 
-def _recovered(job: RecoveredJob, database: str, **_: Any) -> None:
-    """Send the signal if the recovered job has failed: its worker died in the last attempt."""
+def _ended_without_attempt(job: RecoveredJob | Dependant, database: str, **_: Any) -> None:
+    """Send the signal for a job whose worker died in the last attempt, or that needs a job that has not completed.
+
+    Sends nothing if somebody has retried or deleted the job.
+    """
     from ...models import Job
 
-    if job.status == "failed" and decode(job.metadata).get(ALIAS) is not None and _has_listeners(job.status):
-        _send_of_row(Job.objects.using(database).failed(), job.id)
-
-
-def _dependant_discarded(job: Dependant, database: str, **_: Any) -> None:
-    """Send the signal for a job that was discarded because one that it needs has not completed."""
-    from ...models import Job
-
-    if decode(job.metadata).get(ALIAS) is not None and _has_listeners(job.status):
-        _send_of_row(Job.objects.using(database).discarded(), job.id)
-
-
-def _send_of_row(jobs: "JobQuerySet", job_id: int) -> None:
-    """Send the signal for a job that has ended without an attempt, unless somebody has retried or deleted it."""
-    row = jobs.filter(pk=job_id).first()
-    task = row and definition_of(row)
-    if row and task:
-        _send(result_of(row, task), row.errors[-1] if row.errors else None)
+    if job.status not in ("failed", "discarded") or decode(job.metadata).get(ALIAS) is None:
+        return
+    if _has_listeners(job.status):
+        row = Job.objects.using(database).filter(pk=job.id, status=job.status).first()
+        task = row and definition_of(row)
+        if row and task:
+            _send(result_of(row, task), row.errors[-1] if row.errors else None)
 
 
 def _has_listeners(status: str) -> bool:
@@ -232,8 +211,9 @@ RECEIVERS: tuple[tuple[Signal, Any], ...] = (
     (job_failed, _ended),
     (job_discarded, _ended),
     (job_cancelled, _ended),
-    (job_recovered, _recovered),
-    (dependant_discarded, _dependant_discarded),
+    (job_recovered, _ended_without_attempt),
+    (dependant_discarded, _ended_without_attempt),
 )
 
-connect_receivers()
+for signal, receiver in RECEIVERS:
+    signal.connect(receiver, dispatch_uid=__name__)

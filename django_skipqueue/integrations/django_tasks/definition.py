@@ -3,9 +3,9 @@
 Invariant: a task is registered when it is defined, and again when it is enqueued, because settings may have changed in
 between. A name in a row never causes an import.
 
-The function of a task is wrapped, so that it gets its context and its `task_started` signal is sent. Invariant: an
-error about a return value that cannot be stored gets a note; no other error is changed. No result object is made
-without a receiver of the signal or `takes_context`.
+A wrapper around the function of a task sends the `task_started` signal and passes the context. Invariant: an error
+about a return value that cannot be stored gets a note; no other error is changed. The wrapper makes a result object
+only if the signal has a receiver or the task takes the context.
 """
 
 import logging
@@ -44,7 +44,7 @@ class SkipQueueTask(AnyTask):
     max_attempts: int | None = None
     """`None`: `max_attempts` of the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
-    """From the number of the failed attempt to seconds, or the path of such a function; `None`: that of `OPTIONS`."""
+    """Returns seconds for the number of a failed attempt; or the function's path; `None`: `backoff` of `OPTIONS`."""
     timeout: float | None = None
     """Seconds after which an attempt is interrupted and fails; `None`: `timeout` of the backend's `OPTIONS`, if any."""
 
@@ -85,9 +85,9 @@ class DjangoTask(Task[..., Any]):
         self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
 
     def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-        """A call as JSON: values of annotated types as `@job` stores them, all others as Django normalizes them.
+        """A call as JSON: values of annotated types as `@job` stores them, all other values as Django normalizes them.
 
-        Raises `TypeError` or `ValueError` for a value that is neither. The signature is not checked: Django does not.
+        Raises `TypeError` or `ValueError` for a value that is neither. Like Django, does not check the signature.
         """
         types = self.call_types
         if types is None:
@@ -97,7 +97,7 @@ class DjangoTask(Task[..., Any]):
         return call(*types.encode(*given), call_columns(self, *given))
 
     def encoded_result(self, result: Any) -> str:
-        """See `Task.encoded_result`. A result that does not fit the annotation is normalized as Django does it."""
+        """See `Task.encoded_result`. Django's own rules normalize a result that does not fit the annotation."""
         if self.result_type is not None:
             with suppress(InvalidArguments):
                 result = self.result_type.encode("The result", result)
@@ -109,11 +109,11 @@ class DjangoTask(Task[..., Any]):
         return encode("The result", stored)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
-        """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""
+        """A callable that builds the task result. `around` calls it only if the task or a receiver needs the result."""
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """The policy with the task's own backoff, or that of the alias on which the job was enqueued."""
+        """The policy with the task's own backoff, or the backoff of the alias on which the job was enqueued."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
@@ -123,13 +123,13 @@ class DjangoTask(Task[..., Any]):
         return options_for(self.definition.backend).database
 
     def spec(self) -> JobSpec:
-        """The columns with which `.enqueue()` inserts its jobs, those from the `OPTIONS` of its alias among them."""
+        """The columns with which `.enqueue()` inserts jobs, including columns from the `OPTIONS` of the alias."""
         given = options_for(self.definition.backend)
         return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
 
 
 class Policy(RetryPolicy):
-    """Retries as the options say, but not an attempt that ran to its end and whose return value cannot be stored."""
+    """Retries as the options say, except for an attempt that returned a value that cannot be stored."""
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
         is_unstorable = UNSTORABLE_RESULT in getattr(error, "__notes__", ())
@@ -143,7 +143,7 @@ UNSTORABLE_RESULT = "The task ran to its end, but its result cannot be kept."
 
 
 def around(task: AnyTask) -> Callable[..., Any]:
-    """The function that the executor calls: it takes a function that makes the job's result, then the arguments."""
+    """The function that the executor calls. It takes a function that makes the job's result, and then the arguments."""
     run = _in_event_loop(task) if iscoroutinefunction(task.func) else _in_thread(task)
     update_wrapper(run, task.func)
     del run.__wrapped__  # type: ignore[attr-defined]  # so that `run` keeps its own signature
@@ -174,7 +174,7 @@ def _in_event_loop(task: AnyTask) -> Callable[..., Any]:
         if sends_start or takes_context:
             result = make_result()
             if takes_context:
-                await sync_to_async(result.read)()  # read now, because a later query would block the event loop
+                await sync_to_async(result.read)()  # now: a later query would block the event loop
             if sends_start:
                 await task_started.asend_robust(sender_for(result.backend), task_result=result)
             if takes_context:
@@ -198,7 +198,7 @@ def registered(definition: AnyTask) -> DjangoTask:
 
 
 def entry(name: str) -> DjangoTask | None:
-    """The registry's entry of this name if it is a task of Django's, else `None`."""
+    """The registry's entry of this name, if it is a task of Django's."""
     try:
         known = registry.get(name)
     except UnknownTask:
@@ -215,7 +215,7 @@ def definition_of(job: "Job") -> AnyTask | None:
 
 
 def given_to(definition: AnyTask) -> Given:
-    """The options that `with_options` has given to the task's function; the defaults without it."""
+    """The options that `with_options` has given to the task's function, or the defaults."""
     return options_given_to(definition.func) or Given()
 
 

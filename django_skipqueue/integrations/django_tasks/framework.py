@@ -77,7 +77,7 @@ def has_listeners(signal: Signal, *, log_receiver: object, level: int) -> bool:
 
 
 def settings_of(alias: str) -> dict[str, Any]:
-    """The settings of this alias in `TASKS`; empty if there is no such alias: a row may name one of older settings.
+    """The settings of this alias in `TASKS`; empty if the alias is missing: a row may name an alias of older settings.
 
     Workers use this in place of `task_backends`, which would make a new backend in the context of each attempt.
     """

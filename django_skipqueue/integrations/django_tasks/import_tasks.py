@@ -1,8 +1,8 @@
 """Moves the waiting tasks of django-tasks-db into the job queue.
 
 Invariant: a row leaves the old table in the transaction in which its job appears, and rows that a worker of
-django-tasks-db has locked are skipped. With the tables in other databases the jobs are committed first: a crash between
-the commits leaves both, and the next run imports that batch a second time.
+django-tasks-db has locked are skipped. If the tables are in different databases, the jobs are committed first: after a
+crash between the commits, both rows and jobs exist, and the next run imports the batch a second time.
 """
 
 from collections import Counter, defaultdict
@@ -35,9 +35,10 @@ Group = tuple[str, str, int, datetime | None]
 
 
 def import_tasks(backend_alias: str, source: str, *, dry_run: bool) -> tuple[str, str]:
-    """Move the rows, or only count them. Returns which tasks were moved, and which are left, if any.
+    """Move the rows, or only count them. Returns texts about the tasks that were moved, and about tasks that are left.
 
-    Rows are moved in batches, each a transaction of its own, so that it may be stopped at any time, and run again.
+    Moves the rows in batches, each in a transaction of its own, so that the move may be stopped at any time and
+    repeated.
     """
     backend = _backend(backend_alias)
     if source not in connections:

@@ -1,7 +1,7 @@
-"""Maps a task of Django's and the `OPTIONS` of its alias to the columns of a job, and these to a task result.
+"""Maps a Django task and the `OPTIONS` of its alias to the columns of a job, and the columns to a task result.
 
-Invariant: every name and value is mapped here. Two results made from the same row are equal, in whichever process.
-Reading the options sends no query and imports nothing, because backends are made while modules are imported.
+Invariant: every name and value is mapped here. Two results made from one row are equal, whichever processes make them.
+To read the options sends no query and imports nothing, because backends are made while modules are imported.
 """
 
 import json
@@ -50,7 +50,7 @@ class BackendOptions:
     max_attempts: int | None = None
     """Attempts before a job fails, for tasks without their own; `None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
-    """From the number of the failed attempt to seconds, or the dotted path of such a function."""
+    """Returns seconds for the number of a failed attempt; or the dotted path of this function."""
     timeout: float | None = None
     """Seconds after which an attempt is interrupted and fails; `None`: never."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
@@ -62,12 +62,12 @@ class BackendOptions:
         return self.database or settings.database
 
 
-KNOWN = tuple(each.name for each in fields(BackendOptions))
+OPTION_NAMES = tuple(each.name for each in fields(BackendOptions))
 
 
 def parsed_options(given: Mapping[str, Any]) -> BackendOptions:
     """The options of one alias, with defaults. Ignores unknown options, which `option_problems` reports."""
-    known = {name: given[name] for name in KNOWN if given.get(name) is not None}
+    known = {name: given[name] for name in OPTION_NAMES if given.get(name) is not None}
     return BackendOptions(**known)
 
 
@@ -83,8 +83,8 @@ def resolved(backoff: Backoff | str) -> Backoff:
 
 def option_problems(given: Mapping[str, Any]) -> Iterator[str]:
     for name in given:
-        if name not in KNOWN:
-            yield f"there is no option {name!r}.{did_you_mean(str(name), list(KNOWN))}"
+        if name not in OPTION_NAMES:
+            yield f"there is no option {name!r}.{did_you_mean(str(name), list(OPTION_NAMES))}"
     if problem := engine_problem(parsed_options(given).default_database):
         yield f"'database': {' '.join(problem)}"
     elif given.get("database") and not settings.may_hold_jobs(given["database"]):
@@ -110,7 +110,7 @@ def _backoff_problems(backoff: Any) -> Iterator[str]:
         yield f"'backoff' must give seconds for the number of an attempt, but for 1 it gave {delay!r}."
 
 
-STATUSES = {
+TASK_STATUSES = {
     "running": TaskResultStatus.RUNNING,
     "completed": TaskResultStatus.SUCCESSFUL,
     "failed": TaskResultStatus.FAILED,
@@ -120,7 +120,7 @@ STATUSES = {
 
 
 def task_status(status: str) -> TaskResultStatus:
-    return STATUSES.get(status, TaskResultStatus.READY)
+    return TASK_STATUSES.get(status, TaskResultStatus.READY)
 
 
 ALIAS, DEFERRED = "backend", "deferred"
@@ -133,7 +133,7 @@ ALIAS, DEFERRED = "backend", "deferred"
 def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, Any]) -> EncodedCall:
     """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON.
 
-    columns: those of the job that depend on its arguments.
+    columns: the columns of the job that depend on the arguments.
     """
     return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), columns)
 
@@ -156,7 +156,7 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
 
 
 def storable(value: Any) -> Any:
-    """Convert `value` to JSON as Django does (tuples become lists, bytes become text), and back as from a row."""
+    """Convert `value` to JSON as Django does (tuples become lists, bytes become text), and back to Python."""
     return json.loads(json.dumps(normalize_json(value)))
 
 
@@ -164,7 +164,7 @@ def storable(value: Any) -> Any:
 
 
 class SkipQueueResult(AnyResult):
-    """Django's result. `args` and `kwargs` are JSON, as Django has them; the return value is that of the task."""
+    """Django's result. `args` and `kwargs` are JSON, as in Django's results."""
 
     @property
     def return_value(self) -> Any:
@@ -175,7 +175,7 @@ class SkipQueueResult(AnyResult):
         stored = super().return_value
         try:
             return registry.get(self.task.module_path).typed_result(stored)
-        except UnknownTask:  # of another deployment
+        except UnknownTask:  # the task belongs to another deployment
             return stored
 
     @property
@@ -184,8 +184,8 @@ class SkipQueueResult(AnyResult):
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-
-    attempts = Attempts(job)
+    failed = _failed(job)
+    started_at, last_attempted_at = _attempted(job, failed)
     alias = job.metadata.get(ALIAS, task.backend)
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
     result: AnyResult = SkipQueueResult(
@@ -193,14 +193,17 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
         id=job_name(job._state.db or settings.database, job.pk),
         status=task_status(job.status),
         enqueued_at=job.enqueued_at,
-        started_at=attempts.started_at,
-        last_attempted_at=attempts.last_attempted_at,
+        started_at=started_at,
+        last_attempted_at=last_attempted_at,
         finished_at=job.finished_at,
         args=job.args,
         kwargs=job.kwargs,
         backend=alias,
-        errors=attempts.errors,
-        worker_ids=attempts.worker_ids,
+        errors=[
+            TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _line(entry))
+            for entry in failed.values()
+        ],
+        worker_ids=[_worker_id(job, failed, number) for number in range(1, job.attempts + 1)],
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
@@ -210,57 +213,17 @@ Entry = dict[str, Any]
 """One failed attempt: an item of the job's `errors`."""
 
 FORGOTTEN = ""
-"""In place of a worker's id, for an attempt whose error the row no longer has: it keeps the last ten."""
-
-
-class Attempts:
-    """The attempts of a job, made from its row.
-
-    There is a worker id for each charged attempt, even if the row no longer has its error. Attempts before a manual
-    retry are left out: it starts again at attempt 1, and earlier errors belong to the row's history.
-    """
-
-    def __init__(self, job: "Job") -> None:
-        self._job = job
-        self._failed = _failed(job)
-
-    @property
-    def worker_ids(self) -> list[str]:
-        return [self._worker_id(number) for number in range(1, self._job.attempts + 1)]
-
-    @property
-    def errors(self) -> list[TaskError]:
-        return [
-            TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _line(entry))
-            for entry in self._failed.values()
-        ]
-
-    @property
-    def started_at(self) -> datetime | None:
-        """The start of the first attempt, or of the first that the row still has."""
-        if self._job.attempts > 1 and self._failed:
-            return _started_at(next(iter(self._failed.values())))
-        return self.last_attempted_at
-
-    @property
-    def last_attempted_at(self) -> datetime | None:
-        if not self._job.attempts:
-            return None
-        if self._job.started_at is None and self._failed:  # claimed again since then, and released
-            return _started_at(self._failed[max(self._failed)])
-        return self._job.started_at
-
-    def _worker_id(self, number: int) -> str:
-        if number in self._failed:
-            entry = self._failed[number]
-            return str(entry.get("worker_id", entry["worker"]))
-        return self._job.locked_by if number == self._job.attempts else FORGOTTEN
+"""In place of a worker's id, for an attempt whose error the row does not have: the row keeps the last ten errors."""
 
 
 def _failed(job: "Job") -> dict[int, Entry]:
-    """The failed attempts since the last manual retry, by number: read backwards, the numbers fall until that retry."""
+    """The failed attempts since the last manual retry, by number.
+
+    A manual retry starts again at attempt 1. Earlier errors belong to the row's history, and not to the result.
+    """
     found: dict[int, Entry] = {}
-    # An attempt that runs or was completed has no entry: one with its number is older than the last manual retry.
+    # An attempt that runs or was completed has no entry: an entry with its number is older than the last manual retry.
+    # Read backwards, the numbers fall until this retry.
     limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
     for entry in reversed(job.errors):
         number = entry["attempt"] or job.attempts
@@ -269,6 +232,20 @@ def _failed(job: "Job") -> dict[int, Entry]:
         found[number] = entry
         limit = number
     return dict(reversed(found.items()))
+
+
+def _attempted(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
+    """When the first attempt of which the row still knows began, and when the last attempt began."""
+    last = job.started_at if job.attempts else None
+    if job.attempts and last is None and failed:  # the job was claimed again after this attempt, and released
+        last = _started_at(failed[max(failed)])
+    return _started_at(failed[min(failed)]) if job.attempts > 1 and failed else last, last
+
+
+def _worker_id(job: "Job", failed: Mapping[int, Entry], number: int) -> str:
+    if number in failed:
+        return str(failed[number].get("worker_id", failed[number]["worker"]))
+    return job.locked_by if number == job.attempts else FORGOTTEN
 
 
 def _started_at(entry: Entry) -> datetime:
@@ -297,7 +274,7 @@ class UnreadResult(SkipQueueResult):
         return object.__getattribute__(self, name)
 
     def __eq__(self, other: object) -> bool:
-        """Compare all fields: equal to every result made from the same row."""
+        """Compare all fields: equal to every result made from this row."""
         if not isinstance(other, TaskResult):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in RESULT_FIELDS)
@@ -344,7 +321,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
         "kwargs": decode(job.kwargs),
         "backend": alias,
     }
-    if status == "running":  # after the settle, the row has the start of the attempt
+    if status == "running":  # after the settle, the row has this time
         known["last_attempted_at"] = _moment(job.locked_at)
     for name, value in known.items():
         object.__setattr__(result, name, value)

@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    """Takes the options. What moves the tasks needs a framework of tasks: Django 5.2 has none."""
+    """Takes the options, and imports the rest later: it needs a task framework, and Django 5.2 has none."""
 
     help = "Move the tasks that wait in the table of django-tasks-db into the job queue."
 

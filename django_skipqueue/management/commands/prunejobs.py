@@ -1,4 +1,4 @@
-"""`manage.py prunejobs`: prune finished jobs past their retention, now. Supervisors do the same all the time."""
+"""`manage.py prunejobs`: prune finished jobs past their retention, now. Supervisors prune jobs all the time."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...worker.preflight import check_database
 
 
 class Command(BaseCommand):
-    """Deletes in batches, each a transaction of its own, so that it may be stopped at any time."""
+    """Deletes jobs in batches, each in a transaction of its own, so that the command may be stopped at any time."""
 
     help = (
         "Delete finished jobs that are older than SKIPQUEUE['RETENTION'] says; "
@@ -26,7 +26,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
-        """Prune until no job is left to prune. If a database cannot be used, the others are pruned all the same."""
+        """Prune until no job is left to prune. A database that cannot be used does not stop the pruning of others."""
         aliases = (options["database"],) if options["database"] else chosen_or_all()
         problems = [problem for alias in aliases if (problem := self._prune(alias, is_named=len(aliases) > 1))]
         if problems:

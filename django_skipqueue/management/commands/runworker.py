@@ -21,10 +21,10 @@ from ...worker.own_connections import dedicated_connection
 from ...worker.preflight import answers_required
 
 MOST_TASKS_NAMED = 10
-"""Number of tasks that the first log lines name, at most."""
+"""Tasks that the first log lines name, at most."""
 
 OF_THE_PACKAGE = "django_skipqueue."
-"""The start of the names of tasks that are no project's own."""
+"""The start of the names of the package's own tasks."""
 
 
 class Command(BaseCommand):
@@ -97,14 +97,14 @@ class Command(BaseCommand):
 
 
 def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
-    """Log each queue given by --queues that no task and no unfinished job uses: it may be mistyped."""
+    """Log each queue of --queues that no task and no unfinished job uses: its name may be mistyped."""
     queue_names = workers[0].queue_names
     known = {task.options.queue_name for task in registry}
     try:
         for worker in workers if queue_names else ():
             with answers_required(), dedicated_connection(worker.database):
                 known.update(Store(worker.database).queues_with_jobs(with_paused=True))
-    except Error:  # nobody can tell which queues this database has
+    except Error:  # the queues of this database are unknown
         return
     for name in queue_names:
         if name not in known:

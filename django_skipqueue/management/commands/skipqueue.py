@@ -22,16 +22,16 @@ from .runworker import Command as RunWorker
 CORE = (
     Defer, Doctor, Health, Index, List, Pause, Prune, Queues, Reindex, Resume, Show, ShowVerdict, Status, Workers,
 )  # fmt: skip
-"""The subcommands of the core beside the verbs."""
+"""The subcommands of the core that are no verbs."""
 
 
 def subcommands() -> tuple[Subcommand, ...]:
-    """Those of the core, and those of the parts, that are not another command under a second name."""
+    """The subcommands of the core and of the parts, without other commands under a second name."""
     of_parts = (subcommand for console in consoles() for subcommand in console.subcommands)
     return (*map(ChangeJobs, VERBS), *(subcommand() for subcommand in CORE), *of_parts)
 
 
 class Command(Dispatcher):
-    """The dispatcher with its subcommands, and with the other commands under names that nothing shadows."""
+    """Runs a subcommand, or one of the other commands under a second name: another app may have a `runworker`."""
 
     subcommands = (*subcommands(), Alias("import-tasks", ImportTasks), Alias("worker", RunWorker))

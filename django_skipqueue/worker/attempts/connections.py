@@ -19,16 +19,17 @@ from ...jobs.context import is_completion
 from .running_attempt import Interrupter
 
 SHORTEST_LIFE = 60.0
-"""Seconds for which a thread keeps a connection between jobs if CONN_MAX_AGE is 0."""
+"""Seconds for which a thread keeps a connection between jobs, if CONN_MAX_AGE is 0."""
 
-REST = 0.1
+UNCHANGED_SECONDS = 0.1
 """Seconds after a job for which its connections are assumed to be unchanged."""
 
 IDLE_TIME = 1.0
-"""Seconds without a job after which a thread closes a connection if CONN_MAX_AGE is 0."""
+"""Seconds without a job after which a thread closes a connection, if CONN_MAX_AGE is 0."""
 
 LONGEST_IDLE_TIME = 60.0
-"""The same if CONN_MAX_AGE is not 0: a firewall or a proxy may drop a connection without traffic."""
+"""Seconds without a job after which a thread closes a connection, if CONN_MAX_AGE is not 0: a firewall or a proxy may
+drop a connection without traffic."""
 
 
 class _Here(threading.local):
@@ -58,7 +59,7 @@ class ThreadConnections:
         self.opened: dict[BaseDatabaseWrapper, list[Any]] = {}
         """The connections that were opened once, or are being opened, each with its original execute_wrappers.
 
-        Listing the connections of the thread by Django's API would cost more than everything else that the worker does
+        To list the connections of the thread by Django's API would cost more than everything else that the worker does
         for a job. The dictionary stays empty in a thread whose tasks use no database.
         """
         self.patience: float | None = None
@@ -86,7 +87,7 @@ class ThreadConnections:
         With CONN_HEALTH_CHECKS, Django checks the connection at the first statement of the job. Raises nothing: the
         job is claimed already.
         """
-        has_rested = time.monotonic() - self._idle_since > REST
+        has_rested = time.monotonic() - self._idle_since > UNCHANGED_SECONDS
         for connection in self.opened:
             if connection.connection is not None and not connection.in_atomic_block:
                 vars(connection)["health_check_done"] = False
@@ -95,9 +96,9 @@ class ThreadConnections:
                         connection.close()
 
     def tidy(self, *, failed: bool = False) -> None:
-        """After a job: close connections that broke, are too old, or were left in a transaction. Keep the others.
+        """After a job: close connections that broke, are too old, or were left in a transaction. Keep all others.
 
-        If CONN_MAX_AGE is 0, a failed job closes all: its session settings must not reach the next job.
+        If CONN_MAX_AGE is 0, a failed job closes all connections: its session settings must not reach the next job.
         """
         for connection, execute_wrappers in self.opened.items():
             if connection.in_atomic_block:
@@ -149,7 +150,7 @@ class ThreadConnections:
                 completes = any(is_completion(hook[1]) for hook in connection.run_on_commit)
                 commit()
                 if completes:
-                    shield.is_up = False  # until that hook is called: only then is the commit recorded
+                    shield.is_up = False  # `note_completed` ends the shield: only then is the commit recorded
 
         def roll_back_wholly() -> None:
             with self._interrupter.uninterrupted():

@@ -1,14 +1,14 @@
 """Runs `async def` tasks in an event loop, and the calls that they make in its threads.
 
-Code that a finished task has left in the event loop, or in the one thread in which asgiref runs all queries, can block
-later tasks. The runner detects such blockages, so that the worker is replaced.
+A finished task can leave code in the event loop, or in the one thread in which asgiref runs all queries. This code can
+block later tasks. The runner detects the blockage, so that the worker is replaced.
 
 The calls that `async def` tasks make by `asyncio.to_thread` and `run_in_executor` run in threads of the loop.
 Invariant: a call that hangs after its task has ended takes no thread from later calls.
 
-In one more thread, asgiref runs the queries and other calls of all `async def` tasks, one after the other. Invariant:
-the time limit of an attempt does not count the time for which calls of other attempts keep its own call from beginning,
-up to `running_attempt.LONGEST_WAIT`.
+In the query thread, asgiref runs the queries and other calls of all `async def` tasks, one after the other. Invariant:
+the time limit of an attempt leaves out the time, up to `running_attempt.LONGEST_CLOCK_STOP`, for which the attempt's
+call waits for calls of other attempts.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from .forked_children import children
 from .running_attempt import STUCK_AFTER, RunningAttempt, RunningJobs
 
 LEFTOVER_TIME = 60.0
-"""Seconds for which asgiref's query thread may be busy with code that no attempt waits for any more."""
+"""Seconds for which asgiref's query thread may be busy with code for which no attempt waits."""
 
-CHECK_INTERVAL = 1.0
+CONNECTION_CHECK_SECONDS = 1.0
 """Seconds between two checks whether the connections of the query thread are alive."""
 
 
@@ -58,7 +58,7 @@ class EventLoopRunner:
         self._finish = finish
         self._follow = follow
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun yet, or already reported
+        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun, or already reported
         self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
         self._stuck: set[RunningAttempt] = set()  # given up, and still running
         self._is_ending = False
@@ -66,13 +66,13 @@ class EventLoopRunner:
         self._call_threads = CallThreads()
         self._query_connections: ThreadConnections | None = None  # of asgiref's query thread
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._checked_at = 0.0  # when these were last checked before a job, in monotonic seconds
+        self._checked_at = 0.0  # when the query connections were last checked before a job, in monotonic seconds
         self._tidying: Future[None] | None = None
         self._ahead_of_tidying: set[asyncio.Task[None]] = set()
         self._called_at = NEVER  # since when a call of `_fill` is due, in monotonic seconds
-        self._due_to_begin_at = NEVER  # since when the next of `_unbegun` is due
+        self._due_to_begin_at = NEVER  # since when the next task of `_unbegun` is due to begin
         self._left_alone_at = NEVER  # since when no attempt runs that began before the tidying
-        self._calls_left_at = NEVER  # since when too many calls are left behind
+        self._calls_left_at = NEVER  # since when too many calls run on after their tasks
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
@@ -89,8 +89,8 @@ class EventLoopRunner:
     def blocked_at(self) -> float:
         """The time from which code that runs on after its attempt counts as blocking the event loop, or its threads.
 
-        In monotonic seconds. While attempts run, one of them may block the loop, until its time limit. Once one of them
-        is stuck, the loop must respond.
+        In monotonic seconds. A running attempt may block the loop until its time limit. Once an attempt is stuck, the
+        loop must respond.
         """
         if self._is_given_up:
             return NEVER
@@ -155,7 +155,7 @@ class EventLoopRunner:
             while not self._is_ending:  # a task may stop the loop as well
                 self._loop.run_forever()
                 if children.is_child:
-                    children.leave()  # the other coroutines of the forked process are the parent's
+                    children.leave()  # all other coroutines belong to the parent process
             self._loop.set_task_factory(None)
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         except BaseException as error:
@@ -184,7 +184,7 @@ class EventLoopRunner:
             and len(self._running) - len(self._stuck) < self._concurrency
             and len(self._running) < 2 * self._concurrency  # the number of entries: each attempt takes one
         ):
-            # Not by `create_task`: a coroutine of the project may have set a factory that raises, or begins the task.
+            # Not by `create_task`: the project may have set a task factory that raises, or that begins the task.
             task = asyncio.Task(self._execute(), loop=self._loop, context=contextvars.Context())
             self._running[task] = None
             self._unbegun.add(task)
@@ -199,9 +199,9 @@ class EventLoopRunner:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._note_begun(task)
-        try:  # not before: the jobs of coroutines that have not begun can be withdrawn
+        try:  # only now: until a coroutine begins, its job can be withdrawn
             running = self._running[task] = RunningAttempt(self._waiting.popleft())
-        except IndexError:  # withdrawn meanwhile
+        except IndexError:  # the job was withdrawn
             return
         entry = self._free_entries.pop()
         self._running_jobs.begin(entry, running.job.id)
@@ -217,18 +217,17 @@ class EventLoopRunner:
         self._running[task] = None
         if following := self._follow(running.job):
             self._waiting.appendleft(following)  # `_done` has it begin
-        # Queries ran in the thread that asgiref keeps for them. To tidy its connections takes as long as a small job,
-        # so that is done after an error, and when no other job is there. Nothing waits for it: the thread may be busy
-        # or hang in a call of another task, or of an attempt that timed out.
+        # To tidy the connections of the query thread takes as long as a small job, so it is done after an error,
+        # and when no other job is there. Nothing waits for it: the thread may be busy, or hang in another task's call.
         failed = attempt.outcome.error is not None
         is_idle = not self._waiting and len(self._running) - len(self._unbegun) == 1
-        if (failed or is_idle) and not self._is_tidying():  # else they share the tidying that has not finished
+        if (failed or is_idle) and not self._is_tidying():  # else the tidying under way is enough
             self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
             self._note_left_alone()
             self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
     def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
-        """Call this in the query thread. Not by sync_to_async: a task that cancels all others would cancel it."""
+        """Call `do` in the query thread. Not by `sync_to_async`: a task that cancels all tasks would cancel `do`."""
         future = SyncToAsync.single_thread_executor.submit(do)
         future.add_done_callback(self._report_broken)
         return future
@@ -254,7 +253,7 @@ class EventLoopRunner:
 
     def _check_soon(self) -> None:
         connections, now = self._query_connections, time.monotonic()
-        if connections is not None and connections.opened and self._checked_at + CHECK_INTERVAL <= now:
+        if connections is not None and connections.opened and self._checked_at + CONNECTION_CHECK_SECONDS <= now:
             self._checked_at = now
             self._in_query_thread(connections.check)
 
@@ -262,11 +261,11 @@ class EventLoopRunner:
         return self._tidying is not None and not self._tidying.done()
 
     def _note_left_alone(self) -> None:
-        """Once all attempts have ended that ran before the tidying, only leftover code can delay it."""
+        """Once all attempts that ran before the tidying have ended, only leftover code can delay the tidying."""
         self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
-        if task in self._unbegun:  # cancelled before its first step, by a task that cancels all others: its job waits
+        if task in self._unbegun:  # a task that cancels all tasks cancelled it before its first step: its job waits
             self._note_begun(task)
         del self._running[task]
         if task in self._ahead_of_tidying:
@@ -289,7 +288,7 @@ MOST_LEFT = 64
 
 
 class CallThreads(ThreadPoolExecutor):
-    """Used in the event loop's thread. The executor ends with the process: no task can shut it down for the others."""
+    """Used in the event loop's thread. The executor ends with the process: no task can shut it down for other tasks."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="skipqueue-call")
@@ -333,7 +332,7 @@ async def _keep(timeout: float | None = None) -> None:
 
 
 class QueryThread:
-    """Stops the clock of an attempt while it has calls that wait, and none that runs."""
+    """Stops the clock of an attempt while calls of the attempt wait for the query thread, and none of them runs."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()  # guards the following, and the clocks; no interruption is raised under it
@@ -354,7 +353,7 @@ class QueryThread:
         attempt = current_attempt.get() if executor is SyncToAsync.single_thread_executor else None
         if not isinstance(attempt, RunningAttempt) or attempt.timeout is None:
             return run_in_executor(executor, call, *args)
-        unbegun = [attempt]  # emptied once: as the call begins, or is cancelled before
+        unbegun = [attempt]  # emptied once: when the call begins, or is cancelled before it begins
         self._note(attempt, waiting=1)
         future = run_in_executor(executor, self._serve, unbegun, attempt, call, *args)
         future.add_done_callback(lambda _: self._leave_queue(unbegun))

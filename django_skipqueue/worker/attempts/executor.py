@@ -5,16 +5,16 @@ The executor writes nothing, except for an `atomic` task: one commit writes its 
 Invariant: whatever a task does (return, raise, exit, return a value that JSON cannot hold), `execute` returns an
 attempt with an outcome.
 
-Around each attempt is the middleware of the settings: context managers, the first of them outermost. Invariant: an
+The middleware of the settings is around each attempt: context managers, the first of them outermost. Invariant: an
 exception of the task passes through the managers from the innermost outwards, as with nested `with` statements. If a
-manager replaces the exception, the new one decides the outcome.
+manager replaces the exception, the new exception decides the outcome.
 """
 
 import contextlib
 import contextvars
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
@@ -71,20 +71,22 @@ class Executor:
         self.worker = worker
         self.database = database
         self.interrupter = interrupter or Interrupter()
-        middleware = load_middleware()
-        around = [children.keep_in, *middleware] if middleware else []
-        self._run = wrap(self._run_here, around)
-        self._run_async = wrap_async(self._run_in_loop, around)
+        self._run: Run = self._run_here
+        self._run_async: AsyncRun = self._run_in_loop
+        middlewares: list[Middleware] = [import_middleware(path) for path in settings.middleware]
+        for middleware in reversed([children.keep_in, *middlewares]) if middlewares else ():
+            self._run = _wrap(self._run, middleware)
+            self._run_async = _wrap_async(self._run_async, middleware)
 
     def execute(self, running: RunningAttempt) -> Attempt:
-        # A context of its own: no context variable (or `decimal.getcontext().prec`) set here reaches the next task.
+        # A context of its own: no context variable (or `decimal.getcontext().prec`) of a task reaches the next task.
         return contextvars.Context().run(self._execute, running)
 
     async def execute_async(self, running: RunningAttempt) -> Attempt:
         token, noting = log_context.job.set(running.job), current_attempt.set(running)
         named = log_context.database.set(self.database)
         attempt = await self._execute_async(running)
-        # Not in a `finally`: a coroutine that is closed where it waits ends in another context.
+        # Not in a `finally`: a coroutine that is closed while it waits ends in another context.
         log_context.database.reset(named)
         current_attempt.reset(noting)
         log_context.job.reset(token)
@@ -101,7 +103,7 @@ class Executor:
             task = registry.get(running.job.task)
             running.timeout = task.timeout if running.job.timeout is None else running.job.timeout
             outcome = self.interrupter.run(running, self._run, task, running)
-        except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
+        except BaseException as error:  # also SystemExit: a task ends its attempt, never its worker
             outcome = self._outcome_of_error(running, task, error)
         return self._attempt(running, outcome, time.monotonic(), traced)
 
@@ -123,11 +125,11 @@ class Executor:
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
         """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
         job, error, ended = running.job, running.error, time.monotonic()
-        assert error is not None  # noqa: S101 (for the type checker: it was interrupted, and goes on)
+        assert error is not None  # noqa: S101 (for the type checker: the attempt was interrupted)
         entry = self._entry(running, error, ended)
         entry["message"] = f"{error}, and did not end within {STUCK_AFTER:g} s more: it is stuck"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        if running.completed:  # it is stuck in code after its commit
+        if running.completed:  # the attempt is stuck in code after its commit
             outcome = Outcome("failed", last_error=summary(error), error=entry)
         else:
             outcome = self._decide_with_timeout(job, registry.get(job.task), error, entry)
@@ -136,10 +138,12 @@ class Executor:
     def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run the code inside the middleware: the receivers of `job_started`, the task, the hooks of its commit.
 
-        A timeout or a cancel never interrupts the commit. If it takes too long after one, the attempt counts as stuck.
+        A timeout or a cancel never interrupts the commit. If the commit takes too long after it, the attempt is stuck.
         """
+        job = running.job
         try:
-            self._begin(running)
+            if wanted(AttemptStarted):
+                send(AttemptStarted(job, self.worker, job.waited_ms(running.started), self.database))
             if task.atomic:
                 return self._in_transaction(task, running)
             args, kwargs = _arguments(task, running)
@@ -150,8 +154,10 @@ class Executor:
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run an `async def` task as `_run_here` runs a `def` task."""
+        job = running.job
         try:
-            self._begin(running)
+            if wanted(AttemptStarted):
+                send(AttemptStarted(job, self.worker, job.waited_ms(running.started), self.database))
             types = task.call_types
             if types is not None and types.uses_database:
                 args, kwargs = await sync_to_async(_arguments)(task, running)
@@ -162,13 +168,8 @@ class Executor:
             if children.is_child:
                 children.leave()
 
-    def _begin(self, running: RunningAttempt) -> None:
-        if wanted(AttemptStarted):
-            waited = running.job.waited_ms(running.started)
-            send(AttemptStarted(running.job, self.worker, waited, self.database))
-
     def _in_transaction(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        """Run the task and write its outcome in one transaction, on this thread's connection to that database."""
+        """Run the task and write its outcome in one transaction, on this thread's connection to the database."""
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
@@ -183,7 +184,7 @@ class Executor:
     def _attempt(
         self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
     ) -> Attempt:
-        """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
+        """The attempt with its outcome. An outcome that the task has committed itself takes precedence."""
         written, noted = running.completed, running.noted
         if written is None:
             final = running.with_notes(outcome)
@@ -250,10 +251,10 @@ def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any]
 
 
 def _read_arguments(job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments as the row has them. Raises `UnreadableArguments` for a row that somebody has written by hand."""
+    """The arguments as they are in the row. Raises `UnreadableArguments` for arguments that were written by hand."""
     try:
         args, kwargs = decode(job.args), decode(job.kwargs)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of levels
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or thousands of levels
         raise UnreadableArguments(f"The stored arguments cannot be read: {shorten(str(error))}.") from None
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise UnreadableArguments("The stored arguments cannot be read: args must be a list, and kwargs an object.")
@@ -263,7 +264,7 @@ def _read_arguments(job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
 def _decide_by_default(
     job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any], problem: str
 ) -> Outcome:
-    """Decide with the default backoff in place of the task's, and log an error: one bad backoff fails no job."""
+    """Decide with the default backoff in place of the task's, and log an error: a bad backoff fails no job."""
     entry = entry | {"message": f"{entry['message']}\nThe task's backoff {problem}: the default one took its place."}
     policy = replace(task.policy, backoff=exponential())
     try:
@@ -332,13 +333,8 @@ Run = Callable[[Task[Any, Any], RunningAttempt], Outcome]
 AsyncRun = Callable[[Task[Any, Any], RunningAttempt], Awaitable[Outcome]]
 
 
-def load_middleware() -> list[Middleware]:
-    """Import the middleware of `SKIPQUEUE["MIDDLEWARE"]`, outermost first. Raises `ImproperlyConfigured`."""
-    return [import_middleware(path) for path in settings.middleware]
-
-
 def import_middleware(path: str) -> Middleware:
-    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` if it is missing or no middleware."""
+    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` for a path that names no middleware."""
     try:
         middleware = import_string(path)
     except ImportError as error:
@@ -358,12 +354,6 @@ def import_middleware(path: str) -> Middleware:
     return found
 
 
-def wrap(run: Run, middlewares: Iterable[Middleware]) -> Run:
-    for middleware in reversed([*middlewares]):
-        run = _wrap_once(run, middleware)
-    return run
-
-
 def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
     name = f"{middleware.__module__}.{getattr(middleware, '__qualname__', type(middleware).__qualname__)}"
     reason = "is no context manager"
@@ -372,13 +362,7 @@ def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
     return TypeError(f"The middleware {name} returned {made!r}, which {reason}.")
 
 
-def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
-    for middleware in reversed([*middlewares]):
-        run = _wrap_async_once(run, middleware)
-    return run
-
-
-def _wrap_once(run: Run, middleware: Middleware) -> Run:
+def _wrap(run: Run, middleware: Middleware) -> Run:
     def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         manager = middleware(running.job)
         if not isinstance(manager, AbstractContextManager):
@@ -390,7 +374,7 @@ def _wrap_once(run: Run, middleware: Middleware) -> Run:
     return run_in_it
 
 
-def _wrap_async_once(run: AsyncRun, middleware: Middleware) -> AsyncRun:
+def _wrap_async(run: AsyncRun, middleware: Middleware) -> AsyncRun:
     async def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         manager = middleware(running.job)
         if isinstance(manager, AbstractAsyncContextManager):

@@ -1,7 +1,7 @@
 """Keeps a process that a task forks from acting as a worker.
 
-Invariant: a forked child ends on the usual signals, uses no database session of the worker, and exits when the function
-of the task ends in it. The child settles nothing, and runs no other job.
+Invariant: a forked child ends on the usual signals, uses no database session of the worker, and exits at the end of the
+task's function. The child settles nothing, and runs no other job.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ class Children:
         self._inherited: list[Any] = []  # never used, nor deleted: a deletion would end the parent's sessions
 
     def become_worker(self) -> None:
-        """Treat processes forked from here on as children."""
+        """Treat processes that are forked from now on as children."""
         self._is_worker = True
 
     def call_in_child(self, callback: Callable[[], object]) -> None:
-        """Call `callback` in each child, in the thread that forked it, which is the only one there."""
+        """Call `callback` in each child, in the thread that forked the child: the child has no other thread."""
         self._in_child.append(callback)
 
     def __enter__(self) -> None:
@@ -43,7 +43,7 @@ class Children:
             self.leave()
 
     def keep_in(self, job: ClaimedJob) -> "Children":
-        """Middleware: a child forked in an attempt ends with it."""
+        """Middleware: a child that is forked in an attempt ends with the attempt."""
         return self
 
     def leave(self) -> None:

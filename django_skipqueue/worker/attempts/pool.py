@@ -1,8 +1,9 @@
 """Runs each job in the runner that its task names: `def` tasks in threads, `async def` tasks in an event loop.
 
-Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. A stuck attempt
-gives its slot away; if its job has a permit, it is returned after its code has ended. The pool uses no table of the
-queue. If a thread of a runner fails, its exception is put into `finished`, so that no job waits for ever.
+Invariant: the pool returns each submitted job exactly once, as an attempt in `finished` or by `withdraw`. Another
+attempt gets the slot of a stuck attempt. If the job of a stuck attempt has a permit, the pool returns the attempt after
+its code has ended. The pool uses no table of the queue. If a thread of a runner fails, its exception is put into
+`finished`, so that no job waits for ever.
 
 A new runner is a class with the methods of `Runner`, an entry in `RUNNERS`, and its name in `jobs.registry`. The
 attribute `runner` of `jobs.task.Task` says which tasks use it.
@@ -27,21 +28,21 @@ from .event_loop import EventLoopRunner
 from .executor import Executor, Finish, Finished
 from .running_attempt import RunningAttempt, RunningJobs, stack_of, stacks
 
-CHANCE = 0.5
+RESPONSE_CHANCE_SECONDS = 0.5
 """Seconds that a runner gets to respond before it counts as blocked."""
 
 RESPONSE_TIME = 0.5
 """Seconds that jobs wait for a runner that has a free slot and does not begin them, before they are withdrawn."""
 
-LOG_INTERVAL = 60.0
+UNRESPONSIVE_LOG_SECONDS = 60.0
 """Seconds between two log lines about a runner that does not respond, at least."""
 
-END_TIME = 2.0
+RUNNERS_END_SECONDS = 2.0
 """Seconds to wait for the end of a runner. Its threads are daemons, and run no job any more."""
 
 
 class Pool:
-    """The jobs that a worker runs, and those that wait to run. Used by the control loop's thread."""
+    """The jobs of a worker that run or wait to run. Used by the control loop's thread."""
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class Pool:
         self._next_log = 0.0
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Run these jobs, in their order. Those with a `permit_key` may wait in line."""
+        """Run these jobs, in their order. Jobs with a `permit_key` may wait in line."""
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
-        of_task: dict[str, list[ClaimedJob]] = {}  # the parts again: to look up each job's runner would take longer
+        of_task: dict[str, list[ClaimedJob]] = {}  # `parts` by task: to look up each job's runner would take longer
         for job in jobs:
             for begun in (job,) if job.permit_key is None else self.lines.enter(job):
                 if begun.task not in of_task:
@@ -103,12 +104,12 @@ class Pool:
         return self._kept_back.keys()
 
     def take_kept_back(self) -> list[Attempt]:
-        """Return these attempts now: the process is about to end, and their code with it."""
+        """Return the kept back attempts now: their code ends with the process, which is about to end."""
         kept_back, self._kept_back = self._kept_back, {}
         return [attempt for running in kept_back.values() if (attempt := running.take_kept_back())]
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
-        """Take back the jobs with these leases that have not started. The others keep their order."""
+        """Take back the jobs with these leases that have not started. All other jobs keep their order."""
         dropped: list[ClaimedJob] = []
         kept: list[ClaimedJob] = []
         for job in self.withdraw():
@@ -126,14 +127,14 @@ class Pool:
         return withdrawn + self.lines.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
-        """Take back the last jobs of each runner that have not started, up to these numbers, in their order."""
+        """Take back, in their order, the last jobs that have not started. counts: how many, at most, by runner."""
         last = [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
         self.lines.withdrawn(last)
         return last
 
     @property
     def unresponsive_at(self) -> float:
-        """The time from which a runner does not respond, in monotonic seconds; `NEVER`: all begin their jobs."""
+        """The time from which a runner does not respond, in monotonic seconds; `NEVER`: all respond."""
         return min(runner.silent_since for runner in self._runners.values()) + RESPONSE_TIME
 
     def unresponsive(self, now: float) -> list[str]:
@@ -147,7 +148,7 @@ class Pool:
             withdrawn = self._runners[name].withdraw()
             self.lines.withdrawn(withdrawn)
             if withdrawn and self._next_log <= now:
-                self._next_log = now + LOG_INTERVAL
+                self._next_log = now + UNRESPONSIVE_LOG_SECONDS
                 running = [each for each in list(self.attempts) if registry.runner_of(each.job.task) == name]
                 shown = {f"{each.job.task} id={each.job.id}": now - each.started for each in running}
                 stack = stack_of(running[0].thread) if running else ""
@@ -166,13 +167,13 @@ class Pool:
         return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> list[RunningAttempt]:
-        """Interrupt attempts whose time is over. Returns those given up as stuck, whose slots other jobs get."""
+        """Interrupt attempts whose time is over. Returns the attempts given up as stuck, whose slots other jobs get."""
         given_up = []
         for running, stack in self._executor.interrupter.enforce():
             attempt = self._executor.stuck(running, stack)
             is_kept_back = self._keeps_permits and running.job.holds_permit and not running.is_cancelled
             if is_kept_back:
-                running.keep_back(attempt)  # before the report is taken: its thread finds it at its end
+                running.keep_back(attempt)  # first: the thread of the attempt finds it there after `take_report`
             if running.take_report():  # else it finished while its retry policy ran
                 if is_kept_back:
                     self._kept_back[running.job.ref] = running
@@ -194,25 +195,27 @@ class Pool:
     def find_blockage(self) -> bool:
         """Whether leftover code of a finished attempt blocks other jobs. True once per blockage.
 
-        Gives a runner that seems blocked the time `CHANCE` to respond.
+        Gives a runner that seems blocked the time `RESPONSE_CHANCE_SECONDS` to respond.
         """
-        deadline = time.monotonic() + CHANCE
+        deadline = time.monotonic() + RESPONSE_CHANCE_SECONDS
         while self._blocked_at() <= time.monotonic():
             if deadline <= time.monotonic():
                 for runner in self._runners.values():
                     runner.ignore_blocked()
                 logs.blocked(self._executor.worker, stacks())
                 return True
-            time.sleep(CHANCE / 10)  # a call into C may have held all threads, and the control loop continues first
+            time.sleep(
+                RESPONSE_CHANCE_SECONDS / 10
+            )  # a call into C may have stopped all threads, and the control loop may have continued first
         return False
 
     def charge_only_stuck(self) -> None:
-        """Running jobs will not lose an attempt when this process ends, except for stuck ones."""
+        """Have only stuck jobs lose an attempt when this process ends, and no other running job."""
         self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
 
     def stop(self) -> None:
-        """End the runners, which have no jobs left. Waits for `END_TIME` at most."""
-        deadline = time.monotonic() + END_TIME
+        """End the runners, which have no jobs left. Waits at most `RUNNERS_END_SECONDS`."""
+        deadline = time.monotonic() + RUNNERS_END_SECONDS
         for runner in self._runners.values():
             runner.stop(deadline)
 
@@ -233,7 +236,7 @@ class Runner(Protocol):
 
     @property
     def unfinished(self) -> int:
-        """Number of jobs that run or wait here, except for stuck ones."""
+        """The number of jobs that run or wait here, except for stuck jobs."""
 
     @property
     def is_used_up(self) -> bool:
@@ -243,12 +246,12 @@ class Runner(Protocol):
     def blocked_at(self) -> float:
         """The time from which code that runs on after its attempt counts as blocking other jobs, in monotonic seconds.
 
-        Read it again at that time: it may have moved.
+        Read it again when this time has come: the time may have changed.
         """
 
     @property
     def silent_since(self) -> float:
-        """Since when the runner has begun no job although a slot is free, in monotonic seconds; `NEVER`: none waits."""
+        """Since when a job has waited although a slot is free, in monotonic seconds; `NEVER`: no job waits."""
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Run these jobs in this order, as slots become free."""
@@ -260,7 +263,7 @@ class Runner(Protocol):
         """Take back the last `count` jobs that have not started, or fewer, in their order."""
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Give the slot of this stuck attempt to another one."""
+        """Give the slot of this stuck attempt to another attempt."""
 
     def ignore_blocked(self) -> None:
         """Report no blockage from here on: the process is being replaced."""
@@ -270,7 +273,7 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """Runs up to `concurrency` attempts in as many threads, started with the first job."""
+    """Runs up to `concurrency` attempts, each in a thread. The threads start with the first job."""
 
     blocked_at = silent_since = NEVER  # no thread can block another
 
@@ -291,13 +294,13 @@ class ThreadRunner:
         self._follow = follow
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         self._threads: dict[int, threading.Thread] = {}  # by entry
-        self._stuck: dict[int, threading.Thread] = {}  # by entry: those with a stuck attempt
+        self._stuck: dict[int, threading.Thread] = {}  # by entry: the threads with a stuck attempt
         self._free_entries = list(reversed(entries))  # the entry freed last is used first
         self._changing = threading.Lock()  # guards the attributes above; never held while a job runs
         self._is_ending = False
         self._submitted = 0
-        self._reported = dict.fromkeys(entries, 0)  # attempts by entry; each number has one writer
-        self._followed = dict.fromkeys(entries, 0)  # jobs that have begun in the place of others, likewise
+        self._reported = dict.fromkeys(entries, 0)  # number of attempts, by entry; each number has one writer
+        self._followed = dict.fromkeys(entries, 0)  # jobs from `_follow`, by entry; each number has one writer
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         self._submitted += len(jobs)
@@ -326,7 +329,7 @@ class ThreadRunner:
         return withdrawn[kept:]
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Start another thread, which replaces the one with this stuck attempt, unless that has left by itself."""
+        """Start a thread that replaces the thread of this stuck attempt, unless that thread has already ended."""
         self._submitted -= 1  # the control loop has reported the attempt
         with self._changing:
             for entry, thread in self._threads.items():
@@ -358,7 +361,7 @@ class ThreadRunner:
         if not self._free_entries or self._is_ending:
             return
         entry = self._free_entries.pop()
-        # Daemons: one that is stuck in a task must not keep the process from ending.
+        # A daemon: a thread that is stuck in a task must not keep the process from ending.
         thread = threading.Thread(target=self._run, args=[entry], name=f"skipqueue-{entry + 1}", daemon=True)
         self._threads[entry] = thread
         thread.start()
@@ -430,4 +433,4 @@ MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish, Follow
 RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRunner}
 
 ENTRIES_PER_SLOT = 2 * len(RUNNERS)
-"""Entries in `RunningJobs` for each of `concurrency` slots: per runner one, and a spare if the first is stuck."""
+"""Entries in `RunningJobs` for each of `concurrency` slots: for each runner an entry, and a spare if that is stuck."""

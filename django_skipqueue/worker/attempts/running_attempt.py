@@ -1,20 +1,20 @@
-"""One attempt while it runs: its thread, its deadline, its interruption, and what the supervisor sees of it.
+"""One attempt while it runs: its thread, its deadline, its interruption, and what the supervisor sees of the attempt.
 
-`Interrupter`: attempts are interrupted at their timeouts, or when their jobs are cancelled. Invariant: an attempt whose
-time is over is interrupted. If it does not end within `STUCK_AFTER`, it counts as stuck.
+`Interrupter` interrupts attempts at their timeouts, and when their jobs are cancelled. Invariant: an attempt whose time
+is over is interrupted. If the attempt does not end within `STUCK_AFTER`, it counts as stuck.
 
-Invariant: an interruption reaches only the attempt that it is meant for, never the next one in the same thread.
+Invariant: an interruption reaches only the attempt that it is meant for, never a later attempt in the thread.
 
-Two threads may change the state at the same time: the thread of the attempt, and the control loop that interrupts it.
-Both use one `dict.pop`, which succeeds in only one of them. A lock would not do: an exception raised between any two
-instructions may leave a lock taken.
+Two threads may change the state of an attempt at once: the thread of the attempt, and the control loop that interrupts
+the attempt. Both use one `dict.pop`, which succeeds in only one of them. A lock would not work: an exception raised
+between any two instructions may leave a lock taken.
 
-`RunningJobs`: the jobs that a worker has started are in memory that its supervisor shares. An attempt is charged at the
-claim. When the worker dies, the jobs found there stay charged, and the others are released.
+`RunningJobs` notes the jobs that a worker has started, in memory that the supervisor shares. A claim charges an
+attempt. When the worker dies, the jobs in this memory stay charged, and the supervisor releases the rest without a
+charge.
 
-Invariant: after the death of a worker the supervisor finds there the jobs that were running, and the last job of each
-idle thread. The last job may have caused the death, so it is charged too, unless its outcome was written. Jobs that the
-worker had claimed but not started are released, and no attempt is charged.
+Invariant: after the death of a worker this memory has the jobs that were running, and the last job of each idle thread.
+The last job may have caused the death, so it is charged too, unless its outcome was written.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ from ..notes import AttemptNotes
 EXPOSED = "exposed"
 """The state in which the control loop may raise an exception in the attempt, between any two instructions."""
 
-LONGEST_WAIT = 60.0
-"""Seconds for which the clock of an attempt stands still, at most: its time must end behind a call that hangs, too."""
+LONGEST_CLOCK_STOP = 60.0
+"""Seconds for which the clock of an attempt may stop: an attempt must also end if it waits for a call that hangs."""
 
 SHIELDED = "shielded"
-"""The state in which nothing is raised, while a connection is opened, commits or rolls back. If the attempt is
-interrupted meanwhile, it raises the exception itself when it leaves the shield."""
+"""The state in which the control loop raises nothing, while a connection is opened, commits or rolls back. If the
+attempt is interrupted in this state, it raises the exception itself when it leaves the shield."""
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class Interruption:
 
 
 class RunningAttempt:
-    """An attempt is exposed or shielded until it is interrupted or ends; an interrupted one that does not end is stuck.
+    """An attempt is exposed or shielded until it is interrupted or ends. If it does not end then, it is stuck.
 
     Times are monotonic seconds.
     """
@@ -95,21 +95,21 @@ class RunningAttempt:
         """The task of the event loop, for the attempt of an `async def` task."""
         self.started = 0.0
         self.due_at = NEVER
-        """The time of its interruption, if its clock never stops; once interrupted, the time from which it is stuck."""
+        """When the attempt is interrupted, if its clock never stops; after the interruption, when it is stuck."""
         self.interruption: Interruption | None = None
         self.completed: Outcome | None = None
         """The outcome that the task itself has committed."""
         self.is_stuck = False
         self.has_ended = False
-        self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; none at the end
+        self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; empty at the end
         self._clock: tuple[float, float | None] = (0.0, None)
-        """For how long it stood still, and since when it does; one value, for any thread to read."""
+        """For how long the clock stood still, and since when it stands still: one value, for any thread to read."""
         self._unreported = [True]
         self._kept_back: list[Attempt] = []
         self.worker = ""
         self.database = ""
         self.noted: AttemptNotes | None = None
-        """The progress and the log lines; `None` before the first of them, and so for most attempts."""
+        """The progress and the log lines; `None` until the attempt notes something, which most attempts never do."""
 
     def take_report(self) -> bool:
         """Claim the right to report the outcome of this attempt. Returns True to the first caller only."""
@@ -119,11 +119,11 @@ class RunningAttempt:
             return False
 
     def keep_back(self, attempt: Attempt) -> None:
-        """Have this attempt reported in place of its own outcome, once its code has ended."""
+        """Have this attempt reported once its code has ended, in place of the outcome of the code."""
         self._kept_back.append(attempt)
 
     def take_kept_back(self) -> Attempt | None:
-        """Claim the right to report what was kept back. Returns it to the first caller only."""
+        """Claim the right to report the attempt that was kept back. Returns it to the first caller only."""
         try:
             return self._kept_back.pop()
         except IndexError:
@@ -148,19 +148,18 @@ class RunningAttempt:
         interruption = self.interruption
         while interruption and not interruption.is_raised:
             time.sleep(0.0001)
-        # Drop an exception that was set for this thread and not raised yet.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
         return interruption
 
     def shield(self) -> None:
         """Allow no interruption until `unshield`. Raises the exception of an earlier interruption."""
         self._open[SHIELDED] = True
-        if not self._open.pop(EXPOSED, False):  # an exception is set: raise it before the block begins
+        if not self._open.pop(EXPOSED, False):  # it was interrupted: raise the exception before the block begins
             self._open.pop(SHIELDED, False)
             self.raise_interruption()
 
     def unshield(self) -> bool:
-        """Allow interruptions again. Returns False if one came meanwhile, or if the attempt was not shielded."""
+        """Allow interruptions again. Returns False if one came under the shield, or if there was no shield."""
         if SHIELDED not in self._open:
             return False
         self._open[EXPOSED] = True  # before the pop: the attempt always has one of the two states
@@ -177,14 +176,14 @@ class RunningAttempt:
         raise interruption.error
 
     def require_in_time(self) -> None:
-        """Raise the exception of an interruption, even if the task has caught it before. No effect in other threads."""
+        """Raise the exception of an interruption, even if the task has caught it. Only in the attempt's thread."""
         if self.interruption and self.thread == threading.get_ident():
             self.raise_interruption()
 
     def note_completed(self, outcome: Outcome) -> None:
-        """Note that the task has committed this outcome itself. Called in the thread of its transaction.
+        """Note that the task has committed this outcome itself. Called in the thread of the transaction.
 
-        No interruption is allowed between the commit and this call: it would keep Django from calling hooks.
+        No interruption may come between the commit and this call: it would keep Django from calling the commit hooks.
         """
         self.completed = outcome
         self.unshield()
@@ -203,11 +202,11 @@ class RunningAttempt:
     # For any thread
 
     def deadline(self, now: float) -> float:
-        """`due_at`, later by the time for which the clock stood still."""
+        """`due_at`, put off by the time for which the clock stood still."""
         if self.interruption is not None:
             return self.due_at
         stood_still, since = self._clock
-        return self.due_at + min(stood_still if since is None else stood_still + now - since, LONGEST_WAIT)
+        return self.due_at + min(stood_still if since is None else stood_still + now - since, LONGEST_CLOCK_STOP)
 
     def notes(self) -> AttemptNotes:
         if self.noted is None:
@@ -222,12 +221,8 @@ class RunningAttempt:
         return None if self.interruption is None else self.interruption.error
 
     @property
-    def is_exposed(self) -> bool:
-        return EXPOSED in self._open
-
-    @property
     def is_cancelled(self) -> bool:
-        """Whether it was interrupted because its job was taken from the worker."""
+        """Whether the attempt was interrupted because the job was cancelled or taken from the worker."""
         return isinstance(self.error, JobCancelled)
 
     @property
@@ -238,7 +233,7 @@ class RunningAttempt:
     # In the thread of the control loop
 
     def interrupt(self, error: JobInterrupted) -> bool:
-        """Interrupt the attempt with this error. Returns False if it has already ended."""
+        """Interrupt the attempt with this error. Returns False if the attempt has already ended."""
         interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt finds it
         while True:
             if self._open.pop(EXPOSED, False):
@@ -253,8 +248,8 @@ class RunningAttempt:
             if self.has_ended:
                 self.interruption = None
                 break
-            # It has left its shield between the two looks.
-        interruption.is_raised = True  # or need not be: a shielded attempt raises it itself
+            # The attempt has left its shield between the two pops.
+        interruption.is_raised = True  # or it need not be raised here: a shielded attempt raises it itself
         return self.interruption is not None
 
     def _cancel(self, coroutine: "asyncio.Task[object]", interruption: Interruption) -> None:
@@ -296,7 +291,7 @@ class RunningJobs:
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
     def charge_only(self, job_ids: Collection[int]) -> None:
-        """Clear the entries of all other jobs: if the process dies now, only these jobs are charged."""
+        """Clear the entries of all jobs except these: if the process dies now, only these jobs are charged."""
         for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
             if job_id not in job_ids:
                 self.end(index)
@@ -324,22 +319,22 @@ class Shield:
 class Interrupter:
     """The running attempts of one worker.
 
-    `run`, `coroutine` and `uninterrupted` are called in the threads of the attempts, all other methods in that of the
-    control loop. `on_new` wakes the control loop, which then reads `next_deadline` again.
+    `run`, `coroutine` and `uninterrupted` are called in the threads of the attempts, all other methods in the control
+    loop's thread. `on_new` wakes the control loop, which then reads `next_deadline` again.
     """
 
     def __init__(self, on_new: Callable[[], object] = lambda: None) -> None:
         self._on_new = on_new
         self._running: dict[LeaseRef, RunningAttempt] = {}
-        self._limited: dict[LeaseRef, RunningAttempt] = {}  # the running ones with a `due_at`
+        self._limited: dict[LeaseRef, RunningAttempt] = {}  # the running attempts with a `due_at`
         self.interrupted_at = NEVER
-        """When a thread was first interrupted, in monotonic seconds; infinity if none was."""
+        """When a thread was first interrupted, in monotonic seconds; `NEVER` if no thread was."""
 
     def run(self, attempt: RunningAttempt, call: Callable[..., Any], *arguments: object) -> Any:
         """Call `call` in this thread. Raises `JobTimeout` in it at its timeout, or `JobCancelled` on `cancel`.
 
         The exception is raised between any two instructions, until the attempt has ended or `absorb` was called. It is
-        raised once only, so that a second `absorb` returns.
+        raised only once, so that a second `absorb` returns.
         """
         result, error, interruption = None, None, None
         try:
@@ -366,7 +361,7 @@ class Interrupter:
 
     @contextmanager
     def coroutine(self, attempt: RunningAttempt) -> Iterator[None]:
-        """Within this block an interruption cancels the coroutine. The block raises the same exceptions as `run`."""
+        """Within this block an interruption cancels the coroutine. The block raises the exceptions of `run`."""
         attempt.coroutine = task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is called by a coroutine)
         self._begin(attempt)
@@ -380,7 +375,7 @@ class Interrupter:
             raise interruption.error.with_traceback(cancelled.__traceback__) from None
         else:
             interruption = attempt.interruption
-            if interruption is not None and interruption.is_cancelled:  # it suppressed the cancellation, and succeeded
+            if interruption is not None and interruption.is_cancelled:  # the coroutine suppressed it, and succeeded
                 task.uncancel()
         finally:
             attempt.end()
@@ -391,9 +386,10 @@ class Interrupter:
     def uninterrupted(self) -> Iterator[Shield]:
         """Within this block no interruption is raised in the attempt of this thread.
 
-        The attempt may still become stuck. An interruption during the block is raised at its end. The block has no
-        effect if no attempt runs here, if the attempt is in such a block already, or was interrupted before. It has
-        none for coroutines either: a cancellation does not reach the threads in which their statements run.
+        The attempt may still become stuck. An interruption during the block is raised at the end of the block. The
+        block has no effect if no attempt runs in this thread, or if the attempt is already in such a block or was
+        interrupted. Nor has it any for coroutines: a cancellation does not reach the threads in which their statements
+        run.
         """
         attempt = self._exposed_here()
         shield = Shield(is_up=attempt is not None)
@@ -429,7 +425,7 @@ class Interrupter:
             self._interrupt(attempt, JobCancelled(reason))
 
     def enforce(self) -> list[tuple[RunningAttempt, str]]:
-        """Interrupt attempts whose time is over. Returns those newly found stuck, with their stacks."""
+        """Interrupt attempts whose time is over. Returns the attempts that have become stuck, with their stacks."""
         now = time.monotonic()
         stuck = []
         for attempt in list(self._limited.values()):
@@ -457,7 +453,7 @@ class Interrupter:
     def _exposed_here(self) -> RunningAttempt | None:
         thread = threading.get_ident()
         for attempt in list(self._running.values()):
-            if attempt.thread == thread and attempt.coroutine is None and attempt.is_exposed:
+            if attempt.thread == thread and attempt.coroutine is None and EXPOSED in attempt._open:
                 return attempt
         return None
 

@@ -1,4 +1,4 @@
-"""Tasks of Django's, as a project has them: nothing here is about our backend but the two at the end."""
+"""Django tasks of a project. Most of them use no option of our backend."""
 
 import asyncio
 import os

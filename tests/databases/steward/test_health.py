@@ -12,7 +12,13 @@ import pytest
 
 from django_skipqueue.parts.databases.steward import SupervisorProcess
 from django_skipqueue.supervisor.health import HealthPages, Page
-from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, SharedState, SupervisorState, WorkerState
+from django_skipqueue.supervisor.state import (
+    LOOP_LATE_AFTER,
+    DatabaseState,
+    SharedState,
+    SupervisorState,
+    WorkerProcessState,
+)
 from django_skipqueue.worker.options import WorkerOptions
 
 from ...app import jobs
@@ -56,7 +62,7 @@ def test_one_port_shows_both_databases(steward: Run) -> None:
     found = metrics(port)
     for alias in ALIASES:
         assert found[f'database_up{{database="{alias}"}}'] == 1
-        assert found[f'loop_age_seconds{{database="{alias}"}}'] < LATE_AFTER
+        assert found[f'loop_age_seconds{{database="{alias}"}}'] < LOOP_LATE_AFTER
         for number in (1, 2):
             labels = f'{{database="{alias}",worker="w@{alias}/{number}"}}'
             assert (found[f"up{labels}"], found[f"slots{labels}"], found[f"restarts_total{labels}"]) == (1, 4, 0)
@@ -177,8 +183,8 @@ def test_no_process_inherits_the_port_or_a_thread_and_it_stays_when_one_is_repla
 
 OPTIONS = WorkerOptions(name="w@other", database="other", processes=2)
 
-BUSY = WorkerState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
-STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerState("w@other/2", slots=4)))
+BUSY = WorkerProcessState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
+STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerProcessState("w@other/2", slots=4)))
 
 
 def test_another_process_reads_the_state_that_a_supervisor_shows() -> None:
@@ -208,7 +214,7 @@ def test_a_supervisor_that_is_not_started_for_long_is_unhealthy(monkeypatch: pyt
     process = SupervisorProcess("w@other", OPTIONS)
     health = HealthPages(lambda: [process.state], names_databases=True)
     assert health.page("/healthz") == Page("200 OK", "ok\n")
-    late = time.monotonic() + LATE_AFTER + 1
+    late = time.monotonic() + LOOP_LATE_AFTER + 1
     monkeypatch.setattr(time, "monotonic", lambda: late)
     page = health.page("/healthz")
     assert page is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from django_skipqueue.models import Worker
-from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerState
+from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerProcessState
 from django_skipqueue.supervisor.systemd import NotifySystemd
 
 from ...app import jobs
@@ -21,8 +21,8 @@ from .test_steward import supervisors, wait_for_completed
 
 db = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
-RUNS = (WorkerState("w/1", 1, True),)
-STARTS = (WorkerState("w/1", 1),)
+RUNS = (WorkerProcessState("w/1", 1, True),)
+STARTS = (WorkerProcessState("w/1", 1),)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_database_that_is_down_does_not_keep_the_service_from_starting(
 # What counts as ready, and as alive
 
 
-def state(database: DatabaseState, *workers: WorkerState, late_at: float = float("inf")) -> SupervisorState:
+def state(database: DatabaseState, *workers: WorkerProcessState, late_at: float = float("inf")) -> SupervisorState:
     return SupervisorState(database.name, time.monotonic(), late_at, database, workers)
 
 

@@ -1,0 +1,54 @@
+"""`ExchangeService`: when a worker settles and claims in one exchange, and when alone."""
+
+from collections.abc import Iterable
+from typing import Any
+from unittest.mock import MagicMock
+
+from django_skipqueue.queue.parameters import ExchangeResult
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
+from django_skipqueue.worker.claiming import ClaimPolicy, Plan
+from django_skipqueue.worker.exchange import ExchangeService
+from django_skipqueue.worker.in_exchange import InExchange
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.outcomes import SlowOutcome
+from django_skipqueue.worker.protocol import SharedCounts
+
+JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
+
+
+class Noting(Store):
+    """A store that notes how many outcomes and claims each exchange has, and sends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("default")
+        self.sent: list[tuple[int, int]] = []
+
+    def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
+        return set()
+
+    def exchange(self, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        settled = [(settlement.job_id, settlement.lease, None) for settlement in settlements]
+        self.sent.append((len(settled), options["limit"]))
+        return ExchangeResult(settled, [], options["queue_names"], 0.0)
+
+
+def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_blame() -> None:
+    store = Noting()
+    service = ExchangeService(
+        MagicMock(take_finished=MagicMock(return_value=[])),
+        ClaimPolicy(WorkerOptions(name="w", database="default", queue_names=("default",))),
+        id="w",
+        store=store,
+        control=MagicMock(is_broken=False),
+        dispatcher=MagicMock(),
+        shared=SharedCounts(),
+        in_exchange=InExchange(),
+        settle_services=(),
+        write_notes=MagicMock(),
+    )
+    service.pending._slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
+    for _ in range(2):
+        service.exchange(Plan(0.0, settles=True, claims=5))
+    assert store.sent == [(1, 0), (0, 5)]
