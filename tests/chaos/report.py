@@ -11,9 +11,6 @@ from .figures import calm_speed, full_speed_after, longest_gap, repeats, taken_b
 from .invariants import (
     INVARIANTS,
     Invariant,
-    atomic_effects_once,
-    live_workers_keep_their_jobs,
-    nothing_is_lost,
 )
 from .reasons import Reason, reason_of_repeat
 
@@ -22,10 +19,7 @@ COLUMNS = (
     "jobs",
     "jobs/s before",
     "faults",
-    "lost",
-    "taken from live workers",
     "repeats: with a line / with a row",
-    "exactly-once violations",
     "taken back after, median / max",
     "longest gap after",
     "full speed after",
@@ -37,18 +31,18 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 class Verdict:
     """What became of one scenario."""
 
-    title: str
+    scenario: str
     row: str
     violations: list[str]
 
 
-def judge(title: str, evidence: Evidence) -> Verdict:
+def judge(scenario: str, evidence: Evidence) -> Verdict:
     """Ask all twenty-one."""
-    return judge_by(INVARIANTS, title, evidence, repeats=_repeats(evidence))
+    return judge_by(INVARIANTS, scenario, evidence, repeats=_repeats(evidence))
 
 
-def judge_by(invariants: Sequence[Invariant], title: str, evidence: Evidence, *, repeats: str) -> Verdict:
-    """Ask these. Where they do not have the sixth column as they are, `repeats` says what stands in it."""
+def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence, *, repeats: str) -> Verdict:
+    """Ask these. `repeats` stands in the column of repeats."""
     found = {invariant: list(invariant(evidence)) for invariant in invariants}
     violations = [
         f"({number}) {violation}"
@@ -57,19 +51,16 @@ def judge_by(invariants: Sequence[Invariant], title: str, evidence: Evidence, *,
     ]
     speed = full_speed_after(evidence)
     cells = [
-        title,
+        scenario,
         f"{len(evidence.statuses):,}",
         f"{calm_speed(evidence):.0f}",
         f"{sum(fault.what != 'SIGTERM at the end' for fault in evidence.faults)}",
-        f"{len(found[nothing_is_lost])}",
-        f"{len(found[live_workers_keep_their_jobs])}",
         repeats,
-        f"{len(found[atomic_effects_once])}",
         _taken_back(evidence),
         f"{longest_gap(evidence):.2f} s",
         "never" if speed is None else f"{speed:.1f} s",
     ]
-    return Verdict(title, f"| {' | '.join(cells)} |", violations)
+    return Verdict(scenario, f"| {' | '.join(cells)} |", violations)
 
 
 def write(table: list[str], page: Path) -> None:

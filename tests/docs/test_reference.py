@@ -24,6 +24,7 @@ from django.dispatch import Signal
 from psycopg import sql
 
 from django_skipqueue import conf, exceptions, signals
+from django_skipqueue.console.cli.change_jobs import ChangeJobs
 from django_skipqueue.console.cli.options import add_criteria
 from django_skipqueue.console.cli.subcommand import Alias, Exit, Subcommand, Watchable
 from django_skipqueue.contrib.celery import settings as carriers
@@ -269,8 +270,29 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     if takes_criteria := set(criteria._option_string_actions) <= names:
         names -= set(criteria._option_string_actions)
     assert ("[which jobs](#skipqueue)" in of_subcommand(subcommand.name)) == takes_criteria
+    assert ("[options of verbs](#verbs)" in of_subcommand(subcommand.name)) == isinstance(subcommand, ChangeJobs)
+    if isinstance(subcommand, ChangeJobs):
+        names -= options_of_verbs()
     documented = [line.split("|")[1] for line in of_subcommand(subcommand.name).splitlines() if line.startswith("| `")]
     assert literals([[cell] for cell in documented]) == names
+
+
+def options_of_verbs() -> set[str]:
+    """What the page of the commands says once of all verbs."""
+    page = (REFERENCE / "commands.md").read_text()
+    table = page.partition("**Verbs**")[2].partition("**Again and again.**")[0]
+    return literals([[line.split("|")[1]] for line in table.splitlines() if line.startswith("| `")])
+
+
+def test_commands_page_has_the_options_that_all_verbs_have() -> None:
+    names: list[set[str]] = []
+    for verb in (each for each in SkipQueue.subcommands if isinstance(each, ChangeJobs) and each.name != "delete"):
+        parser = CommandParser(add_help=False)
+        verb.add_arguments(parser)
+        names.append({name for action in parser._actions for name in action.option_strings or [str(action.metavar)]})
+    criteria = CommandParser(add_help=False)
+    add_criteria(criteria)
+    assert options_of_verbs() == set.intersection(*names) - set(criteria._option_string_actions)
 
 
 def test_commands_page_has_every_option_that_says_which_jobs() -> None:
