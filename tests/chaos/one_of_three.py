@@ -146,6 +146,6 @@ class RunOfThree:
     def _judged(self, records: Records) -> Verdict:
         jobs = sum(len(record.statuses) for record in records.databases.values())
         speed = sum(records.calm_speed(alias) for alias in ALIASES)
-        cells = [self._scenario, f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]
+        cells = [f"`{self._scenario}`", f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]
         cells += ["", "", f"{max(records.gaps(), default=0.0):.2f} s", ""]
         return Verdict(self._scenario, f"| {' | '.join(cells)} |", list(violations(records)))

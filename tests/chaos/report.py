@@ -51,7 +51,7 @@ def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence,
     ]
     speed = full_speed_after(evidence)
     cells = [
-        scenario,
+        f"`{scenario}`",
         f"{len(evidence.statuses):,}",
         f"{calm_speed(evidence):.0f}",
         f"{sum(fault.what != 'SIGTERM at the end' for fault in evidence.faults)}",
