@@ -147,5 +147,5 @@ class RunOfThree:
         jobs = sum(len(record.statuses) for record in records.databases.values())
         speed = sum(records.calm_speed(alias) for alias in ALIASES)
         cells = [f"`{self._scenario}`", f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]
-        cells += ["", "", f"{max(records.gaps(), default=0.0):.2f} s", ""]
+        cells += ["", "", f"{max(records.gaps(), default=0.0):.2f}", ""]
         return Verdict(self._scenario, f"| {' | '.join(cells)} |", list(violations(records)))

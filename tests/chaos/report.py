@@ -19,10 +19,10 @@ COLUMNS = (
     "jobs",
     "jobs/s before",
     "faults",
-    "repeats: with a line / with a row",
-    "taken back after, median / max",
-    "longest gap after",
-    "full speed after",
+    "repeats: with a line/with a row",
+    "taken back after, median/max: s",
+    "longest gap: s",
+    "full speed after: s",
 )
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
@@ -57,8 +57,8 @@ def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence,
         f"{sum(fault.what != 'SIGTERM at the end' for fault in evidence.faults)}",
         repeats,
         _taken_back(evidence),
-        f"{longest_gap(evidence):.2f} s",
-        "never" if speed is None else f"{speed:.1f} s",
+        f"{longest_gap(evidence):.2f}",
+        "never" if speed is None else f"{speed:.1f}",
     ]
     return Verdict(scenario, f"| {' | '.join(cells)} |", violations)
 
@@ -73,7 +73,7 @@ def write(table: list[str], page: Path) -> None:
 def _repeats(evidence: Evidence) -> str:
     reasons = [reason_of_repeat(evidence, held) for held in repeats(evidence)]
     unexplained = sum(not isinstance(reason, Reason) for reason in reasons)
-    counts = f"{reasons.count(Reason.LINE)} / {reasons.count(Reason.ROW)}"
+    counts = f"{reasons.count(Reason.LINE)}/{reasons.count(Reason.ROW)}"
     return f"{counts}, {unexplained} unexplained" if unexplained else counts
 
 
@@ -84,4 +84,4 @@ def _taken_back(evidence: Evidence) -> str:
         for _, _, held, seconds in taken_back(evidence)
         if seconds is not None and held.end is not None and held.end.verb != "settle"
     ]
-    return f"{statistics.median(seconds):.2f} / {max(seconds):.2f} s" if seconds else ""
+    return f"{statistics.median(seconds):.2f}/{max(seconds):.2f}" if seconds else ""
