@@ -273,18 +273,21 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     assert ("[options of verbs](#verbs)" in of_subcommand(subcommand.name)) == isinstance(subcommand, ChangeJobs)
     if isinstance(subcommand, ChangeJobs):
         names -= options_of_verbs()
-    listed = " ".join(re.findall(r"^- ((?:`[^`]+`(?:, )?)+)", of_subcommand(subcommand.name), re.MULTILINE))
-    documented = set(re.findall("`(.+?)`", listed))
+    documented = listed(of_subcommand(subcommand.name))
     if isinstance(subcommand, Watchable):  # the text above the subcommands has what it prints
         documented.add("--json")
     assert documented == names
 
 
+def listed(text: str) -> set[str]:
+    """The options with which the items of a list begin."""
+    return set(re.findall("`(.+?)`", " ".join(re.findall(r"^- ((?:`[^`]+`(?:, )?)+)", text, re.MULTILINE))))
+
+
 def options_of_verbs() -> set[str]:
     """What the page of the commands says once of all verbs."""
     page = (REFERENCE / "commands.md").read_text()
-    table = page.partition("**Verbs**")[2].partition("**Again and again.**")[0]
-    return literals([[line.split("|")[1]] for line in table.splitlines() if line.startswith("| `")])
+    return listed(page.partition("**Verbs**")[2].partition("**Again and again.**")[0])
 
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
@@ -302,9 +305,8 @@ def test_commands_page_has_every_option_that_says_which_jobs() -> None:
     parser = CommandParser(add_help=False)
     add_criteria(parser)
     page = (REFERENCE / "commands.md").read_text()
-    table = page.partition("**Which jobs.**")[2].partition("**Durations**")[0]
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert literals([[cell] for cell in cells]) == set(parser._option_string_actions)
+    options = listed(page.partition("**Which jobs.**")[2].partition("**Durations**")[0])
+    assert options == set(parser._option_string_actions)
 
 
 def test_commands_page_has_every_exit_code_of_skipqueue() -> None:
