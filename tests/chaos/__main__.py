@@ -132,11 +132,11 @@ def _verdict(name: str, options: argparse.Namespace, cluster: Cluster, folder: P
     scenario = SCENARIOS[name]
     given = {"seed": options.seed, "seconds": options.seconds, "rate": options.rate}
     if scenario.has_three:
-        run = RunOfThree(scenario.title, folder, **given)
+        run = RunOfThree(name, folder, **given)
         return run.verdict()
     if scenario.has_carrier:
-        return judge_carried(scenario.title, RunWithCarrier(name, cluster, folder, **given).evidence())
-    return judge(scenario.title, Run(name, cluster, folder, **given).evidence())
+        return judge_carried(name, RunWithCarrier(name, cluster, folder, **given).evidence())
+    return judge(name, Run(name, cluster, folder, **given).evidence())
 
 
 def _complain(name: str, violations: list[str], options: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from django_skipqueue import conf
 from . import WORKER_TIMEOUT
 from .evidence import Fault
 from .figures import FULL_SPEED
-from .records_of_three import Records, lost, violations
+from .records_of_three import Records, violations
 from .report import Verdict
 from .three import Database, Runworker, known
 
@@ -62,8 +62,8 @@ STROKES: dict[Stroke, str] = {cut: "connections cut", stall: "stalled", crash: "
 class RunOfThree:
     """One run from the first job to the verdict. Its speed is `rate`, a third of it in each database."""
 
-    def __init__(self, title: str, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
-        self._title = title
+    def __init__(self, scenario: str, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
+        self._scenario = scenario
         self._folder = folder
         self._seconds = seconds
         self._rate = rate / len(ALIASES)
@@ -146,6 +146,6 @@ class RunOfThree:
     def _judged(self, records: Records) -> Verdict:
         jobs = sum(len(record.statuses) for record in records.databases.values())
         speed = sum(records.calm_speed(alias) for alias in ALIASES)
-        cells = [self._title, f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}", f"{len(list(lost(records)))}"]
-        cells += ["", "", "", "", f"{max(records.gaps(), default=0.0):.2f} s", ""]
-        return Verdict(self._title, f"| {' | '.join(cells)} |", list(violations(records)))
+        cells = [f"`{self._scenario}`", f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]
+        cells += ["", "", f"{max(records.gaps(), default=0.0):.2f}", ""]
+        return Verdict(self._scenario, f"| {' | '.join(cells)} |", list(violations(records)))

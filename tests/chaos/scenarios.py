@@ -42,7 +42,6 @@ LONGEST_DRAIN = 240.0
 class Scenario:
     """Faults of one kind, or of all kinds at once."""
 
-    title: str
     strokes: Sequence[Stroke]
     pause: tuple[float, float] = (1.0, 3.0)
     """From the end of one stroke to the beginning of the next one in the same lane, in seconds."""
@@ -102,52 +101,41 @@ POSTGRES = (
 )
 
 SCENARIOS = {
-    "workers-killed": Scenario(title="workers killed at random", strokes=[faults.kill_worker], pause=(0.3, 1.5)),
-    "supervisors-killed": Scenario(title="supervisors killed", strokes=[faults.kill_supervisor]),
-    "machine-killed": Scenario(title="a whole machine killed", strokes=[faults.kill_machine]),
-    "rolling-restart": Scenario(title="rolling SIGTERM under load", strokes=[faults.stop_machine], pause=(0.5, 1.5)),
+    "workers-killed": Scenario(strokes=[faults.kill_worker], pause=(0.3, 1.5)),
+    "supervisors-killed": Scenario(strokes=[faults.kill_supervisor]),
+    "machine-killed": Scenario(strokes=[faults.kill_machine]),
+    "rolling-restart": Scenario(strokes=[faults.stop_machine], pause=(0.5, 1.5)),
     "machines-paused": Scenario(
-        title="machines and workers paused beyond the worker timeout",
         strokes=[faults.pause_machine, faults.pause_workers],
     ),
     "supervisors-silent": Scenario(
-        title="a supervisor alone paused, stalled, or without a connection",
         strokes=[faults.pause_supervisor, faults.stall_supervisor, faults.refuse_supervisor],
         pause=(0.5, 0.5),
     ),
     "workers-frozen": Scenario(
-        title="a worker that hangs: paused, or by a task that keeps the interpreter",
         strokes=[faults.freeze_workers],
     ),
-    "logs-blocked": Scenario(title="a log that nobody reads", strokes=[faults.block_log]),
-    "network-cut": Scenario(title="TCP connections cut", strokes=[faults.cut_network]),
-    "network-stalled": Scenario(title="TCP stalled beyond the worker timeout", strokes=[faults.stall_network]),
-    "half-open": Scenario(title="TCP half-open", strokes=[faults.lose_server, faults.lose_clients], pause=(0.5, 0.5)),
-    "slow-to-connect": Scenario(title="timeouts while connecting is slow", strokes=[faults.slow_connects]),
-    "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
-    "failover": Scenario(
-        title="failover to a synchronous standby after a crash", strokes=[faults.fail_over], has_standby=True
-    ),
-    "roles-swapped": Scenario(
-        title="failover with all connections left open", strokes=[faults.turn_read_only], has_standby=True
-    ),
-    "one-of-three": Scenario(title="one of three databases down, one `runworker`", strokes=[], has_three=True),
-    "postgres-paused": Scenario(title="PostgreSQL paused beyond the worker timeout", strokes=[faults.pause_postgres]),
-    "backends-terminated": Scenario(
-        title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0.5, 0.5)
-    ),
-    "table-locked": Scenario(title="`LOCK TABLE` for 10 s, and rows", strokes=[faults.lock_table]),
-    "clocks-off": Scenario(title="a machine's clock an hour off", strokes=CLOCKS),
-    "database-clock-off": Scenario(title="PostgreSQL's clock off by two worker timeouts", strokes=DATABASE_CLOCK),
-    "large-rows": Scenario(title="arguments and results of 1 MB, on a slow link", strokes=[faults.send_large]),
-    "short-then-long": Scenario(title="short jobs, then long ones, then urgent ones", strokes=[faults.short_then_long]),
+    "logs-blocked": Scenario(strokes=[faults.block_log]),
+    "network-cut": Scenario(strokes=[faults.cut_network]),
+    "network-stalled": Scenario(strokes=[faults.stall_network]),
+    "half-open": Scenario(strokes=[faults.lose_server, faults.lose_clients], pause=(0.5, 0.5)),
+    "slow-to-connect": Scenario(strokes=[faults.slow_connects]),
+    "postgres-crashed": Scenario(strokes=[faults.crash_postgres]),
+    "failover": Scenario(strokes=[faults.fail_over], has_standby=True),
+    "roles-swapped": Scenario(strokes=[faults.turn_read_only], has_standby=True),
+    "one-of-three": Scenario(strokes=[], has_three=True),
+    "postgres-paused": Scenario(strokes=[faults.pause_postgres]),
+    "backends-terminated": Scenario(strokes=[faults.terminate_backends], pause=(0.5, 0.5)),
+    "table-locked": Scenario(strokes=[faults.lock_table]),
+    "clocks-off": Scenario(strokes=CLOCKS),
+    "database-clock-off": Scenario(strokes=DATABASE_CLOCK),
+    "large-rows": Scenario(strokes=[faults.send_large]),
+    "short-then-long": Scenario(strokes=[faults.short_then_long]),
     "relay": Scenario(
-        title="Celery carries all queues: relays, Celery, RabbitMQ and PostgreSQL killed, cut and stalled",
         strokes=[],
         has_carrier=True,
     ),
     "mixed": Scenario(
-        title="most of these at once",
         strokes=[],
         pause=(0.5, 4.0),
         lengths=3,

@@ -14,6 +14,8 @@ def test_the_page_has_every_scenario() -> None:
     source = (Path(__file__).parent / "scenarios.py").read_text()
     names = re.findall(r'^    "([a-z-]+)": Scenario\(', source, re.MULTILINE)
     assert re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE) == names
+    described = re.findall("`([a-z-]+)`", PAGE.partition("## The faults")[2].partition("\n## ")[0])
+    assert set(names) <= set(described)
 
 
 def test_the_page_has_every_invariant() -> None:
