@@ -518,7 +518,9 @@ RETURNING job.id, job.queue_name, job.status
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -542,7 +544,9 @@ RETURNING job.id, job.queue_name, job.status
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'scheduled'
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND status = 'scheduled'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -588,7 +592,10 @@ RETURNING job.id, job.queue_name, job.status
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )

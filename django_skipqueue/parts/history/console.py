@@ -107,7 +107,7 @@ def measured_claims(store: Store) -> Iterator[Family]:
 
 def _histogram(counts: str | None, total: float) -> Histogram:
     """From the array as JSON, which Python reads ten times as fast as psycopg reads an array."""
-    return Histogram(json.loads(counts) if counts else counting.full(()), total)
+    return Histogram(json.loads(counts) if counts else counting.all_buckets(()), total)
 
 
 def _add(family: Family, labels: tuple[str, ...], value: Value) -> None:

@@ -36,10 +36,10 @@ from ...events.events import (
 )
 from ...queue.fragments import joined
 from ...queue.observe import QueueNow, queues_now
-from ...queue.parameters import BATCH, Cursor, Rows, Statement, is_refused, pipelined
+from ...queue.parameters import BATCH_ROWS, Cursor, Rows, Statement, is_refused, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
-from ...values.counting import added, of
+from ...values.counting import added, histogram
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
 from ...worker.loop import Periodic
 from .claim_costs import ClaimCost, measure_claim
@@ -180,7 +180,7 @@ class Tally:
             counted = self._of(int(jobs[0].locked_at // 60), "", "")
             counted.claims += 1
             counted.claim_seconds += seconds
-            counted.claim_times = added(counted.claim_times, of([seconds]))
+            counted.claim_times = added(counted.claim_times, histogram([seconds]))
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
         """Count jobs that were recovered from dead workers; those among them that failed count as failed as well."""
@@ -214,8 +214,8 @@ class Tally:
         for key, (waited, ran) in durations.items():
             counted = self._of(int(_ended_at(attempts[-1]) // 60), *key)
             setattr(counted, column, getattr(counted, column) + len(ran))
-            counted.waited = added(counted.waited, of(waited))
-            counted.ran = added(counted.ran, of(ran))
+            counted.waited = added(counted.waited, histogram(waited))
+            counted.ran = added(counted.ran, histogram(ran))
             counted.waited_seconds += sum(waited)
             counted.ran_seconds += sum(ran)
             counted.waited_longest = max(counted.waited_longest, *waited)
@@ -578,7 +578,7 @@ def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[Cla
     _run(store, (ROLL_UP_DEPTHS, {"rows": json.dumps(rows)}))
 
 
-def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH) -> bool:
+def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH_ROWS) -> bool:
     """Delete roll-ups older than the age in seconds of their span. Returns whether there may be more."""
     has_more = False
     for span, age in ages.items():
