@@ -125,7 +125,7 @@ def lock(pk: int) -> None:
 
 
 def test_what_is_noted_after_the_task_has_completed_its_job_is_kept(worker_thread: Start, gates: Any) -> None:
-    """Until the commit the task holds the lock on the row: the worker skips it, and is not blocked."""
+    """The task holds the lock on the row until its commit: the worker skips the row, and does not wait."""
     job = tasks.complete_and_go_on.defer("a")
     other = tasks.advance.defer("b", 0.3)
     worker_thread(concurrency=2)
@@ -167,7 +167,7 @@ def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, mon
 
 
 def test_a_stopped_worker_writes_what_its_running_jobs_have_noted(worker_thread: Start, gates: Any) -> None:
-    """At once, before it releases them: the log also of an attempt that has just begun."""
+    """It writes before it releases the jobs, also the log of an attempt that has just begun."""
     job = tasks.chat.defer("a")
     worker = worker_thread()
     wait_until(lambda: any(each.noted for each in list(worker.worker._pool.attempts)))

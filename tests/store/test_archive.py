@@ -69,7 +69,7 @@ def archive(settings: Any) -> Callable[..., None]:
 
 @pytest.fixture
 def committed(transactional_db: None, archive: Callable[..., None]) -> Iterator[Callable[..., None]]:
-    """The same in a test that commits: its partitions are dropped in the end."""
+    """Sets `ARCHIVE` for a test that commits, and drops the test's partitions at its end."""
     yield archive
     drop_partitions()
 
@@ -120,14 +120,14 @@ class TestMove:
         assert Job.objects.count() == 1
 
     @pytest.mark.parametrize("status", UNFINISHED)
-    def test_no_other_is(self, status: str, archive: Callable[..., None]) -> None:
+    def test_a_job_within_its_retention_is_not_archived(self, status: str, archive: Callable[..., None]) -> None:
         archive(RETENTION={"completed": 0, "failed": 0, "discarded": 0})
         make_job(status)
         make_partitions(store)
         assert store.prune() == {}
         assert Job.objects.count() == 1
 
-    def test_a_job_past_the_retention_of_the_archive_too_is_deleted(self) -> None:
+    def test_a_job_past_the_retention_of_the_archive_is_deleted(self) -> None:
         make_job("failed", finished_at=-366 * DAY)
         kept = make_job("failed", finished_at=-364 * DAY)
         make_partitions(store)
@@ -135,13 +135,17 @@ class TestMove:
         assert store.prune() == {"failed": 2}
         assert [archived.pk for archived in ArchivedJob.objects.all()] == [kept.pk]
 
-    def test_without_a_retention_of_the_archive_it_is_archived_however_old(self, archive: Callable[..., None]) -> None:
+    def test_without_a_retention_of_the_archive_a_job_of_any_age_is_archived(
+        self, archive: Callable[..., None]
+    ) -> None:
         archive(ARCHIVE=None)
         make_job("failed", finished_at=-4000 * DAY)
         assert Pruner(store).batch() == {"failed": 1}
         assert ArchivedJob.objects.count() == 1
 
-    def test_once_it_is_switched_off_jobs_are_deleted_and_the_archive_stays(self, archive: Callable[..., None]) -> None:
+    def test_once_the_archive_is_switched_off_jobs_are_deleted_and_the_archive_stays(
+        self, archive: Callable[..., None]
+    ) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
         archive(ARCHIVE=False)
@@ -150,7 +154,7 @@ class TestMove:
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
 
     def test_the_same_id_may_be_archived_twice(self) -> None:
-        """After somebody has reset the sequence of ids."""
+        """This happens after somebody has reset the sequence of ids."""
         for finished_at in (OLD, OLD * 2):
             make_job("failed", id=7, finished_at=finished_at)
             assert Pruner(store).batch() == {"failed": 1}
@@ -167,9 +171,11 @@ def prune_all() -> dict[str, int]:
 
 
 class TestRowsThatCannotBeArchived:
-    """They keep no other from being archived, are logged, and stay in the job table."""
+    """Such a row stops no other row from being archived, is logged, and stays in the job table."""
 
-    def test_one_that_a_constraint_refuses(self, committed: None, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_row_that_a_constraint_refuses_stays_and_is_logged(
+        self, committed: None, caplog: pytest.LogCaptureFixture
+    ) -> None:
         bad = make_job("completed", finished_at=OLD, queue_name="bad")
         made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
         execute("ALTER TABLE skipqueue_archivedjob ADD CONSTRAINT good CHECK (queue_name <> 'bad')")
@@ -182,7 +188,7 @@ class TestRowsThatCannotBeArchived:
         assert list(Job.objects.all()) == [bad]
         assert f"job not pruned id={bad.pk} error=" in caplog.text
 
-    def test_where_no_partition_can_be_made_those_of_existing_months_are_archived(
+    def test_where_no_partition_can_be_made_jobs_of_existing_months_are_archived(
         self, committed: None, connect: Connect, caplog: pytest.LogCaptureFixture
     ) -> None:
         make_partitions(store)
@@ -221,7 +227,9 @@ class TestCrash:
         assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [job.pk]
         assert not Job.objects.exists()
 
-    def test_one_that_dies_before_its_commit_has_moved_nothing(self, committed: None, session: MakeSession) -> None:
+    def test_a_session_that_dies_before_its_commit_has_moved_nothing(
+        self, committed: None, session: MakeSession
+    ) -> None:
         make_job("completed", finished_at=OLD)
         make_partitions(store)
         pruning = session()
@@ -233,7 +241,7 @@ class TestCrash:
             pruning(store.prune)
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
 
-    def test_many_that_prune_at_once_move_each_job_once(self, committed: None, session: MakeSession) -> None:
+    def test_processes_that_prune_at_once_move_each_job_once(self, committed: None, session: MakeSession) -> None:
         made = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
         sessions = [session() for _ in range(4)]
         running = [each.start(lambda: Pruner(store).batch()) for each in sessions]
@@ -245,12 +253,12 @@ class TestCrash:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("archive")
 class TestMakePartitions:
-    def test_this_month_and_those_ahead(self) -> None:
+    def test_this_month_and_the_next_months_have_a_partition(self) -> None:
         assert make_partitions(store, ahead=2) == 3
         assert partitions() == [month(now(), later) for later in range(3)]
         assert make_partitions(store, ahead=2) == 0
 
-    def test_the_months_of_finished_jobs_and_none_between(self) -> None:
+    def test_only_months_with_finished_jobs_have_a_partition(self) -> None:
         for days in (200, 201, 199, 90):
             make_job("completed", finished_at=-days * DAY)
         make_job("failed", finished_at=-150 * DAY)
@@ -259,7 +267,7 @@ class TestMakePartitions:
         assert partitions() == sorted(months)
 
     def test_a_job_at_either_end_of_its_month_finds_its_partition(self) -> None:
-        """In UTC, whatever the time zone of the session."""
+        """Months are in UTC, whatever the time zone of the session."""
         execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
         first = datetime(now().year - 1, 12, 1, tzinfo=UTC)
         for moment in (first, first - timedelta(microseconds=1), first + timedelta(days=31, microseconds=-1)):
@@ -281,7 +289,7 @@ class TestMakePartitions:
         execute("CREATE TABLE by_hand PARTITION OF skipqueue_archivedjob FOR VALUES FROM (MINVALUE) TO ('2200-01-01')")
         assert make_partitions(store, ahead=2) == 0
 
-    def test_one_that_was_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
+    def test_a_partition_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
         make_job("completed", finished_at=OLD)
         Pruner(store).batch()
         execute(f"ALTER TABLE skipqueue_archivedjob DETACH PARTITION skipqueue_archivedjob_{month(now() + OLD)}")
@@ -304,7 +312,7 @@ class TestLocks:
             with within(20):
                 assert make_partitions(store, ahead=1) == 1
 
-    def test_many_supervisors_may_make_them_at_once(self, committed: None, session: MakeSession) -> None:
+    def test_supervisors_may_make_partitions_at_once(self, committed: None, session: MakeSession) -> None:
         make_job("completed", finished_at=OLD)
         sessions = [session() for _ in range(4)]
         running = [each.start(make_partitions, store, ahead=2) for each in sessions]
@@ -312,7 +320,7 @@ class TestLocks:
         assert len(partitions()) == 4
 
     @pytest.mark.parametrize("reads", [True, False], ids=["a reader", "a writer"])
-    def test_a_drop_gives_up_soon_and_lets_those_through_that_came_after_it(
+    def test_a_drop_gives_up_soon_and_lets_later_statements_through(
         self, committed: Callable[..., None], connect: Connect, reads: bool
     ) -> None:
         make_job("failed", finished_at=OLD)
@@ -334,7 +342,9 @@ class TestLocks:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("archive")
 class TestDropPartition:
-    def test_the_oldest_whose_last_job_is_past_the_retention(self, archive: Callable[..., None]) -> None:
+    def test_the_oldest_partition_is_dropped_once_its_last_job_is_past_the_retention(
+        self, archive: Callable[..., None]
+    ) -> None:
         archive(ARCHIVE=None)
         for days in (500, 400, 330):
             make_job("failed", finished_at=-days * DAY)
@@ -346,7 +356,7 @@ class TestDropPartition:
         assert partitions() == [month(now() - 330 * DAY), month(now())]
         assert ArchivedJob.objects.count() == 1
 
-    def test_one_with_a_job_that_is_to_be_kept_stays(self, archive: Callable[..., None]) -> None:
+    def test_a_partition_with_a_job_to_keep_stays(self, archive: Callable[..., None]) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
         first = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -356,7 +366,7 @@ class TestDropPartition:
         archive(ARCHIVE=now() - after)
         assert drop_partition(store)
 
-    def test_for_ever_means_none(self, archive: Callable[..., None]) -> None:
+    def test_without_a_retention_no_partition_is_dropped(self, archive: Callable[..., None]) -> None:
         archive(ARCHIVE=None)
         make_job("failed", finished_at=-9000 * DAY)
         Pruner(store).batch()

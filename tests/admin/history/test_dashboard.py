@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 def make_rollup(*, minutes: float, span: Span = Span.MINUTE, queue: str = "", task: str = "", **fields: Any) -> RollUp:
     """What happened so many minutes ago."""
-    times = {name: histogram.of(fields.pop(name, ())) for name in ("waited", "ran")}
+    times = {name: histogram.histogram(fields.pop(name, ())) for name in ("waited", "ran")}
     starts_at = Now() - timedelta(minutes=minutes)
     return RollUp.objects.create(
         span=span, queue_name=queue, task=task, starts_at=starts_at, **times, **({"depth": None} | fields)
