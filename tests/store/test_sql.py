@@ -243,6 +243,11 @@ CASES = [
         "RECENT_CAUSES", {"tasks": ["shop.send"]}, {"skipqueue_failure_rollup_prune", "skipqueue_failure_rollup_pkey"}
     ),
     Case("USUAL_SHARES", {"tasks": ["shop.send"], "queue_names": ["mail"]}, {"skipqueue_rollup_prune"}),
+    Case(
+        "SINCE_NEW",
+        {"tasks": ["shop.send"], "queue_names": ["mail"], "since": ["2020-01-01T00:00Z"]},
+        {"skipqueue_rollup_pkey"},
+    ),
     Case("FAILING_SINCE", {"tasks": ["shop.send"], "queue_names": ["mail"], "share": 0.1}, {"skipqueue_rollup_pkey"}),
     Case("RECENT_QUEUES", {}, {"skipqueue_rollup_prune"}),
     Case("USUAL_QUEUES", {"queue_names": ["mail", "default"]}, {"skipqueue_rollup_prune"}),
