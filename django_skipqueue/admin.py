@@ -1,6 +1,6 @@
 """The job queue in Django's admin: see jobs, archived jobs, queues and workers, and act on them.
 
-Invariant: every write goes through the verbs of the queue, or deletes jobs that are not running; nothing is edited. A
+Invariant: every write goes through the verbs of the queue, or deletes jobs that are not running; no row is edited. A
 page reads the job table by an index, or at most `WINDOW_SIZE` rows of it.
 """
 

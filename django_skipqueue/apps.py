@@ -19,9 +19,9 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Install the parts, and register all tasks: import each installed app's `jobs`.
+        """Install the parts, and register all tasks: import the module `jobs` of each installed app.
 
-        Import its `tasks` as well if `TASKS` names our backend.
+        Import the modules `tasks` as well if `TASKS` names the backend of this package.
         """
         from . import checks
         from .parts.installed import PARTS
@@ -32,7 +32,7 @@ class SkipQueueConfig(AppConfig):
         autodiscover_modules("jobs")
         import_module("django_skipqueue.console.jobs")
         for backend in _task_backends():
-            if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
+            if hasattr(backend, "discover_tasks"):  # our backend: only projects that use it import it
                 backend.discover_tasks()
 
 

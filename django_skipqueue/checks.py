@@ -18,7 +18,7 @@ from .values.part import installed_parts
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
 
-KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
+SETTINGS_HINT = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
 
 def register_all() -> None:
@@ -42,14 +42,7 @@ def register_all() -> None:
 
 def check_settings(**_: Any) -> list[CheckMessage]:
     """E001: an unknown key or a value of the wrong type in SKIPQUEUE."""
-    return [
-        Error(
-            problem,
-            hint=KEYS,
-            id="skipqueue.E001",
-        )
-        for problem in conf.problems()
-    ]
+    return [Error(problem, hint=SETTINGS_HINT, id="skipqueue.E001") for problem in conf.problems()]
 
 
 def check_engine(**_: Any) -> list[CheckMessage]:
@@ -60,11 +53,8 @@ def check_engine(**_: Any) -> list[CheckMessage]:
 
 def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """E003: a server is too old. Sends a query, so it only runs with `check --database` and `migrate`."""
-    found: list[CheckMessage] = []
-    for alias, version in _reachable(databases):
-        if problem := version_problem(alias, version):
-            found.append(Error(problem.message, hint=problem.hint, id="skipqueue.E003"))
-    return found
+    problems = [version_problem(alias, version) for alias, version in _reachable(databases)]
+    return [Error(problem.message, hint=problem.hint, id="skipqueue.E003") for problem in problems if problem]
 
 
 def check_middleware(**_: Any) -> list[CheckMessage]:
@@ -92,11 +82,11 @@ def check_task_names(**_: Any) -> list[CheckMessage]:
     """E005: two functions registered as tasks under one name."""
     return [
         Error(
-            describe_duplicate(first, second),
+            describe_duplicate(*tasks),
             hint="Jobs are stored with the name alone, so a worker could not tell which function to run.",
             id="skipqueue.E005",
         )
-        for first, second in registry.duplicates.values()
+        for tasks in registry.duplicates.values()
     ]
 
 
@@ -135,7 +125,7 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         if isinstance(field, ForeignKey)
         and field.remote_field.model._meta.label == "django_skipqueue.Job"
         and getattr(field, "db_constraint", True)
-        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # `on_delete` of the database, Django 6.1
+        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # the database does it, from Django 6.1 on
     ]
 
 
@@ -146,7 +136,7 @@ def check_rules(**_: Any) -> list[CheckMessage]:
     except ImproperlyConfigured:
         return []  # E001 reports the reason
     if not given:
-        return []  # a worker then does without the console
+        return []  # then a worker does not import the console
     from .console.rules.examination import all_rules
 
     rules = {rule.code: rule for rule in all_rules()}
@@ -167,7 +157,7 @@ def check_searchable(**_: Any) -> list[CheckMessage]:
     """E013: a task or an argument of SEARCHABLE that no index can have."""
     try:
         if not conf.load().searchable:
-            return []  # a worker then does without the console
+            return []  # then a worker does not import the console
         from .console import search_indexes
 
         found = list(search_indexes.problems())
@@ -178,7 +168,7 @@ def check_searchable(**_: Any) -> list[CheckMessage]:
 
 
 def check_search_indexes(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """W006: an index of SEARCHABLE is missing or invalid, so that searches do without. Sends a query, as E003."""
+    """W006: an index of SEARCHABLE is missing or invalid, so that no search uses it. Sends a query, as E003 does."""
     try:
         if not conf.load().searchable:
             return []
@@ -203,7 +193,7 @@ def check_search_indexes(databases: Sequence[str] | None = None, **_: Any) -> li
 
 
 def _queue_databases() -> tuple[str, ...]:
-    """The aliases of the databases with queues; none if the settings are not valid, which E001 reports."""
+    """The aliases of the databases with queues; empty if the settings are not valid, which E001 reports."""
     try:
         return conf.load().served_databases
     except ImproperlyConfigured:
@@ -211,7 +201,7 @@ def _queue_databases() -> tuple[str, ...]:
 
 
 def _reachable(databases: Sequence[str] | None) -> Iterator[tuple[str, int]]:
-    """The databases with queues that can be reached, among these, each with the version of its server."""
+    """Of these databases, those with queues that can be reached, each with the version of its server."""
     for alias in _queue_databases():
         if alias in (databases or ()) and alias in connections and connections[alias].vendor == "postgresql":
             try:

@@ -28,10 +28,10 @@ from .values.bounds import NUMBER_RANGES, close_to, did_you_mean
 from .values.redaction import words
 from .values.settings import LONGEST_RETENTION, OneDatabase, Retention, as_time, is_retention, queue_problems
 
-TOKEN = re.compile(r"[!-~]{16,}")
+METRICS_TOKEN = re.compile(r"[!-~]{16,}")
 """A token that cannot be guessed, and that fits into a header."""
 
-NAMES = tuple[str, ...]
+NAMES_TUPLE = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class AppSetting:
     """Makes the value of the setting from a valid one that the project gives, or from `{}`."""
     problems: Callable[[str, object], Iterator[str]]
     external_queues: Callable[[Any], Mapping[str, str]]
-    """Returns the queues whose jobs run outside of the workers, by the value: each with the name of who runs them."""
+    """Returns the queues whose jobs run outside of the workers, each with the name of the carrier that runs them."""
 
 
 APP_SETTINGS: dict[str, AppSetting] = {}
@@ -51,7 +51,7 @@ APP_SETTINGS: dict[str, AppSetting] = {}
 SUCCESSORS = {
     "ALERTS": "The rules of the doctor raise alerts. RULES has their thresholds, and ALERTS_WEBHOOK the address."
 }
-"""What to say of keys that are no more."""
+"""For each key that was removed: what to use in its place."""
 
 APPS_OF_KEYS = {"CARRIERS": "django_skipqueue.contrib.celery"}
 """The apps of this package that read a key."""
@@ -81,7 +81,7 @@ class Settings(
     """How often a supervisor writes the heartbeats of its workers."""
 
     worker_timeout: float = 60.0
-    """A worker without a heartbeat for this long counts as dead, and its jobs are recovered."""
+    """After this time without a heartbeat, a worker counts as dead, and its jobs are recovered."""
 
     shutdown_timeout: float = 30.0
     """How long a stopping worker waits for its running jobs before it releases them."""
@@ -99,10 +99,10 @@ class Settings(
     """Dotted paths of functions that wrap each attempt: each takes the job and returns a context manager."""
 
     redact: tuple[str, ...] = ()
-    """Names of arguments whose values the admin and the log mask, in addition to the names that are always masked."""
+    """Names of arguments whose values the admin and the log mask, beside the names that are always masked."""
 
     capture_logs: str | None = "INFO"
-    """The level from which log records are kept with the attempt that writes them; `None`: none are kept."""
+    """The lowest level of the log records that are kept with the attempt that writes them; `None`: no record."""
 
     links: dict[str, str] = field(default_factory=dict)
     """Links on the page of a job: a label, and an address with fields such as `{job_id}` in it."""
@@ -120,25 +120,25 @@ class Settings(
     """The limits of whole queues, by the name of the queue: see `values.settings.queue_problems`."""
 
     rules: dict[str, Any] = field(default_factory=dict)
-    """The thresholds of the rules that the console applies, by their codes: a number, `None` for a rule that is off, or
-    a dict of these by queue, where `*` stands for every other queue."""
+    """The thresholds of the rules that the console applies, by the code of the rule: a number, `None` for a rule that
+    is off, or a dict of thresholds by queue, where `*` is every other queue."""
 
     searchable: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The arguments by which operators search all jobs of a task, by the name of the task: each has an index."""
     deployment: str | None = None
-    """The name of what is deployed, such as a commit: workers and the causes of failures are noted with it."""
+    """The name of the deployed version, such as a commit: workers and the causes of failures have it."""
 
     metrics_token: str | None = None
-    """The token with which Prometheus may read the metrics; `None`: staff alone may."""
+    """The token with which Prometheus may read the metrics; `None`: only staff may read them."""
 
     of_apps: Mapping[str, Any] = field(default_factory=dict, metadata={"is_key": False})
     """The settings of apps, by the key in lower case."""
 
     @property
     def external_queues(self) -> dict[str, str]:
-        """The queues whose jobs run outside of the workers, each with the name of who runs them.
+        """The queues whose jobs run outside of the workers, each with the name of the carrier that runs them.
 
-        A worker serves one of them only if it is given it.
+        A worker serves such a queue only if `--queues` names it.
         """
         found = (APP_SETTINGS[key].external_queues(value) for key, value in self.of_apps.items())
         return {queue: name for queues in found for queue, name in queues.items()}
@@ -151,19 +151,9 @@ class Settings(
 DEFAULTS = Settings()
 
 OPTIONS_OF_RUNWORKER = {
-    "CONCURRENCY",
-    "DRAIN",
-    "HEALTH_HOST",
-    "HEALTH_PORT",
-    "LOG_FORMAT",
-    "MAX_JOBS",
-    "MAX_JOBS_PER_WORKER",
-    "MAX_MEMORY_MB",
-    "NAME",
-    "NO_LISTEN",
-    "PROCESSES",
-    "RELOAD",
-}
+    "CONCURRENCY", "DRAIN", "HEALTH_HOST", "HEALTH_PORT", "LOG_FORMAT", "MAX_JOBS", "MAX_JOBS_PER_WORKER",
+    "MAX_MEMORY_MB", "NAME", "NO_LISTEN", "PROCESSES", "RELOAD",
+}  # fmt: skip
 """The runworker options that are not settings, because they may differ between workers."""
 
 
@@ -175,7 +165,7 @@ def add_setting(key: str, setting: AppSetting) -> None:
 
 @functools.cache
 def load() -> Settings:
-    """The project's settings, completed with defaults. Raises `ImproperlyConfigured` with all problems found."""
+    """The project's settings, with defaults. Raises `ImproperlyConfigured` with a sentence for each problem."""
     found = list(problems())
     if found:
         raise ImproperlyConfigured(" ".join(found))
@@ -187,7 +177,7 @@ def load() -> Settings:
 
 
 def load_or_default() -> Settings:
-    """The project's settings, or the defaults if those are not valid: for `--help`, which must always work."""
+    """The project's settings, or the defaults if these are not valid: for `--help`, which must always work."""
     try:
         return load()
     except ImproperlyConfigured:
@@ -214,7 +204,7 @@ def problems() -> Iterator[str]:
             if not NUMBER_RANGES[name].allows(value):
                 yield f"SKIPQUEUE[{key!r}] must be {NUMBER_RANGES[name]}, not {value!r}."
         elif not _is_text(value, hints[name]):
-            yield f"SKIPQUEUE[{key!r}] must be {TEXTS[hints[name]]}, not {value!r}."
+            yield f"SKIPQUEUE[{key!r}] must be {TEXT_TYPES[hints[name]]}, not {value!r}."
     yield from Settings.problems_together(given)
 
 
@@ -241,7 +231,7 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
 
 
 def own_retention_problems(name: str, value: Any) -> Iterator[str]:
-    """One sentence for each mistake in the retention of some jobs: it may only be shorter than that of all."""
+    """One sentence for each mistake in the retention of a task: it may only be shorter than the setting."""
     wrong = list(retention_problems(name, value))
     yield from wrong
     for status, kept in {} if wrong else value.items():
@@ -255,7 +245,7 @@ def own_retention_problems(name: str, value: Any) -> Iterator[str]:
 
 def _token_problems(name: str, value: object) -> Iterator[str]:
     """The sentence does not contain the token."""
-    if value is not None and not (isinstance(value, str) and TOKEN.fullmatch(value)):
+    if value is not None and not (isinstance(value, str) and METRICS_TOKEN.fullmatch(value)):
         yield (
             f"{name} must be None or a str of at least 16 characters: ASCII without spaces, as "
             "secrets.token_urlsafe() makes it."
@@ -316,10 +306,10 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},
 }
-"""The functions that check settings which are neither numbers nor texts. Each takes the setting's name as well."""
+"""The functions that check settings which are neither numbers nor texts. Each takes the setting's name and value."""
 
-TEXTS = {str: "a str", NAMES: "a tuple of names"}
-"""What the other settings are, by their types."""
+TEXT_TYPES = {str: "a str", NAMES_TUPLE: "a tuple of names"}
+"""By type: what a setting without a check of its own must be."""
 
 
 def _is_text(value: object, kind: type) -> bool:
@@ -352,7 +342,7 @@ _chosen_database: ContextVar[str | None] = ContextVar("skipqueue_database", defa
 
 @contextmanager
 def using_database(alias: str) -> Iterator[None]:
-    """Have this thread use the queue in the database of this alias, in place of that of the setting."""
+    """Have this thread use the queue in the database of this alias, in place of the setting `DATABASE`."""
     token = _chosen_database.set(alias)
     try:
         yield
@@ -367,13 +357,13 @@ def own_apps() -> set[str]:
 
 
 def chosen_or_all(named: str | None = None) -> tuple[str, ...]:
-    """The alias that is named, or that this thread has chosen; or those of all databases that workers serve."""
+    """The alias that is named, or that this thread has chosen; else the aliases of all databases with workers."""
     chosen = named or _chosen_database.get()
     return load().served_databases if chosen is None else (chosen,)
 
 
 class _Lazy:
-    """Reads each attribute from the loaded settings, so that importing this module reads no setting."""
+    """Reads each attribute from the loaded settings, so that an import of this module reads no setting."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "database" and (chosen := _chosen_database.get()) is not None:

@@ -21,8 +21,8 @@ logger = logging.getLogger("django_skipqueue")
 class QueueSignal(Signal):
     """A signal whose senders are names. A receiver can be connected for one task: `sender=send_receipt`, or its name.
 
-    Django compares senders by identity, and two equal strings may be different objects. So this class replaces each
-    sender by one string object for its name.
+    Django compares senders by identity, and two equal strings may be different objects. So this class keeps one string
+    object for each name, and replaces each sender by it.
     """
 
     _senders: ClassVar[dict[str, str]] = {}
@@ -55,7 +55,7 @@ class QueueSignal(Signal):
 
 
 job_deferred = QueueSignal()
-"""Jobs were inserted; workers see them once the caller's transaction commits. Carries `database`, `queue_name`,
+"""Jobs were inserted. Workers see the jobs once the caller's transaction commits. Carries `database`, `queue_name`,
 `job_ids`."""
 
 job_started = QueueSignal()
@@ -81,13 +81,13 @@ job_recovered = QueueSignal()
 """A job was recovered from a dead worker. Carries `database`, and `job` (a `RecoveredJob`)."""
 
 lease_lost = QueueSignal()
-"""An outcome was not written, because the job was taken from the worker before. Carries `attempt` (an `Attempt`)."""
+"""An outcome was not written, because the job had been taken from the worker. Carries `attempt` (an `Attempt`)."""
 
 jobs_admitted = QueueSignal()
 """Jobs that are due were admitted to their queues. Carries `counts`, by the name of the queue."""
 
 dependant_discarded = QueueSignal()
-"""A job was discarded because one that it needs has not completed. Carries `database`, and `job` (a `Dependant`)."""
+"""A job was discarded because a job that it needs has not completed. Carries `database`, and `job` (a `Dependant`)."""
 
 jobs_released = QueueSignal()
 """Claimed jobs were put back into their queues; no attempt is charged. Carries `job_ids`."""
@@ -115,15 +115,15 @@ queue_resumed = QueueSignal()
 """Somebody resumed a queue. The sender is its name. Carries `database`, `by`."""
 
 alert_raised = QueueSignal()
-"""A problem of the verdict has begun. The sender is the code of the rule. Carries `database`, `subject` (who has it: a
-queue, a task, a key; may be empty), `severity`, `title`, `since`."""
+"""A problem of the verdict has begun. The sender is the code of the rule. Carries `database`, `subject` (the queue,
+task or key that has the problem; may be empty), `severity`, `title`, `since`."""
 
 alert_over = QueueSignal()
-"""A problem is over. The sender is the rule. Carries the same, and `over_at`."""
+"""A problem is over. The sender is the code of the rule. Carries what `alert_raised` carries, and `over_at`."""
 
 
 def emit(signal: Signal, sender: str, **event: Any) -> None:
-    """Send `signal` to its receivers, and log their exceptions, also those that `send_robust` lets through: SystemExit.
+    """Send `signal` to its receivers, and log their exceptions, even SystemExit, which `send_robust` lets through.
 
     Raises only `JobInterrupted`, which interrupts the attempt in whose thread the receiver runs.
     """

@@ -30,7 +30,7 @@ def send_update(order: int) -> None:
 
 
 def found(check: Callable[..., list[CheckMessage]], **options: Any) -> list[CheckMessage]:
-    """What a check found; each message must tell what to do."""
+    """Run a check. Each message must have a hint."""
     messages = check(app_configs=None, **options)
     for message in messages:
         assert message.hint
@@ -73,7 +73,7 @@ def test_a_foreign_key_that_keeps_jobs_from_being_pruned_is_named(
         assert message.msg == "app.Report.job keeps the jobs that it refers to from being pruned."
 
 
-def test_they_run_with_manage_py_check(settings: Any) -> None:
+def test_the_checks_run_with_manage_py_check(settings: Any) -> None:
     from django.core.management.base import SystemCheckError
 
     settings.SKIPQUEUE = {"LEES": 60}
@@ -154,7 +154,7 @@ def test_e003_asks_no_database_that_it_was_not_given(monkeypatch: pytest.MonkeyP
     assert found(checks.check_server_version, databases=["other"]) == []
 
 
-def test_e003_leaves_it_to_django_to_say_that_a_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e003_says_nothing_about_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(self: Any) -> int:
         raise OperationalError("no server")
 
@@ -173,7 +173,7 @@ def test_e003_leaves_it_to_django_to_say_that_a_server_is_gone(monkeypatch: pyte
         ("contextlib.nullcontext", []),  # E001 says that it is no tuple
     ],
 )
-def test_e004_names_a_middleware_that_is_none(middleware: Any, expected: list[str]) -> None:
+def test_e004_names_an_object_that_is_no_middleware(middleware: Any, expected: list[str]) -> None:
     with override_settings(SKIPQUEUE={"MIDDLEWARE": middleware}):
         assert ids(found(checks.check_middleware)) == expected
 
@@ -277,7 +277,7 @@ def test_e011_names_a_carrier_without_an_app(app: str, expected: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["redis", "sqs", "memory", "nothing"])
 def test_e011_names_a_broker_that_is_not_rabbitmq(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where kombu lacks the library for it."""
+    """It names the broker even if kombu lacks the library for it."""
     app = Celery("tests", broker=f"{scheme}://anna:secret@127.0.0.1:1//", set_as_current=False)
     monkeypatch.setattr("tests.app.celery_app.app", app)
     with carried_by("tests.app.celery_app.app"):

@@ -230,7 +230,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_a_wrong_setting_is_one_clear_sentence_and_never_handed_out(settings: Any, subtests: pytest.Subtests) -> None:
+def test_a_wrong_setting_is_one_clear_sentence_and_is_never_returned(settings: Any, subtests: pytest.Subtests) -> None:
     for name, (value, said) in WRONG.items():
         with subtests.test(name):
             settings.SKIPQUEUE = value
@@ -247,7 +247,7 @@ def test_a_wrong_token_is_not_shown(settings: Any) -> None:
     assert "hunter2" not in problem
 
 
-def test_every_problem_is_told_at_once(settings: Any) -> None:
+def test_all_problems_are_reported_together(settings: Any) -> None:
     settings.SKIPQUEUE = {"WORKER_TIMOUT": 1, "DATABASE": 2, "RETENTION": {"failed": -1, "lost": 2}}
     assert len(list(conf.problems())) == 4
 

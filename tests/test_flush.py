@@ -1,4 +1,4 @@
-"""What the tests do after each test that commits: the tables that it filled are emptied."""
+"""After each test that commits, the test suite empties the tables that the test filled."""
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -28,7 +28,7 @@ def test_a_filled_table_is_emptied() -> None:
     assert not Job.objects.exists()
 
 
-def test_what_migrate_writes_is_kept() -> None:
+def test_rows_that_migrate_writes_are_kept() -> None:
     before = set(Permission.objects.values_list("pk", "content_type_id"))
     assert before
     make_job()
@@ -37,7 +37,7 @@ def test_what_migrate_writes_is_kept() -> None:
     assert set(Permission.objects.values_list("pk", "content_type_id")) == before
 
 
-def test_an_empty_one_is_left_alone() -> None:
+def test_an_empty_table_is_left_alone() -> None:
     make_job()
     flush()
     assert flush() == []

@@ -1,4 +1,4 @@
-"""`django_skipqueue.events.logging`: JSON lines of any record, and records that name their job."""
+"""`django_skipqueue.events.logging`: any record becomes a line of JSON, and names its job."""
 
 import json
 import logging
@@ -98,7 +98,7 @@ class Broken:
     __repr__ = __str__
 
 
-def test_no_record_makes_it_raise() -> None:
+def test_no_record_makes_the_formatter_raise() -> None:
     circle: list[Any] = []
     circle.append(circle)
     deep: list[Any] = []

@@ -1,4 +1,4 @@
-"""Migrations: complete, reversible, and leaving the tables as the design says."""
+"""The migrations are complete and reversible, and make the tables of the design."""
 
 import re
 import subprocess
@@ -135,7 +135,7 @@ def migrate(db: None) -> Iterator[Callable[[str | None], None]]:
 
 
 def described() -> dict[str, Any]:
-    """The tables of that schema, as the catalogue describes them."""
+    """The tables of the schema, as PostgreSQL's catalogue describes them."""
     return {
         "relations": query(
             "SELECT relname, relkind, reloptions, pg_get_indexdef(oid) FROM pg_class "

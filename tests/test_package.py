@@ -15,7 +15,7 @@ def test_importing_the_package_loads_no_model_and_needs_no_settings() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
 
 
-def test_what_users_import_is_listed() -> None:
+def test_the_names_that_users_import_are_listed() -> None:
     assert set(django_skipqueue.__all__) >= {"Discard", "JobContext", "Retry", "Snooze", "Task", "job"}
     for name in django_skipqueue.__all__:
         assert getattr(django_skipqueue, name)

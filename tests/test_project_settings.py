@@ -1,4 +1,4 @@
-"""What a project may have set for its databases and times: real workers do everything under each of these settings."""
+"""Real workers do everything under each setting that a project may have for its databases and times."""
 
 import signal
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a row may not do to a worker, nor to its log."""
+"""A row can harm neither a worker nor its log."""
 
 import logging
 import re
@@ -77,7 +77,7 @@ LOGGED = [
 
 
 def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests) -> None:
-    """Every event, and function that logs, also one that is new: its parameters have to be among the values."""
+    """Tries every event and every function that logs. A new one fails here until its parameters have values."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     recovered = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
     values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered]}

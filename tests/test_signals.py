@@ -1,4 +1,4 @@
-"""Signals: sent with what they promise to carry; a receiver that raises harms nothing."""
+"""Signals carry the values of their documentation; a receiver that raises harms nothing."""
 
 import logging
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ Received = list[tuple[str, dict[str, Any]]]
 
 @pytest.fixture
 def received() -> Iterator[Received]:
-    """What `job_deferred` said."""
+    """Collect the arguments of `job_deferred`."""
     events: Received = []
 
     def receiver(sender: str, **event: Any) -> None:
@@ -36,7 +36,7 @@ def received() -> Iterator[Received]:
 
 @pytest.mark.django_db
 class TestJobDeferred:
-    def test_it_tells_the_task_the_queue_and_the_ids(self, received: Received) -> None:
+    def test_job_deferred_carries_the_task_the_queue_and_the_ids(self, received: Received) -> None:
         job = jobs.noop.using(queue_name="q").defer()
         ids = jobs.add.defer_many([(1,), (2,)])
         assert received == [
@@ -44,18 +44,18 @@ class TestJobDeferred:
             ("tests.app.jobs.add", {"database": "default", "queue_name": "default", "job_ids": ids}),
         ]
 
-    def test_it_tells_of_scheduled_jobs_too(self, received: Received) -> None:
+    def test_job_deferred_is_sent_for_scheduled_jobs_too(self, received: Received) -> None:
         jobs.noop.using(run_after=timedelta(hours=1)).defer()
         assert len(received) == 1
 
-    def test_it_tells_only_of_jobs_that_were_made(self, received: Received) -> None:
+    def test_job_deferred_is_sent_only_for_new_jobs(self, received: Received) -> None:
         make_job(unique_key="1")
         made = jobs.echo.using(unique_key=str).defer_many([(1,), (2,)])[1]
         jobs.echo.using(unique_key=str).defer(2)
         said = {"database": "default", "queue_name": "default", "job_ids": [made]}
         assert received == [("tests.app.jobs.echo", said)]
 
-    def test_it_tells_nothing_of_a_call_that_was_refused(self, received: Received) -> None:
+    def test_job_deferred_is_not_sent_for_a_refused_call(self, received: Received) -> None:
         with pytest.raises(TypeError):
             jobs.noop.defer(1)  # type: ignore[call-arg]
         assert received == []
@@ -142,7 +142,7 @@ def test_the_end_of_a_batch_is_a_signal_with_its_numbers() -> None:
 
 
 class Broken:
-    """A receiver that is an object, as `functools.partial` makes one: it has no name."""
+    """A receiver that is an object without a name, like a `functools.partial`."""
 
     def __call__(self, **_: Any) -> None:
         raise ValueError("no")

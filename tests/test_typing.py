@@ -1,4 +1,4 @@
-"""What a type checker says about tasks: wrong calls are errors on their line, right ones are not."""
+"""A type checker finds an error in the line of each wrong call of a task, and none in right calls."""
 
 import os
 import re

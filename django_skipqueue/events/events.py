@@ -1,4 +1,4 @@
-"""The events: frozen values that describe what happened to jobs and workers. The sinks get them.
+"""The events: frozen values that describe what happened to jobs and workers. The sinks get every event.
 
 An event about jobs covers a batch: all jobs that one statement has changed. The class of an event says which Django
 signal is sent for it, and writes its log lines.
@@ -18,7 +18,7 @@ from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
 from . import logs
 from .log_format import in_a_line, in_words
 
-Sent = Iterator[tuple[str, dict[str, Any]]]
+SignalArguments = Iterator[tuple[str, dict[str, Any]]]
 """The sender and the arguments of each Django signal that is sent for an event."""
 
 
@@ -28,7 +28,7 @@ class Event:
     """The lowest level of its log lines; `None`: it is not logged."""
     signal: ClassVar[Signal | None] = None
     sender: ClassVar[str] = "database"
-    """The field that names the sender of the signal. The other fields are the arguments."""
+    """The field with the sender of the signal. The other fields are the arguments."""
 
     @property
     def size(self) -> int:
@@ -38,8 +38,8 @@ class Event:
     def write_lines(self) -> None:
         """Write its log lines."""
 
-    def sent(self) -> Sent:
-        """What its signal is sent with."""
+    def signal_arguments(self) -> SignalArguments:
+        """The sender and the arguments for each sending of its signal."""
         values = dict(vars(self))
         yield values.pop(self.sender), values
 
@@ -66,7 +66,7 @@ class JobsAdmitted(Event):
     level, signal = logging.DEBUG, signals.jobs_admitted
 
     database: str
-    """The alias of the database that holds them."""
+    """The alias of the database that holds the jobs."""
     counts: Mapping[str, int]
     """The number of jobs, by the name of the queue."""
 
@@ -110,7 +110,7 @@ class JobsRecovered(Event):
             level = logging.ERROR if job.status == "failed" else logging.WARNING
             logs.write(level, "job_recovered", shown, extra=extra)
 
-    def sent(self) -> Sent:
+    def signal_arguments(self) -> SignalArguments:
         for job in self.jobs:
             yield job.task, {"database": self.database, "job": job}
 
@@ -167,17 +167,17 @@ class AttemptStarted(Event):
         extra = logs.job_extra(self.job) | {"wait_ms": self.wait_ms, "worker_name": self.worker}
         logs.write(logging.DEBUG, "job_started", shown, extra=extra)
 
-    def sent(self) -> Sent:
+    def signal_arguments(self) -> SignalArguments:
         yield self.job.task, dict(vars(self))
 
 
 @dataclass(frozen=True)
 class AttemptsEnded(Event):
-    """Attempts have ended, and the database has accepted or rejected their outcomes. The subclasses tell which."""
+    """Attempts have ended, and the database has accepted or rejected their outcomes, as the subclass says."""
 
     level: ClassVar[int]
     line: ClassVar[str]
-    """The event of each log line."""
+    """The name of the event in each log line."""
 
     attempts: Sequence[Attempt]
 
@@ -189,7 +189,7 @@ class AttemptsEnded(Event):
         for attempt in self.attempts:
             logs.write_about_attempt(self.level, self.line, attempt)
 
-    def sent(self) -> Sent:
+    def signal_arguments(self) -> SignalArguments:
         for attempt in self.attempts:
             yield attempt.job.task, {"attempt": attempt}
 
@@ -247,7 +247,7 @@ class AttemptsCancelled(AttemptsEnded):
 
 
 class LeasesLost(AttemptsEnded):
-    """The outcomes were not written, because the jobs were taken from the worker before."""
+    """The outcomes were not written, because the jobs had been taken from the worker."""
 
     level, line, signal = logging.WARNING, "lease_lost", signals.lease_lost
 
@@ -366,7 +366,7 @@ class OutcomeRefused(Event):
 
 @dataclass(frozen=True)
 class NotifyFailed(Event):
-    """Workers were not notified of a job in this queue; they will find it when they poll."""
+    """Workers were not notified of a job in this queue. They find the job when they poll."""
 
     level = logging.WARNING
 

@@ -1,7 +1,4 @@
-"""Log lines about the state of supervisors, workers, services and connections: started, stopped, silent, lost, back.
-
-In the format of `events.logs`: the event first, then `key=value`.
-"""
+"""Log lines about the state of supervisors, workers, services and connections, in the format of `events.logs`."""
 
 import logging
 from collections.abc import Collection
@@ -38,7 +35,7 @@ def recycling(worker: str, reason: str) -> None:
 
 
 def recycling_waits(worker: str, job_ids: Collection[int]) -> None:
-    """A worker in which an attempt was interrupted waits long for others. The first ten are named."""
+    """A worker in which an attempt was interrupted waits long for its other jobs. Ten of these are named."""
     ids = ",".join(map(str, sorted(job_ids)[:10]))
     hint = "they may hang on a lock that the interrupted attempt has left taken"
     write_about_worker(logging.WARNING, "worker_not_recycled", worker, count=len(job_ids), ids=ids, hint=hint)
@@ -72,7 +69,7 @@ def steward_gone(supervisor: str, timeout: float) -> None:
 
 
 def supervisor_gone(worker: str, timeout: float) -> None:
-    """The supervisor of this worker has died. The worker writes its own heartbeat still, finishes and stops."""
+    """The supervisor of this worker has died. The worker writes its heartbeat itself, finishes its jobs and stops."""
     write_about_worker(logging.ERROR, "supervisor_gone", worker, stopping_within=in_words(timeout))
 
 
@@ -103,7 +100,7 @@ def receiver_hangs(who: str, stack: str, hint: str) -> None:
 
 
 def claiming_paused(worker: str, reason: str) -> None:
-    """A worker stopped claiming, for a reason other than a lack of jobs or of slots."""
+    """A worker stopped claiming, although there may be jobs and it has free slots."""
     write_about_worker(logging.WARNING, "claiming_paused", worker, reason=reason)
 
 
@@ -140,7 +137,7 @@ def service_back(service: str) -> None:
 
 
 def scrape_failed(part: str, error: BaseException, *, database: str | None = None) -> None:
-    """A query of `/metrics` failed; the other parts are served. `database`: the alias, of several."""
+    """A query of `/metrics` failed; the other metrics are served. `database`: the alias, if there are several."""
     with log_context.about(database):
         write(logging.WARNING, "scrape_failed", {"part": part, "error": in_a_line(error)})
 
@@ -158,7 +155,7 @@ def database_unreachable(alias: str, reason: str) -> None:
 
 
 def database_lost(who: str, error: BaseException, retry_in: float) -> None:
-    """A statement failed on the control connection; it is repeated."""
+    """A statement failed on the control connection. The process connects again and repeats the statement."""
     shown = {"who": who, "retry_in": in_words(retry_in), "error": in_a_line(error)}
     write(logging.ERROR, "database_lost", shown)
 

@@ -21,7 +21,7 @@ database: ContextVar[str | None] = ContextVar("skipqueue_log_database", default=
 """The alias of the database that this thread or coroutine works for. The executor sets it."""
 
 _served: list[str] = []
-"""The alias of the database that this process serves, a supervisor or a worker; empty in every other process."""
+"""The alias of the database that this supervisor or worker serves; empty in every other process."""
 
 
 def identify(worker_id: str, worker_name: str) -> None:
@@ -29,7 +29,7 @@ def identify(worker_id: str, worker_name: str) -> None:
 
 
 def serve(alias: str) -> None:
-    """Set the database of this process, for all its records, and for those of the workers that it forks."""
+    """Set the database of this process, for all its records, and for the records of the workers that it forks."""
     _served[:] = [alias]
 
 
@@ -44,7 +44,7 @@ def about(alias: str | None) -> Iterator[None]:
 
 
 def named_database() -> dict[str, str]:
-    """The field `database` of a record; empty if one database holds the queue, or if nobody knows which it is."""
+    """The field `database` of a record; empty if one database holds the queue, or if the database is unknown."""
     if not settings.serves_several:
         return {}
     alias = database.get()

@@ -1,4 +1,4 @@
-"""Formats log lines: `key=value`, readable durations, and on a terminal colours and tracebacks.
+"""Format log lines: `key=value`, readable durations, and on a terminal colours and tracebacks.
 
 Invariant: a text from a row can neither start a new line nor control a terminal.
 """
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from ..conf import settings
 from ..values.records import handle_of
 
-COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+LEVEL_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 """ANSI codes of the event, by level: dim, green, yellow, red."""
 
 DIM = "2"
@@ -25,9 +25,9 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 class LineFormatter(logging.Formatter):
-    """Time, level and message; a line of a task's own also has its job. Further lines and the traceback are indented.
+    """Time, level and message; a line that a task writes also has its job. Further lines and tracebacks are indented.
 
-    `tracebacks`: also those of failed attempts.
+    `tracebacks`: whether to write the tracebacks of failed attempts as well.
     """
 
     def __init__(self, *, colour: bool, tracebacks: bool) -> None:
@@ -40,16 +40,16 @@ class LineFormatter(logging.Formatter):
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
             alias, job_id = getattr(record, "database", None), record.__dict__["job_id"]
-            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # with an alias there are several
+            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # an alias: there are several
         words = (event or "").replace("_", " ")
         shown = words if message.startswith(words) else ""
         time = self._paint(DIM, self.formatTime(record, self.datefmt))
-        head = self._paint(COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {shown}")
+        head = self._paint(LEVEL_COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {shown}")
         below = [*(INDENT + line for line in others), *self._traceback(record)]
         return "\n".join([f"{time} {head}{message[len(shown) :]}", *below])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
-        """The lines of the traceback; of jobs only if configured: their rows have them, and there may be thousands."""
+        """The lines of the traceback. The traceback of a job is in its row, and is written only if configured."""
         is_of_an_attempt = getattr(record, "event", None) and getattr(record, "job_id", None) is not None
         if (is_of_an_attempt and not self._tracebacks) or not (record.exc_info or record.exc_text):
             return []

@@ -1,4 +1,4 @@
-"""For the `LOGGING` of a project: log lines as JSON, and records that name the job in which they were written.
+"""For the `LOGGING` of a project: a formatter that writes JSON, and a filter that adds the job to each record.
 
 `runworker` uses both in its own set-up, which applies if the project configures no handler.
 """
@@ -12,8 +12,7 @@ from typing import Any
 from . import log_context
 
 STANDARD = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"))
-"""The attributes that every record has. Those beside them were given as `extra`, or by a filter."""
-
+"""The attributes that every record has. All others come from `extra`, or from a filter."""
 
 OWN = frozenset(("time", "level", "logger", "message", "exception", "stack"))
 """The names of the object's own fields: no attribute takes their place."""
@@ -24,7 +23,7 @@ class JobContextFilter(logging.Filter):
 
     Sets job_id, task, queue_name, attempt, worker_id and worker_name, and database if several hold queues. Attributes
     that the record has stay as they are, so that a line of the queue itself names the job that it is about. Add it to
-    handlers: the filters of a logger see only what is written to this very logger.
+    handlers: the filters of a logger see only records that are written to that logger itself.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -46,8 +45,8 @@ class JobContextFilter(logging.Filter):
 class JsonFormatter(logging.Formatter):
     """Writes each record as one JSON object in one line: time (RFC 3339, UTC), level, logger, message.
 
-    After these come all attributes given as `extra`, except for those that are `None`; then the exception, as type,
-    message and stack. Values that are not JSON become texts. No record makes it raise.
+    Next come all attributes given as `extra`, except those that are `None`; then the exception, as type, message and
+    stack. Values that are not JSON become texts. No record makes it raise.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -70,7 +69,7 @@ class JsonFormatter(logging.Formatter):
 
     def _exception(self, record: logging.LogRecord, error: BaseException) -> dict[str, str]:
         kind = type(error)
-        # The queue's own records have the stack as a text in which secret arguments are masked.
+        # A record of the queue has the stack as a text, in which secret arguments are masked.
         stack = record.exc_text or self.formatException((kind, error, error.__traceback__))
         return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": _as_text(error), "stack": stack.rstrip()}
 

@@ -1,9 +1,9 @@
 """The log lines about jobs, queues and workers: the event first, then `key=value`.
 
-An event writes its lines by the functions with `write` in their names; the others write lines without an event. `extra`
-has the figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name; where several
-databases hold queues, those about one of them have database as well, and so has their text. Invariant: no line contains
-an argument of a job, and no value can start a new line.
+An event writes its lines by the functions with `write` in their names. The other functions write a line for which there
+is no event. `extra` has the figures for log processors. Every record has event, job_id, worker_id, worker_name and
+queue_name. Where several databases hold queues, a record about a database has its alias in the field database and in
+the text. Invariant: no line contains an argument of a job, and no value can start a new line.
 """
 
 import logging
@@ -20,10 +20,10 @@ from .log_format import in_a_line, in_words, pairs, printable
 logger = logging.getLogger("django_skipqueue.worker")
 
 STUCK_CALLS = 6
-"""The innermost calls of a stuck attempt that are logged. The row has the whole stack."""
+"""The number of innermost calls of a stuck attempt that are logged. The row has the whole stack."""
 
 RUNNING_SHOWN = 5
-"""The attempts in a blocked event loop that are logged, the longest first."""
+"""The number of attempts in a blocked event loop that are logged, the longest first."""
 
 
 def write(
@@ -70,7 +70,7 @@ def write_about_worker(level: int, event: str, worker: str, error: BaseException
 
 
 def write_about_queue(event: str, queue_name: str, *, level: int = logging.WARNING, **shown: Any) -> None:
-    """Write an event about one queue, with those of the values that are not empty."""
+    """Write an event about one queue, without the empty values."""
     given = {name: value for name, value in shown.items() if value}
     write(level, event, {"queue": queue_name, **given}, extra={"queue_name": queue_name})
 
@@ -88,7 +88,7 @@ def job_extra(job: ClaimedJob | RecoveredJob) -> dict[str, Any]:
 
 
 def number_of(job: ClaimedJob) -> str:
-    """`1/3`: the number of the attempt, of all."""
+    """The number of the attempt, of all attempts: `1/3`."""
     return f"{job.attempt}/{job.max_attempts}"
 
 
@@ -157,7 +157,7 @@ def waiting_for_change(code: int) -> None:
 
 
 def running_released(worker: str, count: int) -> None:
-    """Jobs that still ran when their worker ended were released: its timeout was over, or a second signal came."""
+    """Jobs that still ran when their worker had to end were released, after its timeout or a second signal."""
     reason = "they still ran when the worker had to end; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
@@ -178,7 +178,7 @@ def blocked(worker: str, lines: list[str]) -> None:
 def event_loop_blocked(worker: str, running: Mapping[str, float], stack: str, released: int) -> None:
     """An `async def` task blocks the event loop: the jobs that waited for it were released.
 
-    running: the seconds of each attempt in the loop, by its task and id. stack: that of the loop's thread.
+    running: the seconds of each attempt in the loop, by its task and id. stack: the stack of the loop's thread.
     """
     longest = sorted(running, key=lambda name: -running[name])
     parts = [f"{name} for {in_words(running[name])}" for name in longest[:RUNNING_SHOWN]]
@@ -209,7 +209,7 @@ def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
 
 
 def rows_locked(worker: str, job_id: int, count: int) -> None:
-    """Outcomes wait, because their rows are locked. `job_id` is the first of them."""
+    """Outcomes wait, because their rows are locked. `job_id`: the id of the first job."""
     reason = "somebody has the rows locked"
     write_about_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
 

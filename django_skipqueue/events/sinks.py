@@ -1,4 +1,4 @@
-"""The sinks of events: objects that get every event of the kinds they want, such as the log and Django's signals.
+"""The sinks of events, such as the log and Django's signals: a sink gets every event of the kinds that it wants.
 
 Invariant: the exception of a sink is logged, and reaches neither the other sinks nor the sender.
 
@@ -18,11 +18,11 @@ from .logs import logger
 Alive = Callable[[], None]
 
 Send = Callable[[Event], None]
-"""A function that sends an event: `send` in the caller's thread, or that of an `EventDispatcher` in its own."""
+"""A function that sends an event: `send` in the caller's thread, or `EventDispatcher.send` in the dispatcher's."""
 
 
 class Sink(Protocol):
-    """Gets events in the thread of the sender. In a worker this is the thread of its `EventDispatcher`."""
+    """Gets events in the sender's thread. In a worker this is the thread of its `EventDispatcher`."""
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether the sink gets events of this kind now. Called before every event, so it must take at most 0.2 µs."""
@@ -35,7 +35,7 @@ class Sink(Protocol):
 
 
 class LogSink:
-    """Has events write their log lines, if the logger's level allows: one whose level is disabled costs nothing."""
+    """Has events write their log lines. An event whose level the logger has disabled costs nothing."""
 
     def wants(self, kind: type[Event]) -> bool:
         return kind.level is not None and logger.isEnabledFor(kind.level)
@@ -54,7 +54,7 @@ class SignalSink:
 
     def handle(self, event: Event, alive: Alive) -> None:
         if event.signal is not None:
-            for sender, values in event.sent():
+            for sender, values in event.signal_arguments():
                 alive()
                 signals.emit(event.signal, sender, **values)
 
@@ -76,9 +76,10 @@ def wanted(kind: type[Event]) -> bool:
 
 
 def send(event: Event, alive: Alive = lambda: None) -> None:
-    """Give the event to the sinks that want it, in this thread, which no dispatcher watches unless it gives `alive`.
+    """Give the event to the sinks that want it, in this thread.
 
-    Raises only `JobInterrupted`, which interrupts the attempt that runs in this thread.
+    alive: an `EventDispatcher` gives it, to see that no sink hangs. Raises only `JobInterrupted`, which interrupts the
+    attempt that runs in this thread.
     """
     for sink in SINKS:
         try:

@@ -26,11 +26,11 @@ class TracedInsert:
     """The columns that the caller gave."""
     size: int
     database: str
-    """The alias of the database that they are put into."""
+    """The alias of the database that the jobs are put into."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Added to the metadata of each job. A tracer uses one key, which is its name."""
     job_ids: list[int] = field(default_factory=list)
-    """Their ids, once they are inserted."""
+    """The ids of the jobs, once the jobs are inserted."""
 
     @property
     def spec(self) -> JobSpec:
@@ -58,22 +58,22 @@ class Tracer(Protocol):
 
 
 def attempted_job(job: ClaimedJob) -> str:
-    """The id of the job whose attempt begins; its handle if several databases hold queues."""
+    """The id of the job whose attempt begins; the handle of the job if several databases hold queues."""
     return job_name(log_context.database.get() or settings.database, job.id)
 
 
 tracers: list[Tracer] = []
-"""Those in use, the outermost first. A process that is forked inherits them."""
+"""The tracers in use, the outermost first. A forked process inherits them."""
 
 
 def use(tracer: Tracer) -> None:
-    """Use this tracer from now on, in place of an earlier one of its class. Call it before a worker starts."""
+    """Use this tracer from now on, in place of an earlier tracer of its class. Call this before a worker starts."""
     tracers[:] = [*(other for other in tracers if type(other) is not type(tracer)), tracer]
 
 
 @contextmanager
 def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
-    """Trace the block, which inserts so many jobs with the batch's `spec` and sets its `job_ids`."""
+    """Trace the block, which inserts `size` jobs with the `spec` of the yielded object, and sets its `job_ids`."""
     batch = TracedInsert(spec, size, database)
     started = [_guarded(tracer.sending, batch) for tracer in tracers]
     error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Suggests the names of this queue for the names of another queue, and explains a database that the queue cannot use.
+"""Suggest the names of this queue for the names of another queue, and explain a database that the queue cannot use.
 
 Invariant: only `check_names`, which compares names, runs in calls that succeed.
 """
@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from ..exceptions import QueueUnavailable
 from ..values.bounds import did_you_mean
 
-METHODS = {
+FOREIGN_METHODS = {
     "delay": ".defer(…)",
     "delay_on_commit": ".defer(…), which is part of the transaction",
     "apply_async": ".defer(…), with options .using(…).defer(…)",
@@ -30,21 +30,21 @@ METHODS = {
 }
 """For each method of tasks in other queues: the replacement here."""
 
-LATER = "run_after=timedelta(seconds=…)"
-ATTEMPTS = "max_attempts, which counts the first attempt as well: three retries are max_attempts=4"
+RUN_AFTER_ADVICE = "run_after=timedelta(seconds=…)"
+MAX_ATTEMPTS_ADVICE = "max_attempts, which counts the first attempt as well: three retries are max_attempts=4"
 
-OPTIONS = {
+FOREIGN_OPTIONS = {
     "queue": "queue_name",
     "queues": "queue_name",
-    "delay": LATER,
-    "countdown": LATER,
-    "schedule_in": LATER,
+    "delay": RUN_AFTER_ADVICE,
+    "countdown": RUN_AFTER_ADVICE,
+    "schedule_in": RUN_AFTER_ADVICE,
     "eta": "run_after",
     "schedule_at": "run_after",
     "scheduled_at": "run_after",
-    "retries": ATTEMPTS,
-    "max_retries": ATTEMPTS,
-    "retry": ATTEMPTS,
+    "retries": MAX_ATTEMPTS_ADVICE,
+    "max_retries": MAX_ATTEMPTS_ADVICE,
+    "retry": MAX_ATTEMPTS_ADVICE,
     "time_limit": "timeout",
     "soft_time_limit": "timeout",
     "autoretry_for": "retry_on",
@@ -74,13 +74,13 @@ SCHEDULES = ("cron", "crontab", "every", "interval", "periodic", "schedule")
 
 def instead_of_method(name: str) -> str:
     """The end of a message about an attribute that a task does not have."""
-    return f" Use {METHODS[name]}." if name in METHODS else ""
+    return f" Use {FOREIGN_METHODS[name]}." if name in FOREIGN_METHODS else ""
 
 
 def check_names(
     function: str, options: Mapping[str, Any], known: Collection[str], *, elsewhere: Collection[str] = ()
 ) -> None:
-    """Raise `TypeError` for an option that the function does not have, and suggest the right one.
+    """Raise `TypeError` for an option that the function does not have, and suggest another option.
 
     `elsewhere`: the options that only `@job` has.
     """
@@ -101,14 +101,14 @@ def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
     for name in keywords:
         if name not in parameters:
             meant = did_you_mean(name, list(parameters)) if parameters else ""
-            if name in OPTIONS or name in OPTIONS.values():
-                meant = f" Options of a job are given before: .using({OPTIONS.get(name, name)}).defer(…)."
+            if name in FOREIGN_OPTIONS or name in FOREIGN_OPTIONS.values():
+                meant = f" Options of a job are given before: .using({FOREIGN_OPTIONS.get(name, name)}).defer(…)."
             return f"got an unexpected keyword argument {name!r}.{meant}"
     return ""
 
 
 def _meant(name: str, known: list[str], elsewhere: Collection[str]) -> str:
-    option = OPTIONS.get(name, "")
+    option = FOREIGN_OPTIONS.get(name, "")
     own_name = option.split("=")[0].split(",")[0]
     if own_name in known:
         return f" Did you mean {option}?"
@@ -128,10 +128,10 @@ def postgresql_hint(alias: str) -> str:
 
 @contextmanager
 def explained(alias: str) -> Iterator[None]:
-    """Add a hint to the error of a `.defer()` if the cause is known. `alias`: that of the database it most likely uses.
+    """Add a hint to the error of a `.defer()` if the cause is known. `alias`: the database that it most likely uses.
 
-    Raises `QueueUnavailable` instead if the database is not PostgreSQL, and the error that names the method for async
-    code instead of one that advises a thread.
+    Raises `QueueUnavailable` in place of the error if the database is not PostgreSQL. In place of Django's error for
+    async code, which advises a thread, raises one that names `.adefer()`.
     """
     try:
         yield
@@ -141,7 +141,7 @@ def explained(alias: str) -> Iterator[None]:
 
 
 def explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None:
-    """Add the hint of `explained`, or raise the error that takes the place of this one."""
+    """Add the hint to the error, or raise another error in its place, as `explained` does."""
     if isinstance(error, SynchronousOnlyOperation):
         raise SynchronousOnlyOperation(FROM_ASYNC_CODE) from error
     connection = connections[alias]

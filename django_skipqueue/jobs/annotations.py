@@ -1,4 +1,4 @@
-"""Chooses the codec of an annotation: `None` if its values are plain JSON, as those of most are.
+"""Choose the codec of an annotation: `None` if its values are plain JSON, as for most annotations.
 
 Invariant: nothing here raises. An annotation that cannot be read, or that says nothing about JSON, counts as plain, so
 that its values are checked as JSON.
@@ -46,7 +46,7 @@ from .codecs import (
     kind_of,
 )
 
-KINDS: dict[Any, frozenset[str]] = {
+KINDS_OF_TYPES: dict[Any, frozenset[str]] = {
     type(None): frozenset((NULL,)),
     bool: frozenset((BOOL,)),
     int: frozenset((NUMBER,)),
@@ -62,7 +62,7 @@ SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collectio
 MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 Known = dict[type, Dataclass]
-"""The dataclasses around this annotation: one may contain itself."""
+"""The codecs of the dataclasses around an annotation: a dataclass may contain itself."""
 
 
 def codec_of(annotation: Any) -> Codec | None:
@@ -90,12 +90,12 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
 
 
 def plain_types(annotation: Any) -> tuple[type, ...]:
-    """`str`, `int` and `float`, as far as the annotation is one of them, or a union with them."""
+    """Of `str`, `int` and `float`, those that the annotation is, or that are in its union."""
     return tuple(kind for kind in (str, int, float) if kind in _members(annotation))
 
 
 def scalar_types(annotation: Any) -> tuple[type, ...]:
-    """The members of an annotation of texts, numbers, bools and None alone; of another annotation none."""
+    """The types of an annotation of only texts, numbers, bools and None; empty for every other annotation."""
     kinds = _members(annotation)
     return kinds if set(kinds) <= {str, int, float, bool, types.NoneType} else ()
 
@@ -106,7 +106,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each annotation with its names resolved in these globals. Those that cannot be resolved are left out."""
+    """Each annotation with its names resolved in these globals. Leaves out annotations that cannot be resolved."""
     for name, annotation in annotations.items():
         holder = types.SimpleNamespace(__annotations__={name: annotation})
         with suppress(Exception):  # a name that is imported for type checkers alone, or an annotation that is no type
@@ -114,7 +114,7 @@ def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterat
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function, with `return`, as far as they can be resolved."""
+    """The annotations of a function, with `return`, that can be resolved."""
     function = inspect.unwrap(function)
     return dict(resolved(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})))
 
@@ -173,7 +173,7 @@ def _tuple(arguments: tuple[Any, ...], known: Known) -> Codec:
 
 
 def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
-    """The codec if a value's kind of JSON shows which of the types it has; `None` if it does not, or all are plain."""
+    """The codec if the kind of JSON shows the type of a value; `None` if it does not, or if all types are plain."""
     members: list[tuple[Codec | None, frozenset[str], str]] = []
     models: list[type[Model]] = []
     plain: frozenset[str] = frozenset()
@@ -202,11 +202,11 @@ def _plain_kinds(annotation: Any) -> frozenset[str]:
         return frozenset(map(kind_of, typing.get_args(annotation)))
     origin = typing.get_origin(annotation) or annotation
     if origin in SEQUENCES:
-        return KINDS[list]
+        return KINDS_OF_TYPES[list]
     if origin in MAPPINGS:
-        return KINDS[dict]
+        return KINDS_OF_TYPES[dict]
     try:
-        return KINDS.get(origin, EVERY_KIND)
+        return KINDS_OF_TYPES.get(origin, EVERY_KIND)
     except TypeError:  # an annotation that cannot be a key
         return EVERY_KIND
 
@@ -253,17 +253,17 @@ class CallTypes:
         return cls(signature, {name: CheckedScalar(found) for name, found in kinds.items() if found})
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call as JSON, which is accepted as well. Raises `InvalidArguments`."""
+        """The arguments of a call as JSON. An argument may be JSON already. Raises `InvalidArguments`."""
         return self._convert(encode_part, args, kwargs)
 
     def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of which this is the JSON. Raises `UndecodableArguments`, or `RowMissing`."""
+        """The arguments of a call from their JSON. Raises `UndecodableArguments`, or `RowMissing`."""
         return self._convert(decode_part, args, kwargs)
 
     def with_plain(
         self, normalize: Callable[[Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call, of which those that are plain JSON have been through `normalize`."""
+        """The arguments of a call. `normalize` is applied to each argument that is plain JSON."""
         return self._convert(lambda codec, _, value: normalize(value) if codec is None else value, args, kwargs)
 
     def encode_one(self, name: str, value: Any) -> Any:

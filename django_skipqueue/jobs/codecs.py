@@ -1,10 +1,11 @@
-"""Arguments and results of more types than JSON has: a codec says how values of one type become JSON, and back.
+"""Arguments and results of more types than JSON has: a codec converts values of one type to JSON, and back.
 
-Invariant: what `encode` returns is decoded to a value that is encoded in the same way. So no value changes on its way;
-one that would change is refused before anything is written.
+Invariant: the JSON that `encode` returns is decoded to a value whose JSON is equal. So no value changes on its way. A
+value that would change is refused before anything is written.
 
-First the codecs of single values, which become one string or number; then that of model instances, of which a reference
-is stored; then those of values that hold others. `annotations` chooses a codec for each annotation, once for each task.
+This file has first the codecs of single values, which become one string or number; then the codec of model instances,
+which become a reference to their row; then the codecs of values that hold other values. `annotations` chooses a codec
+for each annotation, once for each task.
 """
 
 import copy
@@ -40,16 +41,16 @@ class Codec(ABC):
     """Converts the values of one type. In place of a codec, `None` stands for plain JSON."""
 
     kinds: frozenset[str] = frozenset((STRING,))
-    """The kinds of JSON that it writes and reads."""
+    """The kinds of JSON that the codec writes and reads."""
 
     also: frozenset[str] = frozenset()
-    """Further kinds that it reads: jobs that were deferred before the task was annotated may have them."""
+    """Further kinds that the codec reads: jobs that were deferred before the task was annotated may have them."""
 
     fetches: ClassVar[bool] = False
     """Whether `decode` may send queries."""
 
     inner: Sequence["Codec | None"] = ()
-    """The codecs of what its values hold."""
+    """The codecs of the values that its values hold."""
 
     @property
     def uses_database(self) -> bool:
@@ -62,37 +63,37 @@ class Codec(ABC):
 
     @abstractmethod
     def fits(self, value: Any) -> bool:
-        """Whether this is a value of the type, and not its JSON."""
+        """Whether this is a value of the type, and not the JSON of such a value."""
 
     @abstractmethod
     def encode(self, name: str, value: Any) -> Any:
-        """The JSON of a value of the type, or of its JSON. Raises `InvalidArguments`, with this name, for others."""
+        """The JSON of a value of the type. The value may be JSON already. Raises `InvalidArguments`, with this name."""
 
     @abstractmethod
     def decode(self, name: str, value: Any) -> Any:
-        """The value of this JSON. Raises `UndecodableArguments` if it is none of the type."""
+        """The value of this JSON. Raises `UndecodableArguments` for the JSON of another type."""
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """The values of many; `name` is that of the list."""
+        """The values of a list of JSON; `name`: the name of the list."""
         return [self.decode(f"{name}[{position}]", value) for position, value in enumerate(values)]
 
     def refuse(self, name: str, value: Any, advice: str = "") -> NoReturn:
-        """Raise `InvalidArguments` for a value that is none of the type."""
+        """Raise `InvalidArguments` for a value of another type."""
         raise InvalidArguments(f"{name} is {shown(value)}, but its annotation is {self}.{advice and f' {advice}'}")
 
     def fail(self, name: str, value: Any, why: str = "") -> NoReturn:
-        """Raise `UndecodableArguments` for JSON that is none of the type."""
+        """Raise `UndecodableArguments` for the JSON of another type."""
         reason = f": {why}" if why else ""
         raise UndecodableArguments(f"{name} was stored as {shown(value)}, and cannot be read as {self}{reason}.")
 
 
 def encode_part(codec: Codec | None, name: str, value: Any) -> Any:
-    """The JSON of a value within another one; without a codec, the value."""
+    """The JSON of a value within another value; without a codec, the value itself."""
     return value if codec is None else codec.encode(name, value)
 
 
 def decode_part(codec: Codec | None, name: str, value: Any) -> Any:
-    """The value of this JSON; without a codec, the JSON."""
+    """The value of this JSON; without a codec, the JSON itself."""
     return value if codec is None else codec.decode(name, value)
 
 
@@ -112,7 +113,7 @@ def kind_of(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: its type and its text, cut. A value of which no text can be made has only its type."""
+    """A value in an error: its type and its `repr`, cut; only its type if `repr` raises."""
     kind = type(value).__name__
     try:
         text = repr(value)
@@ -123,7 +124,7 @@ def shown(value: Any) -> str:
 
 
 class Scalar(Codec):
-    """Values that a text describes: `write` makes it, `read` reads it, or raises `ValueError`."""
+    """Values that become a text: `write` makes the text, `read` reads it, or raises `ValueError`."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class Scalar(Codec):
         advice: str,
         not_: type | None = None,
     ) -> None:
-        """`not_`: a subclass whose values would lose something. `advice`: what to pass in place of another value."""
+        """`not_`: a subclass whose values do not count as this type. `advice`: for the error about another value."""
         self._kind = kind
         self._write = write
         self._read = read
@@ -148,7 +149,7 @@ class Scalar(Codec):
         return isinstance(value, self._kind) and not (self._not is not None and isinstance(value, self._not))
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`. The text is read and written once more, because a subclass may write what it alone can read."""
+        """See `Codec`. Reads and writes the text once more: a subclass may write a text that only it can read."""
         if not self.fits(value) and not isinstance(value, str):
             self.refuse(name, value, self._advice)
         try:
@@ -170,7 +171,7 @@ class Scalar(Codec):
 
 
 class Time(Scalar):
-    """Times of day. A time zone without a date has no offset, so it would be lost."""
+    """Times of day. A time zone may have no offset without a date. Such a time zone would be lost."""
 
     def encode(self, name: str, value: Any) -> Any:
         if isinstance(value, datetime.time) and value.tzinfo is not None and value.utcoffset() is None:
@@ -179,7 +180,7 @@ class Time(Scalar):
 
 
 class Duration(Scalar):
-    """Durations, as ISO 8601 writes them. A number counts as seconds: tasks took that before they were annotated."""
+    """Durations, in the form of ISO 8601. A number counts as seconds: a task without annotations took seconds."""
 
     also = frozenset((NUMBER,))
 
@@ -201,7 +202,7 @@ class Duration(Scalar):
 
 
 class Number(Scalar):
-    """Decimals, as strings. An integer counts as one."""
+    """Decimals, as strings. An integer counts as a Decimal."""
 
     also = frozenset((NUMBER,))
 
@@ -214,9 +215,9 @@ class Number(Scalar):
 
 
 class Enumeration(Codec):
-    """Members of one enumeration: by their values if these are strings, or if the members are integers.
+    """Members of one enumeration: stored by value if the values are strings or the members integers, else by name.
 
-    All others by their names, which are easier to read and do not change when members are added.
+    Names are easier to read than other values, and do not change when members are added.
     """
 
     def __init__(self, kind: type[Enum]) -> None:
@@ -261,7 +262,7 @@ class Enumeration(Codec):
 
 
 class PlainTypes(Codec):
-    """Values that are JSON as they are, for what is asked of them before they are encoded."""
+    """Values that are JSON already. The subclasses check or convert them before they are encoded."""
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         self._kinds = kinds
@@ -274,7 +275,7 @@ class PlainTypes(Codec):
 
 
 class MemberValue(PlainTypes):
-    """Texts and numbers. A member of an enumeration that is one, such as of `TextChoices`, counts as its value."""
+    """Texts and numbers. A member of an enumeration of these, such as `TextChoices`, counts as its value."""
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, Enum) and isinstance(value, self._kinds)
@@ -286,7 +287,7 @@ class MemberValue(PlainTypes):
 class CheckedScalar(PlainTypes):
     """Texts, numbers, bools and None, for the check of a call. An int is a float as well.
 
-    What is not JSON is left to the encoder, which says what to pass instead.
+    A value that is not JSON passes: the encoder refuses it, and says what to pass instead.
     """
 
     def fits(self, value: Any) -> bool:
@@ -329,8 +330,7 @@ SCALARS: dict[type, Codec] = {
     Decimal: Number(Decimal, str, Decimal, advice="Pass a Decimal, an int, or a str such as '9.99'."),
     UUID: Scalar(UUID, str, UUID, advice="Pass a UUID, or its str()."),
 }  # fmt: skip
-"""The codecs of the types that have one each."""
-
+"""The codec of each type of single values."""
 
 REFERENCE_KEYS = {"model", "pk", "database"}
 
@@ -338,7 +338,7 @@ REFERENCE_KEYS = {"model", "pk", "database"}
 class Reference(Codec):
     """Instances of some models, as `{"model": "shop.order", "pk": 42, "database": "default"}`.
 
-    Invariant: a task never gets an instance of another row, or of another database, than the caller passed.
+    Invariant: the task gets an instance of the row, in the database, that the caller passed.
     """
 
     kinds = frozenset((OBJECT,))
@@ -398,7 +398,7 @@ class Reference(Codec):
         return [found[place][pk] for place, pk in keys]
 
     def _problem(self, value: Any) -> str:
-        """Why this is no reference to one of the models; empty if it is."""
+        """Why this is no reference to one of the models; empty if it is a reference."""
         if not isinstance(value, Mapping) or value.keys() != REFERENCE_KEYS:
             return f"a reference to a row has the keys {', '.join(sorted(REFERENCE_KEYS))}"
         label, alias = value["model"], value["database"]
@@ -420,7 +420,7 @@ class Reference(Codec):
 
 
 class ListOf(Codec):
-    """Lists, or tuples of any length, of one type."""
+    """Lists, or tuples of any length, of values of one type."""
 
     kinds = frozenset((LIST,))
 
@@ -512,7 +512,7 @@ class DictOf(Codec):
 
 
 class Dataclass(Codec):
-    """Instances of one dataclass, as objects of the fields that make it. A field that is missing has its default."""
+    """Instances of one dataclass, as objects of the fields of its `__init__`. A missing field has its default."""
 
     kinds = frozenset((OBJECT,))
 
@@ -529,7 +529,7 @@ class Dataclass(Codec):
 
     @property
     def uses_database(self) -> bool:
-        if self._is_asked:  # by itself
+        if self._is_asked:  # the dataclass contains itself
             return False
         self._is_asked = True
         self.inner = [*self.codecs.values()]
@@ -539,7 +539,7 @@ class Dataclass(Codec):
             self._is_asked = False
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`. An instance of a subclass would lose its other fields."""
+        """See `Codec`. An instance of a subclass does not fit: it would lose its further fields."""
         return type(value) is self._class
 
     def encode(self, name: str, value: Any) -> Any:
@@ -563,7 +563,7 @@ class Dataclass(Codec):
             self.fail(name, value, str(error))
 
     def _encode_instance(self, name: str, value: Any) -> dict[str, Any]:
-        """The JSON of an instance. Refuses one that would be another one when it is made again from its fields."""
+        """The JSON of an instance. Refuses an instance that would differ when it is made again from its fields."""
         encoded = {field: self._encode(name, field, getattr(value, field)) for field in self._fields}
         if self._may_differ and (why := difference(value)):
             raise InvalidArguments(
@@ -576,19 +576,19 @@ class Dataclass(Codec):
         return encode_part(self.codecs[field], f"{name}.{field}", value)
 
     def _problem(self, value: Mapping[str, Any]) -> str:
-        """The first field that is unknown, or that is missing and has no default; empty if all is well."""
+        """A field that is unknown, or that is missing and has no default; empty if there is none."""
         for name in value:
             if name not in self._fields:
                 return f"has no field {name!r}"
         for name, field in self._fields.items():
-            is_optional = field.default is not field.default_factory  # one of the two is not MISSING
+            is_optional = field.default is not field.default_factory  # one of the two is not UNSET
             if name not in value and not is_optional:
                 return f"lacks the field {name!r}"
         return ""
 
 
 class OneOf(Codec):
-    """Values of several types, each of which writes other kinds of JSON. `None` stands for the plain ones."""
+    """Values of several types, each of which has other kinds of JSON. The codec of plain types is `None`."""
 
     def __init__(self, members: Sequence[tuple[Codec | None, frozenset[str], str]]) -> None:
         self.inner = self._codecs = [codec for codec, _, _ in members if codec is not None]
@@ -626,16 +626,16 @@ class OneOf(Codec):
         return [None if value is None else next(decoded) for value in values]
 
 
-MISSING = object()
+UNSET = object()
 """In place of a field that is not set."""
 
 
 def may_differ(kind: Any) -> bool:
-    """Whether making an instance does more than to set its fields, all of which are arguments. Asked once for a class.
+    """Whether making an instance may do more than set its fields from arguments. Called once for each class.
 
-    The fields of Python's own dict are those, and each `ClassVar` and `InitVar`.
+    `__dataclass_fields__` has the fields, and each `ClassVar` and `InitVar`.
     """
-    params = vars(kind).get("__dataclass_params__")  # none of its own: a subclass without the decorator
+    params = vars(kind).get("__dataclass_params__")  # missing in a subclass without the decorator
     arguments = [field for field in dataclasses.fields(kind) if field.init]
     return (
         not (params and params.init)
@@ -645,11 +645,11 @@ def may_differ(kind: Any) -> bool:
 
 
 def difference(value: Any) -> str:
-    """Why the instance made again would be another one; empty if it would be the same."""
+    """Why an instance that is made again from its fields would differ; empty if it would be equal."""
     fields = dataclasses.fields(value)
     try:
         again = type(value)(**{each.name: _copied(getattr(value, each.name)) for each in fields if each.init})
-    except Exception as error:  # code of the project; and an `InitVar` is no field, so its value is missing here
+    except Exception as error:  # raised by the project, or by Python, because the value of an `InitVar` is missing
         return f"it cannot be made again from its fields ({error})"
     found = _differing(value, again)
     return found and f"made again from its fields, its {found} is {shown(getattr(again, found, None))}"
@@ -658,10 +658,10 @@ def difference(value: Any) -> str:
 def _differing(value: Any, other: Any) -> str:
     """The first field in which two instances of a dataclass differ; empty if there is none.
 
-    One with `init=False` and `compare=False` may differ: a cache, for example.
+    A field with `init=False` and `compare=False` may differ: a cache, for example.
     """
     for field in dataclasses.fields(value):
-        before, after = getattr(value, field.name, MISSING), getattr(other, field.name, MISSING)
+        before, after = getattr(value, field.name, UNSET), getattr(other, field.name, UNSET)
         if (field.init or field.compare) and not _is_same(before, after):
             return field.name
     return ""
@@ -678,7 +678,7 @@ def _copied(value: Any) -> Any:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values are equal; of dataclasses without a comparison, whether their fields are."""
+    """Whether two values are equal. Two dataclasses without a comparison are equal if their fields are."""
     if value is other:
         return True
     if type(value) is type(other):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Notes(Protocol):
-    """What `JobContext` adds the notes of an attempt to. Adding never waits."""
+    """Collects the notes of an attempt, which `JobContext` adds. Adding never waits."""
 
     def note_progress(self, value: float, text: str) -> None:
         """Replace the progress."""
@@ -47,7 +47,7 @@ class AttemptHandle(Protocol):
         """The progress and the log lines of the attempt, to add to them."""
 
     def with_notes(self, outcome: Outcome) -> Outcome:
-        """The outcome with all that the attempt has noted."""
+        """The outcome with everything that the attempt has noted."""
 
     def require_in_time(self) -> None:
         """Raise if the attempt was interrupted. Called in the transaction in which a task completes its job."""
@@ -121,7 +121,7 @@ class JobContext(
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether the job fails for good if this run fails."""
+        """Whether the job fails for good if this attempt fails."""
         return self.attempt >= self.max_attempts
 
     @property

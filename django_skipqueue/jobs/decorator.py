@@ -1,7 +1,7 @@
 """`@job` makes a task out of a function, and registers it. `@with_options` gives the options to a task of Django's.
 
-Invariant: `@job` raises at import if a worker could not find the function, or could not run it with these options.
-Those of `@with_options` are checked at import, and kept on the function: every backend can read them, and needs not.
+Invariant: `@job` raises at import if a worker could not find the function, or could not run it with these options. The
+options of `@with_options` are checked at import, and kept on the function, where a backend may read them.
 """
 
 import inspect
@@ -134,11 +134,11 @@ def _check_function(function: Callable[..., Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a decorator was given for the jobs of a task and for their attempts."""
+    """The checked options of a decorator, for the jobs of a task and for their attempts."""
 
     options: Options = field(default_factory=Options)
     backoff: Backoff | None = None
-    """`None`: none was given."""
+    """`None`: the default of `RetryPolicy`."""
     retry_on: tuple[type[BaseException], ...] | None = None
     discard_on: tuple[type[BaseException], ...] = ()
     redact: tuple[str, ...] = ()
@@ -188,9 +188,9 @@ def _names_to_redact(names: Any) -> tuple[str, ...]:
 
 
 ATTRIBUTE = "_skipqueue_options"
-"""The function's attribute."""
+"""The attribute of the function that has its options."""
 
-DJANGOS = ("queue_name", "priority")
+DJANGO_OPTIONS = ("queue_name", "priority")
 """The options that Django's `@task` takes itself."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -202,14 +202,14 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
     Takes every option of `.using()` and of `@job` but these: `queue_name` and `priority`, which `@task` takes itself;
     `run_after` and `database`, which belong to a call and to a backend; `name`, `atomic` and `takes_context`.
 
-    The backend of this package reads them; another backend does not. An option that `@task` or `.using()` has been
-    given as well, on Django 6.1, is theirs.
+    The backend of this package reads the options; another backend does not. On Django 6.1, an option that `@task` or
+    `.using()` has as well takes precedence.
 
-    Raises `InvalidOption` for a value that cannot be used, and `InvalidTask` for what is not a function: it stands
-    below `@task`, and `@job` takes the options itself.
+    Raises `InvalidOption` for a value that cannot be used, and `InvalidTask` for an object that is not a function: put
+    `@with_options` below `@task`; `@job` takes the options itself.
     """
     check_names("with_options", options, RunOptions.__annotations__)
-    for name in DJANGOS:
+    for name in DJANGO_OPTIONS:
         if name in options:
             raise InvalidOption(f"Give {name} to @task itself: @task({name}=…).")
     given = checked(options)
@@ -229,6 +229,6 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
 
 
 def options_given_to(function: Callable[..., Any]) -> Given | None:
-    """The options that `with_options` has kept on this function; `None` if there is none."""
+    """The options that `with_options` has kept on this function; `None` if it has none."""
     found: Given | None = getattr(function, ATTRIBUTE, None)
     return found

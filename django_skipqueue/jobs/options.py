@@ -2,8 +2,8 @@
 
 Invariant: every `Options` object holds values that the table can store.
 
-The options of a part are in its `options.py`. Each class of these stands in a line here: a `TypedDict` for `@job`,
-`with_options` or `.using()`, and a subclass of `PartOptions` in `OF_PARTS`.
+The options of a part are in its `options.py`. This file lists their classes: each `TypedDict` for `@job`,
+`with_options` or `.using()`, and each subclass of `PartOptions` in `OPTIONS_OF_PARTS`.
 """
 
 import json
@@ -81,7 +81,7 @@ class TaskOptions(RunOptions, total=False):
     retention: Mapping[str, Retention]
 
 
-OF_PARTS: tuple[type[PartOptions], ...] = (
+OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = (
     unique_keys.Unique,
     limits.TaskLimit,
     rates.TaskRate,
@@ -90,7 +90,7 @@ OF_PARTS: tuple[type[PartOptions], ...] = (
 )
 
 MAX_METADATA_BYTES = 4_000
-"""Every claim reads the metadata of its jobs."""
+"""The largest metadata of a job: every claim reads the metadata of its jobs."""
 
 RESERVED_METADATA = {"backend", "deferred", "opentelemetry", "schedule", "sentry"}
 """The keys of `django.tasks`, of schedules and of tracers."""
@@ -108,7 +108,7 @@ class Options:
     """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
     timeout: float | None = None
-    """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
+    """Seconds that an attempt may take, set by `.using()`. The timeout of `@job` is `Task.timeout`."""
     retention: str | None = None
     """The column, made by `retention_column`."""
     metadata: str = "{}"
@@ -116,11 +116,11 @@ class Options:
     database: str | None = None
     """The alias of the database for the jobs; `None`: `SKIPQUEUE["DATABASE"]`, or what a part chooses."""
     of_parts: tuple[PartOptions, ...] = ()
-    """The options of the parts of which one was given, in the order of `OF_PARTS`."""
+    """An object for each part of which an option was given, in the order of `OPTIONS_OF_PARTS`."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
-        check_columns({name: getattr(self, name) for name in OF_SPEC})
+        check_columns({name: getattr(self, name) for name in SPEC_OPTIONS})
         if self.database is not None and self.database not in connections:
             known = ", ".join(sorted(connections))
             raise InvalidOption(f"database must be one of {known}, not {self.database!r}: DATABASES has no other.")
@@ -128,33 +128,33 @@ class Options:
             part.check_beside([other for other in self.of_parts if other is not part])
 
     def changed(self, given: Mapping[str, Any]) -> "Options":
-        """The options with those that are given, by name. Raises `InvalidOption`."""
+        """These options with the given values, by name. Raises `InvalidOption`."""
         known = {type(part): part for part in self.of_parts}
-        for kind in OF_PARTS:
-            if own := {name: value for name, value in given.items() if name in NAMES[kind]}:
+        for kind in OPTIONS_OF_PARTS:
+            if own := {name: value for name, value in given.items() if name in NAMES_OF_OPTIONS[kind]}:
                 known[kind] = known.get(kind, kind()).changed(own)
-        of_parts = tuple(known[kind] for kind in OF_PARTS if known.get(kind, kind()) != kind())
-        return replace(self, of_parts=of_parts, **{name: given[name] for name in given if name in OF_CORE})
+        of_parts = tuple(known[kind] for kind in OPTIONS_OF_PARTS if known.get(kind, kind()) != kind())
+        return replace(self, of_parts=of_parts, **{name: given[name] for name in given if name in CORE_OPTIONS})
 
     def check_using(self, given: Mapping[str, Any]) -> None:
-        """Raise `InvalidOption` for options to which `.using()` cannot change these."""
-        for kind in OF_PARTS:
+        """Raise `InvalidOption` if `.using()` cannot change these options to the given values."""
+        for kind in OPTIONS_OF_PARTS:
             (self.of_part(kind) or kind()).check_using(given)
 
     def of_part(self, kind: type[P]) -> P | None:
-        """The options of a part; `None` if none of them was given."""
+        """The options of a part; `None` if no option of the part was given."""
         return next((part for part in self.of_parts if isinstance(part, kind)), None)
 
     def spec(self, task: str, **columns: Any) -> JobSpec:
-        """The columns of the task's jobs. columns: some that take the place of those of the options."""
-        spec = JobSpec(task, **{name: getattr(self, name) for name in OF_SPEC} | columns)
+        """The columns of the task's jobs. `columns`: values that replace the values of the options."""
+        spec = JobSpec(task, **{name: getattr(self, name) for name in SPEC_OPTIONS} | columns)
         for part in self.of_parts:
             spec = part.in_spec(spec)
         return spec
 
     @property
     def fixed_key(self) -> str | None:
-        """The key that every job holds alone; `None`: the jobs have none, or `makes_key`."""
+        """The unique key of every job; `None`: the jobs have none, or `makes_key`."""
         return next((part.fixed_key for part in self.of_parts if part.fixed_key), None)
 
     @property
@@ -164,7 +164,7 @@ class Options:
 
     @property
     def calls_project(self) -> bool:
-        """Whether a `.defer()` calls a function of the project's for the options."""
+        """Whether a `.defer()` calls a function of the project for these options."""
         return any(part.calls_project for part in self.of_parts)
 
     @property
@@ -178,24 +178,24 @@ class Options:
             part.check_signature(signature)
 
 
-NAMES = {kind: {field.name for field in fields(kind)} for kind in OF_PARTS}
+NAMES_OF_OPTIONS = {kind: {field.name for field in fields(kind)} for kind in OPTIONS_OF_PARTS}
 """The names of the options of each part."""
 
-OF_CORE = {field.name for field in fields(Options)} - {"of_parts"}
+CORE_OPTIONS = {field.name for field in fields(Options)} - {"of_parts"}
 
-OF_SPEC = [name for name in JobSpec._fields if name in OF_CORE]
+SPEC_OPTIONS = [name for name in JobSpec._fields if name in CORE_OPTIONS]
 """The options that become fields of a `JobSpec`."""
 
 
 def retention_column(kept: Mapping[str, Retention]) -> str | None:
-    """A retention as the column has it: seconds by status. `None`, which the setting has as well, is left out."""
+    """A retention as the column stores it: seconds by status. Leaves out `None`, which the setting then has as well."""
     times = {status: as_time(time) for status, time in kept.items()}
     seconds = {status: time.total_seconds() for status, time in times.items() if time is not None}
     return json.dumps(seconds) if seconds else None
 
 
 def metadata_column(metadata: Any) -> str:
-    """The metadata as the column has it. Raises `InvalidOption` for a reserved key, and for no small JSON object."""
+    """The metadata as the column stores it. Raises `InvalidOption` for a reserved key, and unless it is small JSON."""
     if not isinstance(metadata, Mapping):
         raise InvalidOption(f"metadata must be a dict, not {type(metadata).__name__}.")
     if taken := RESERVED_METADATA & set(metadata):

@@ -1,4 +1,4 @@
-"""Which database gets a job: the one that its options name, or that of the settings, unless a part chooses.
+"""Choose the database of a job: its options name it, or the settings do, unless a part chooses.
 
 `insert_many` inserts the jobs of several calls, each in its database.
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Placement:
     """Chooses the database of each job; a part may have a subclass.
 
-    named: the alias that the options of the job name. shard: the text by which they choose among several databases.
-    Each method returns an alias, and raises `InvalidOption` for a job that no database may hold.
+    named: the alias that the options of the job name. shard: the text by which the options choose among several
+    databases. Each method returns an alias, and raises `InvalidOption` for a job that no database may hold.
     """
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
@@ -39,15 +39,15 @@ class Placement:
         return [named or settings.database] * len(calls)
 
     def choose_fixed(self, spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
-        """The database for the jobs of a schedule, whenever it is asked; `None`: they may be in any of them."""
+        """The database for all jobs of a schedule; `None`: they may be in any database."""
         return named
 
     def bound_to(self, spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
-        """The database that the key of a job belongs to; `None`: the job may be in any of them."""
+        """The database that the key of a job belongs to; `None`: the job may be in any database."""
         return None
 
     def for_batch(self, named: str | None, shard_key: Any, homes: Iterable[str | None]) -> str:
-        """The database for a batch. `homes`: where each of its calls belongs, if it does."""
+        """The database for a batch. `homes`: the database that each of its calls belongs to, or `None`."""
         return named or settings.database
 
 
@@ -60,7 +60,7 @@ def placement() -> Placement:
 
 
 def shard_of(task: "Task[Any, Any]", call: EncodedCall) -> str | None:
-    """The text by which the options choose the database of a call; `None`: its keys decide, or it may go anywhere.
+    """The text by which the options choose the database of a call; `None`: its keys decide, or any database will do.
 
     Raises `InvalidArguments` if the call has no argument that `shard_by` names.
     """
@@ -83,13 +83,13 @@ def _stored_arguments(task: "Task[Any, Any]", call: EncodedCall, names: Sequence
 
 
 def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:
-    """The alias of the database for a schedule and its jobs: the same whenever it is asked. Raises as `choose` does."""
+    """The alias of the database for a schedule and all its jobs. Raises as `choose` does."""
     chosen = placement().choose_fixed(task.spec(), call, named=task.named_database, shard=shard_of(task, call))
     return chosen or task.database
 
 
 def database_of_key(spec: JobSpec, call: EncodedCall, task: "Task[Any, Any] | None") -> str:
-    """The alias of the database that the key of a call belongs to; of the one that is used here, if it has none.
+    """The alias of the database that the key of a call belongs to; of the current database if the call has no key.
 
     task: `None` if this process does not know it. Raises `InvalidOption` and `InvalidArguments` as `.defer()` does.
     """
@@ -100,9 +100,9 @@ def database_of_key(spec: JobSpec, call: EncodedCall, task: "Task[Any, Any] | No
 
 
 def insert_many(task: "Task[Any, Any]", calls: Sequence[EncodedCall]) -> DeferredJobs:
-    """Insert a job for each call, in one statement for each database concerned.
+    """Insert a job for each call, with one statement for each database.
 
-    If one of them refuses, the jobs in those before it are there.
+    If a database refuses, the jobs in the databases before it have been inserted.
     """
     spec = task.spec()
     has_shard = any(part.has_shard for part in task.options.of_parts)

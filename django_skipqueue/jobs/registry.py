@@ -36,7 +36,7 @@ class Registry:
         self.has_limits = False
         """Whether jobs of any task may wait for the end of others."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
-        """Names that two different functions were registered under, with both; a system check reports them."""
+        """Names under which two different functions were registered, with both tasks; a system check reports them."""
         self._late: set[str] = set()
         """Names that were registered after all apps were ready: a worker may not import their modules."""
 
@@ -60,7 +60,7 @@ class Registry:
             self.has_limits = True
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
-        if apps.ready and known is None:  # before that, every process imports it, workers as well
+        if apps.ready and known is None:  # until the apps are ready, every process imports the module, workers as well
             self._late.add(task.name)
 
     def get(self, name: str) -> "Task[Any, Any]":
@@ -86,9 +86,9 @@ class Registry:
         return task is not None and task.is_async
 
     def require_findable(self, task: "Task[Any, Any]") -> None:
-        """Raise `DuplicateTask` if two functions have the task's name: a worker might run either of them.
+        """Raise `DuplicateTask` if two functions have the task's name: a worker might run either function.
 
-        Under `DEBUG`, warn once about a task whose module this process has imported, but a worker does not at start.
+        Under `DEBUG`, warn once about a task whose module this process has imported, but no worker imports at start.
         """
         if task.name in self.duplicates:
             raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
@@ -102,7 +102,7 @@ registry = Registry()
 
 
 def where_to_look(name: str) -> str:
-    """A hint about the cause if a worker does not know the task of this name."""
+    """A hint why a worker does not know the task of this name."""
     module = name.rpartition(".")[0]
     if module.endswith(".jobs"):
         return f"Is the app of {module} in INSTALLED_APPS, and does this worker run the latest code?"

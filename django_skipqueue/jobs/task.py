@@ -1,11 +1,11 @@
 """A task: a function whose calls can be deferred. `Task.defer` makes a job of a call.
 
 Invariant: a call that cannot run (a wrong name, a missing argument, a value that is not JSON) raises before anything is
-written. A task gets values that are equal to those that were passed, or to what its annotations declare.
+written. A task gets values that are equal to the values that were passed, or have the types of its annotations.
 
-`call_columns`: the columns of a job that depend on the arguments of its call, such as keys. `Arguments` reads them for
-the parts. Invariant: a call of a task without keys costs nothing there, and a call with keys reads only the arguments
-that are part of a key.
+`call_columns` makes the columns of a job that depend on the arguments of its call, such as keys. A part reads the
+arguments from `Arguments`. Invariant: a call of a task without keys costs nothing there, and a call with keys reads
+only the arguments that are part of a key.
 """
 
 import inspect
@@ -54,7 +54,7 @@ class Task(Generic[P, R]):
     """A function registered with `@job`. Calling it calls the function; `.defer()` makes a job of the call."""
 
     alias: str | None = None
-    """Of a task of `django.tasks`: the alias of its backend."""
+    """The alias of the backend of a task of `django.tasks`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Task(Generic[P, R]):
         self.runner = EVENT_LOOP if self.is_async else THREADS
         self.signature = _signature(function, takes_context)
         self._form = lru_cache(maxsize=64)(self._check_form)
-        # Cached for each form of call: `places_of` takes ten times as long as the rest.
+        # Cached for each form of call: `places_of` takes ten times as long as all else.
         self.places = lru_cache(maxsize=64)(lambda count, keywords: places_of(self.signature, count, keywords))
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -105,7 +105,7 @@ class Task(Generic[P, R]):
         """Insert a job in the caller's transaction, and return it.
 
         Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
-        a job holds the unique key, returns that job, with `job.created` False; or does as `on_conflict` says.
+        a job holds the unique key, returns that job, with `job.created` False, or does what `on_conflict` says.
         """
         from ..models import Job  # tasks are made while apps are loading
 
@@ -153,9 +153,9 @@ class Task(Generic[P, R]):
         database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
         shard_key: under the placement `spread`, jobs with an equal one are in the same database.
         metadata: a small dict of yours about the job, as JSON: the admin shows it, and `SKIPQUEUE["LINKS"]` can use it.
-        after: jobs that must be finished before this one begins.
-        after_failure: what happens if one of those fails or is discarded: `wait` until it is retried and completes
-        (default), `discard` this one, or `run` it all the same.
+        after: jobs that must be finished before the new job begins.
+        after_failure: what happens if one of the jobs in `after` fails or is discarded: `wait` until it is retried and
+        completes (default), `discard` the new job, or `run` the new job nevertheless.
 
         Raises `InvalidOption` for a value that cannot be used.
         """
@@ -193,15 +193,15 @@ class Task(Generic[P, R]):
 
     @cached_property
     def result_type(self) -> "Codec | None":
-        """The type of what the task returns, by its annotation; `None` if it is plain JSON, or not annotated."""
+        """The codec of the return annotation; `None` if results are plain JSON, or not annotated."""
         from .annotations import annotations_of, codec_of
 
         return codec_of(annotations_of(self.__wrapped__).get("return"))
 
     def encoded_result(self, result: Any) -> str:
-        """A result as JSON. One that does not fit the annotation is stored if it is plain JSON.
+        """A result as JSON. A result that does not fit the annotation is stored if it is plain JSON.
 
-        Raises `InvalidArguments` for a result that is neither.
+        Raises `InvalidArguments` for a result that does not fit and is not JSON.
         """
         if self.result_type is not None:
             with suppress(InvalidArguments):
@@ -209,7 +209,7 @@ class Task(Generic[P, R]):
         return encode("The result", result)
 
     def result_of(self, job: "AbstractJob") -> R | None:
-        """What the task has returned in this job, in the type of its annotation; `None` if it has returned nothing.
+        """The return value of the task in this job, in the type of its annotation; `None` if it returned nothing.
 
         Raises `UndecodableArguments` for a result that was stored in another form, and `RowMissing` if it is a model
         instance whose row is gone.
@@ -232,7 +232,7 @@ class Task(Generic[P, R]):
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
         names, keys, types = self._form(len(args), tuple(kwargs))
-        if django_settings.DEBUG:  # a mistake that the task would find in a worker: it is easier to find here
+        if django_settings.DEBUG:  # a mistake is easier to find here than in the worker
             self._scalars.encode(args, kwargs)
         plain, named = args, kwargs
         if types is not None:
@@ -242,7 +242,7 @@ class Task(Generic[P, R]):
         except FlattenedValue:
             from .annotations import CallTypes
 
-            # Members of enumerations count as their values where an annotation such as `str` asks for those.
+            # A member of an enumeration counts as its value where an annotation such as `str` asks for the value.
             values = CallTypes.of_values(self.__wrapped__, self.signature).encode(plain, named)
             texts = texts_of(names, keys, *values)
         return check_size(EncodedCall(*texts, call_columns(self, args, kwargs)), load().max_argument_bytes)
@@ -254,7 +254,7 @@ class Task(Generic[P, R]):
     def encoded_from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Return the call of arguments that are JSON already, such as those of a row, with its unique key.
 
-        Neither their types nor other code of the project's is used, unless `unique_key` is a function.
+        Uses no code of the project, not even the types of the arguments, unless `unique_key` is a function.
         """
         self._form(len(args), tuple(kwargs))
         call = EncodedCall(encode("args", args), encode("kwargs", kwargs), call_columns(self, args, kwargs))
@@ -262,12 +262,12 @@ class Task(Generic[P, R]):
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is the package's own. The package enqueues its jobs; nobody else defers or schedules them."""
+        """Whether this is a task of the package itself: nobody else defers or schedules its jobs."""
         return self.name.startswith(INTERNAL_PREFIX)
 
     @property
     def named_database(self) -> str | None:
-        """The alias of the database that its options name; `None`: `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`."""
+        """The alias of the database that its options name; `None`: the setting `PLACEMENT` chooses, or `DATABASE`."""
         return self.options.database
 
     @property
@@ -312,7 +312,7 @@ class Task(Generic[P, R]):
                 raise type(error)(f"call {position}: {error}") from None
 
     def _own(self, call: TaskCall, spec: JobSpec) -> EncodedCall:
-        """The arguments of a call by `.s()`. Raises `InvalidOption` if it is of another task, or has other options."""
+        """The arguments of a call by `.s()`. Raises `InvalidOption` for another task or other options."""
         if call.spec.task != self.name:
             raise InvalidOption(f"{call.spec.task} is another task. Give calls of {self.name}, by its .s(…).")
         if (call.spec, call.database) != (spec, self.options.database):
@@ -325,11 +325,10 @@ class Task(Generic[P, R]):
     def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], "CallTypes | None"]:
         """Check that the task is public, and that a call with these keywords fits the signature.
 
-        count: of the positional arguments.
+        count: the number of positional arguments.
 
         Returns the names of the positional arguments, the keywords as JSON keys, and the types of the parameters. The
-        result depends on nothing else and is cached for each form of call, because it takes three times as long as the
-        rest of a call.
+        result is cached for each form of call, because this takes three times as long as the rest of a call.
         """
         if self.is_internal:
             raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
@@ -344,7 +343,7 @@ class Task(Generic[P, R]):
 
 
 class ContextTask(Task[P, R]):
-    """A task whose function takes a `JobContext` first. Deferring leaves it out; calling the function passes it."""
+    """A task whose function takes a `JobContext` first. A `.defer()` leaves it out; a direct call passes it."""
 
     def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
         """Call the function directly, with a context made by the caller."""
@@ -352,7 +351,7 @@ class ContextTask(Task[P, R]):
 
 
 def yields(function: Callable[..., Any]) -> bool:
-    """Whether a call of this function only makes a generator, without running its body."""
+    """Whether a call of this function only makes a generator, and does not run its body."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -369,7 +368,7 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
 
 
 ARGUMENTS = repeat(True)
-"""`is_argument` of `encode`, once for each."""
+"""The `is_argument` of `encode` for each argument."""
 
 
 def parts_of(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -384,9 +383,9 @@ def parts_of(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Ma
 def texts_of(
     names: Sequence[str], keys: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """The arguments as a JSON list, and those by keyword as a JSON object. Raises `InvalidArguments`.
+    """The positional arguments as a JSON list, the keyword arguments as a JSON object. Raises `InvalidArguments`.
 
-    names: of the positional arguments. keys: the keywords as JSON keys.
+    names: the names of the positional arguments. keys: the keywords as JSON keys.
     """
     values = ",".join(map(encode, names, args, ARGUMENTS))
     pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values(), ARGUMENTS))) if kwargs else ""
@@ -398,7 +397,7 @@ Place = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Arguments:
-    """The arguments of one call, which fit the signature: see `CallArguments`. Reads those that a part asks for."""
+    """The arguments of one call, which fit the signature: see `CallArguments`. Encodes only what a part asks for."""
 
     def __init__(self, task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._task = task
@@ -437,7 +436,7 @@ def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[st
 
     Raises `InvalidOption` for a value that cannot be used.
     """
-    if not task.options.of_parts:  # nearly all tasks have none: the rest takes as long as encoding a call
+    if not task.options.of_parts:  # nearly all tasks: the rest takes as long as encoding a call
         return NO_COLUMNS
     columns: dict[str, Any] = {}
     call = Arguments(task, args, kwargs)
@@ -450,17 +449,17 @@ SALT = "django_skipqueue.tasks.unique"
 
 
 def _hash(name: str, value: Any) -> str:
-    """What is in a key in place of a value that is, or contains, a secret: a hash that needs the project's key.
+    """A hash in place of a value that is, or contains, a secret, made with the oldest secret key of the project.
 
-    The oldest of its secret keys makes it. So nothing changes when a key moves to `SECRET_KEY_FALLBACKS`, neither for
-    jobs that wait nor between processes with the settings of before and after.
+    The hash stays when that key moves to `SECRET_KEY_FALLBACKS`: jobs that wait keep their keys, and processes with the
+    settings from before and after the move agree.
     """
     oldest = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS][-1]
     return f"hmac:{salted_hmac(SALT, canonical(name, value), oldest, algorithm='sha256').hexdigest()}"
 
 
 def canonical(name: str, value: Any) -> str:
-    """The value as JSON. Dictionaries that are equal have one text."""
+    """The value as JSON. Equal dictionaries have equal texts."""
     text = encode(name, value)
     return json.dumps(decode(text), ensure_ascii=False, sort_keys=True) if text[0] in "{[" else text
 
@@ -468,8 +467,8 @@ def canonical(name: str, value: Any) -> str:
 def places_of(signature: inspect.Signature, count: int, keywords: Sequence[str]) -> dict[str, Place]:
     """Where each argument is in a call with this number of positional arguments and these keywords, by name.
 
-    In the order of the parameters, and with the defaults. `*rest` is a tuple under its name. What is in `**options`
-    stands beside the others, under its own names. Raises `InvalidArguments` if such a call does not fit.
+    In the order of the parameters, and with the defaults. `*rest` is a tuple under its name. The arguments in
+    `**options` have their own names. Raises `InvalidArguments` if such a call does not fit.
     """
     try:
         bound = signature.bind(*range(count), **{keyword: keyword for keyword in keywords}).arguments

@@ -27,7 +27,7 @@ class TaskCall(
     spec: JobSpec
     call: EncodedCall
     database: str | None = None
-    """The alias of the database; `None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
+    """The alias of the database; `None`: `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
     shard: str | None = None
     """The text of its shard key, if the task or the call has one."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
@@ -55,10 +55,10 @@ class TaskCall(
         return await sync_to_async(self.defer)()
 
     def in_database(self, alias: str) -> "TaskCall":
-        """The call for this database, unless it names one itself, or its key belongs to another one."""
+        """The call for this database, unless the call names a database, or its key belongs to another database."""
         return self if self.database else replace(self, database=self.bound_to or alias)
 
     @property
     def bound_to(self) -> str | None:
-        """The alias of the only database that the call can be in; `None`: it can be in any of them."""
+        """The alias of the only database that the call can be in; `None`: it can be in any database."""
         return self.database or placement().bound_to(self.spec, self.call, shard=self.shard)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import migrations, models
-from django.db.models import F, Func, Index, Q, Value
+from django.db.models import CheckConstraint, F, Func, Index, Q, Value
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact, IsNull, LessThanOrEqual
 
@@ -41,10 +41,7 @@ def are_times(*columns: str) -> Q:
 
 JOB_INDEXES = [
     Index(
-        F("queue_name"),
-        MINUS_PRIORITY,
-        F("run_after"),
-        F("id"),
+        *(F("queue_name"), MINUS_PRIORITY, F("run_after"), F("id")),
         name="skipqueue_job_claim",
         condition=Q(status="queued"),
     ),
@@ -55,9 +52,7 @@ JOB_INDEXES = [
     Index(PRUNE_AT, name="skipqueue_job_prune_own", condition=Q(status__in=FINISHED, retention__isnull=False)),
     Index(fields=["queue_name", "-finished_at"], name="skipqueue_job_failed", condition=Q(status="failed")),
     Index(
-        CAUSE,
-        F("status"),
-        F("id"),
+        *(CAUSE, F("status"), F("id")),
         name="skipqueue_job_cause",
         condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
     ),
@@ -74,17 +69,12 @@ JOB_INDEXES = [
         ),
     ),
     Index(
-        F("limit_key"),
-        LIMIT_RANK,
-        F("id"),
+        *(F("limit_key"), LIMIT_RANK, F("id")),
         name="skipqueue_job_limit_waiting",
         condition=Q(gate="limit", limit_key__isnull=False),
     ),
     Index(
-        F("rate_key"),
-        MINUS_PRIORITY,
-        F("run_after"),
-        F("id"),
+        *(F("rate_key"), MINUS_PRIORITY, F("run_after"), F("id")),
         name="skipqueue_job_rate_waiting",
         condition=Q(gate="rate", rate_key__isnull=False),
     ),
@@ -99,22 +89,22 @@ JOB_CONSTRAINTS = [
         condition=Q(unique_key__isnull=False)
         & (Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))),
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_finished",
         condition=Q(IsNull(F("finished_at"), True), status__in=UNFINISHED)
         | Q(IsNull(F("finished_at"), False), status__in=FINISHED),
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_gate",
         condition=Q(Q(gate=None) | Q(gate="ahead"), ~Q(status="blocked"))
         | Q(IsNull(F("gate"), False), status="blocked"),
     ),
-    models.CheckConstraint(name="skipqueue_job_priority", condition=Q(priority__gte=-100, priority__lte=100)),
-    models.CheckConstraint(
+    CheckConstraint(name="skipqueue_job_priority", condition=Q(priority__gte=-100, priority__lte=100)),
+    CheckConstraint(
         name="skipqueue_job_run_after",
         condition=Q(run_after__gte=datetime(1, 1, 2, tzinfo=UTC), run_after__lt=datetime(9999, 1, 1, tzinfo=UTC)),
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_numbers",
         condition=Q(
             Q(timeout=None) | Q(timeout__gte=0, timeout__lt=math.inf),
@@ -122,18 +112,18 @@ JOB_CONSTRAINTS = [
             enqueued_at__lt=datetime(9999, 1, 1, tzinfo=UTC),
         ),
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_unique_seconds",
         condition=Q(unique_seconds=None) | Q(unique_seconds__gte=0, unique_seconds__lt=math.inf),
     ),
-    models.CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
-    models.CheckConstraint(
+    CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
+    CheckConstraint(
         name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_times", condition=are_times("started_at", "finished_at", "locked_at", "unknown_since")
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_names",
         condition=Q(
             *(
@@ -142,7 +132,7 @@ JOB_CONSTRAINTS = [
             )
         ),
     ),
-    models.CheckConstraint(
+    CheckConstraint(
         name="skipqueue_job_lists",
         condition=Q(
             *(
@@ -154,35 +144,23 @@ JOB_CONSTRAINTS = [
 ]
 
 CONSTRAINTS_OF_OTHERS = [
-    ("queue", models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until"))),
+    ("queue", CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until"))),
+    ("worker", CheckConstraint(name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at"))),
     (
         "worker",
-        models.CheckConstraint(name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at")),
-    ),
-    (
-        "worker",
-        models.CheckConstraint(
+        CheckConstraint(
             name="skipqueue_worker_queues",
             condition=Exact(Func(F("queues"), function="jsonb_typeof", output_field=models.TextField()), "array"),
         ),
     ),
-    (
-        "jobbatch",
-        models.CheckConstraint(name="skipqueue_batch_times", condition=are_times("created_at", "finished_at")),
-    ),
+    ("jobbatch", CheckConstraint(name="skipqueue_batch_times", condition=are_times("created_at", "finished_at"))),
     (
         "schedule",
-        models.CheckConstraint(
+        CheckConstraint(
             name="skipqueue_schedule_times",
             condition=are_times(
-                "created_at",
-                "next_run_at",
-                "fire_at",
-                "last_run_at",
-                "skipped_at",
-                "paused_at",
-                "confirmed_at",
-                "retired_at",
+                *("created_at", "next_run_at", "fire_at", "last_run_at"),
+                *("skipped_at", "paused_at", "confirmed_at", "retired_at"),
             )
             & (Q(interval=None) | Q(interval__range=(timedelta(0), timedelta(days=36_600))))
             & Q(jitter__range=(0, 36_600 * 86_400)),
@@ -361,11 +339,7 @@ class Migration(migrations.Migration):
                 ("deployment", models.TextField(db_default="", verbose_name="deployment")),
                 ("is_external", models.BooleanField(db_default=False, editable=False, verbose_name="external")),
             ],
-            options={
-                "verbose_name": "worker",
-                "verbose_name_plural": "workers",
-                "db_table": "skipqueue_worker",
-            },
+            options={"verbose_name": "worker", "verbose_name_plural": "workers", "db_table": "skipqueue_worker"},
         ),
         migrations.CreateModel(
             name="WorkerRequest",
@@ -373,10 +347,7 @@ class Migration(migrations.Migration):
                 ("worker_id", models.TextField(primary_key=True, serialize=False)),
                 ("request", models.TextField()),
             ],
-            options={
-                "db_table": "skipqueue_worker_request",
-                "default_permissions": (),
-            },
+            options={"db_table": "skipqueue_worker_request", "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="Queue",
@@ -395,11 +366,11 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "queues",
                 "db_table": "skipqueue_queue",
                 "constraints": [
-                    models.CheckConstraint(
+                    CheckConstraint(
                         name="skipqueue_queue_limits",
                         condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
                     ),
-                    models.CheckConstraint(
+                    CheckConstraint(
                         name="skipqueue_queue_rates",
                         condition=(
                             Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS)
@@ -468,12 +439,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Dependency",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "job_id", "position", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("pk", models.CompositePrimaryKey("job_id", "position", serialize=False)),
                 ("job_id", models.BigIntegerField()),
                 ("position", models.IntegerField()),
                 ("needs_job_id", models.BigIntegerField()),
@@ -563,7 +529,7 @@ class Migration(migrations.Migration):
                     Index(fields=["fire_at", "id"], name="skipqueue_schedule_fire", condition=Q(paused_at__isnull=True))
                 ],
                 "constraints": [
-                    models.CheckConstraint(
+                    CheckConstraint(
                         name="skipqueue_schedule_moment",
                         condition=Q(cron="", interval__isnull=False) | Q(~Q(cron=""), interval__isnull=True),
                     )
@@ -624,19 +590,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RollUp",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "span",
-                        "queue_name",
-                        "task",
-                        "starts_at",
-                        blank=True,
-                        editable=False,
-                        primary_key=True,
-                        serialize=False,
-                    ),
-                ),
+                ("pk", models.CompositePrimaryKey("span", "queue_name", "task", "starts_at", serialize=False)),
                 ("span", models.SmallIntegerField()),
                 ("queue_name", models.TextField()),
                 ("task", models.TextField()),
@@ -681,28 +635,12 @@ class Migration(migrations.Migration):
                 ("ready_at", models.DateTimeField(db_default=Now())),
                 ("changed_at", models.DateTimeField(db_default=Now())),
             ],
-            options={
-                "db_table": "skipqueue_rollup_progress",
-                "default_permissions": (),
-            },
+            options={"db_table": "skipqueue_rollup_progress", "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="FailureRollUp",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "span",
-                        "task",
-                        "exception",
-                        "place",
-                        "starts_at",
-                        blank=True,
-                        editable=False,
-                        primary_key=True,
-                        serialize=False,
-                    ),
-                ),
+                ("pk", models.CompositePrimaryKey("span", "task", "exception", "place", "starts_at", serialize=False)),
                 ("span", models.SmallIntegerField()),
                 ("task", models.TextField()),
                 ("exception", models.TextField()),
@@ -734,20 +672,12 @@ class Migration(migrations.Migration):
                 ("name", models.TextField(primary_key=True, serialize=False)),
                 ("first_at", models.DateTimeField(db_default=Now())),
             ],
-            options={
-                "db_table": "skipqueue_deployment",
-                "default_permissions": (),
-            },
+            options={"db_table": "skipqueue_deployment", "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="Incident",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "rule", "subject", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("pk", models.CompositePrimaryKey("rule", "subject", serialize=False)),
                 ("rule", models.TextField(verbose_name="rule")),
                 ("subject", models.TextField(verbose_name="subject")),
                 ("severity", models.TextField(db_default="", verbose_name="severity")),
@@ -760,10 +690,7 @@ class Migration(migrations.Migration):
                 ("claimed_at", models.DateTimeField(null=True)),
                 ("is_announced", models.BooleanField(db_default=False)),
             ],
-            options={
-                "db_table": "skipqueue_incident",
-                "default_permissions": (),
-            },
+            options={"db_table": "skipqueue_incident", "default_permissions": ()},
         ),
         *[AddConstraint(model, constraint) for model, constraint in CONSTRAINTS_OF_OTHERS],
         migrations.RunPython(run_on_postgresql(JOB_STORAGE, WORKER_STORAGE, ROLLUP_STORAGE), migrations.RunPython.noop),

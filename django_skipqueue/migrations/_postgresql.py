@@ -1,6 +1,6 @@
-"""What only PostgreSQL has: indexes, constraints, a type of column and storage parameters.
+"""Operations of migrations that only PostgreSQL can do: indexes, constraints, a type of column, storage parameters.
 
-A project may have databases of other kinds. The queue's tables stay empty there, and lack what is here.
+A project may have databases of other kinds. The queue's tables stay empty there, and have none of these.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ else:
 
 
 class BigIntegers(_Field):
-    """An array of integers. Django's `ArrayField` asks for another app in `INSTALLED_APPS`."""
+    """An array of integers. Django's `ArrayField` needs another app in `INSTALLED_APPS`."""
 
     def db_type(self, connection: Any) -> str:
         return "bigint[]" if connection.vendor == "postgresql" else "text"

@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 from django.utils.translation import gettext
 
 from ..exceptions import InvalidOption
-from ..queue.fragments import KEPT, KEYS, OF_CALL, OF_SPEC
+from ..queue.fragments import CALL_COLUMNS, CALL_KEYS, KEPT_COLUMNS, SPEC_COLUMNS
 from ..queue.store import Store
 from ..values.bounds import check_columns
 from ..values.codec import UNREADABLE
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from .job import Job
 
 BULK_TASK = "django_skipqueue.apply_to_all"
-"""Its jobs change other jobs, with the permissions of the user who asked for that."""
+"""A task whose jobs change other jobs, with the permissions of the user who asked for the change."""
 
-TEXTS = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
+ARGUMENT_TEXTS = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
 
 
 def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[int, int]:
     """Enqueue a copy of each job that is finished and whose unique key is free.
 
-    Returns the ids of the jobs, each with that of its copy. The JSON texts of the arguments are copied as they are. The
+    Returns the id of each copy, by the id of its original. The JSON texts of the arguments are copied as they are. The
     unique key is copied too, so that the copy does not run beside another job of this key.
     """
     store, copies, alike = Store(jobs.db), dict[int, int](), dict[str, list[Any]]()
     with transaction.atomic(using=store.alias):
-        for job in jobs.filter(status__in=FINISHED).annotate(**TEXTS).order_by("pk"):
+        for job in jobs.filter(status__in=FINISHED).annotate(**ARGUMENT_TEXTS).order_by("pk"):
             if not why_not_copied(job):
-                shared = _given(job, (name for of_key in KEYS.values() for name in of_key))
+                shared = _given(job, (name for of_key in CALL_KEYS.values() for name in of_key))
                 alike.setdefault(repr((spec_of(job), shared)), []).append(job)
         for originals in alike.values():  # each in one statement
             calls = [call_of(job, job.args_text, job.kwargs_text) for job in originals]
@@ -53,7 +53,7 @@ def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[
 
 
 def why_not_copied(job: Any) -> str:
-    """The message for a job that must not be copied; empty for all others."""
+    """Why a job must not be copied, as a message; empty for a job that may be copied."""
     if job.task == BULK_TASK:
         return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
     if UNREADABLE in (job.args, job.kwargs, job.metadata, job.retention):
@@ -67,23 +67,23 @@ def why_not_copied(job: Any) -> str:
 
 def call_of(job: Any, args: str, kwargs: str) -> EncodedCall:
     """The arguments of a copy, as JSON texts, with the columns of parts that depend on them."""
-    return EncodedCall(args, kwargs, _given(job, OF_CALL))
+    return EncodedCall(args, kwargs, _given(job, CALL_COLUMNS))
 
 
 def spec_of(job: Any) -> JobSpec:
     """Everything that is set at an insert, except for the due time and the batch.
 
-    A batch ends when its jobs are finished, and has called back then: a copy made later is none of them.
+    The batch of a finished job may have ended and called back, so the copy does not belong to it.
     """
     columns: dict[str, Any] = {
         name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
     }
-    columns["columns"] = _given(job, OF_SPEC.keys() & {*KEPT})
+    columns["columns"] = _given(job, SPEC_COLUMNS.keys() & {*KEPT_COLUMNS})
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)
     return JobSpec(**columns)
 
 
 def _given(job: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The columns of parts that have a value: a copy of a plain job is a plain job."""
+    """The columns of parts that have a value. A plain job has none, so its copy is a plain job."""
     return {name: value for name in names if (value := getattr(job, name)) is not None}

@@ -1,6 +1,6 @@
-"""The names of the queue's tables, and SQL expressions in the exact spelling of the indexes.
+"""The names of the queue's tables, and SQL expressions in the spelling of the indexes.
 
-PostgreSQL does not use an index for any other spelling.
+PostgreSQL uses an index only for an expression that is spelled as in the index.
 """
 
 import math
@@ -21,7 +21,7 @@ def table_names() -> list[str]:
 
 
 MINUS_PRIORITY = Func(F("priority"), template="(-%(expressions)s)", output_field=SmallIntegerField())
-"""Django's own `-F("priority")` becomes another expression, for which there is no index."""
+"""Django writes `-F("priority")` as another expression, for which there is no index."""
 
 CLAIM_ORDER: "tuple[F | Func[Any], ...]" = (F("queue_name"), MINUS_PRIORITY, F("run_after"), F("id"))
 """The order in which the jobs of a queue are claimed. Index: claim."""
@@ -40,7 +40,7 @@ FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tz
 
 
 def are_times(*columns: str) -> Q:
-    """The condition that Python has these times: PostgreSQL also has infinity, and years before 1 and after 9999."""
+    """The condition that Python has these times. PostgreSQL also has infinity, and years before 1 and after 9999."""
     return Q(
         *(Q(**{column: None}) | Q(**{f"{column}__gte": FIRST_TIME, f"{column}__lt": END_OF_TIME}) for column in columns)
     )

@@ -47,7 +47,7 @@ class AbstractJob(
     of_rates.RateColumns,
     models.Model,
 ):
-    """A job in the job table or in the archive: all columns but those by which the job is claimed."""
+    """A job in the job table or in the archive: all columns but the columns for claims."""
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))
@@ -80,7 +80,7 @@ class AbstractJob(
 
     @property
     def handle(self) -> str:
-        """A text that names the job with its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
+        """A text that names the job and its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
         return handle_of(self._state.db or settings.database, self.pk)
 
     @property
@@ -90,12 +90,12 @@ class AbstractJob(
 
     @property
     def current_progress(self) -> Progress | None:
-        """The progress of the attempt that runs, and once the job is finished, of the last one; `None` without any."""
+        """The progress of the attempt that runs, or of the last attempt of a finished job; `None` if it has none."""
         return progress_of(self.progress)
 
     @property
     def worker_name(self) -> str:
-        """The name of the worker that holds the job, or held it last; for a loop written by hand, its `worker_id`."""
+        """The name of the worker that holds the job, or held it last; the `worker_id` of a loop written by hand."""
         return worker_name(self.locked_by)
 
 
@@ -112,17 +112,17 @@ class Job(
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     held = models.BooleanField(_("is held"), null=True)
     """True while a part holds the job at the gate `held`, such as for the end of other jobs."""
-    gate = models.TextField(_("gate"), null=True)  # noqa: DJ001 (NULL: it waits at none)
+    gate = models.TextField(_("gate"), null=True)  # noqa: DJ001 (NULL: it waits at no gate)
     """The gate at which a blocked job waits: `held`, `limit` or `rate`. `ahead`: it runs, and was claimed ahead of its
     permit."""
 
     objects = JobManager()
 
     created = True
-    """False on a job that `.defer()` returned because it already held the unique key."""
+    """False on a job that `.defer()` returned because the job already held the unique key."""
 
     replaced = False
-    """True on such a job if it waits, and has taken the arguments and the due time of the call."""
+    """True on a job that already held the unique key, and has taken the arguments and the due time of the call."""
 
     class Meta:
         db_table = "skipqueue_job"
@@ -135,7 +135,7 @@ class Job(
             models.Index(fields=["id"], name="skipqueue_job_blocked", condition=Q(status="blocked")),
             models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),
             models.Index(
-                # For the lists of the admin, too: they show the jobs with a retention of their own among the others.
+                # For the lists of the admin as well, which also show the jobs with a retention of their own.
                 fields=["status", "finished_at"],
                 name="skipqueue_job_prune",
                 condition=Q(status__in=_FINISHED),
@@ -219,12 +219,13 @@ class Job(
 
     @property
     def current_progress(self) -> Progress | None:
-        """The progress of the attempt that runs, and once the job is finished, of the last one; `None` without any."""
+        """The progress of the attempt that runs, or of the last attempt of a finished job; `None` if it has none."""
         if self.status in WAITING:
             return None
         return progress_of(self.progress, self.lease if self.status == Status.RUNNING else self.lease - 1)
 
-    # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, if the lease is no longer valid.
+    # The next methods are for the worker that holds the lease. If the lease is no longer valid, each raises LeaseLost
+    # and writes nothing.
 
     def complete(self, result: Any = None) -> None:
         """Finish the job with `result`, which must be JSON."""

@@ -1,4 +1,4 @@
-"""`JobManager`, which is `Job.objects`, and the query sets that it makes. Other tables have managers of their own."""
+"""`JobManager`, which is `Job.objects`, and the query sets that it makes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
-    """Some of the jobs: the filters, and the verbs of operators."""
+    """A query set of jobs, with filters by status and the verbs of operators."""
 
 
 _JobManager = models.Manager.from_queryset(JobQuerySet)
 
 
 # Job.objects.claim → the claimed jobs, as whole rows. Workers send `queue.claim.CLAIM`, which returns fewer columns and
-# starts where the last claim has ended; the comment there says what the parts are for. Index: claim, once a queue.
+# starts where the last claim has ended; its comment explains this statement. Index: claim, once for each queue.
 CLAIM_ROWS = """
 WITH found AS MATERIALIZED (
     SELECT job.ctid AS place, job.size
@@ -74,13 +74,13 @@ RETURNING job.*
 class JobManager(_JobManager["Job"]):
     """`Job.objects`: uses the database named by `SKIPQUEUE["DATABASE"]`, and ignores the project's routers.
 
-    Its own methods are for code that enqueues by name, and for worker loops written by hand. A query set does not have
-    them: its filters would mean nothing there.
+    Its methods are for code that enqueues by name, and for worker loops written by hand. A query set does not have
+    these methods, because they would ignore its filters.
     """
 
     @property
     def db(self) -> str:
-        """The name of the database: that of the setting, or that given to `db_manager`."""
+        """The alias of the database: the setting, or the alias that `db_manager` was given."""
         return self._db or settings.database
 
     def get_queryset(self) -> JobQuerySet:
@@ -88,7 +88,7 @@ class JobManager(_JobManager["Job"]):
         return JobQuerySet(self.model, using=self.db)
 
     def by_handle(self, handle: str) -> "Job":
-        """The job of a handle, such as `queue_1:42`; the id alone stands for a job in the database of this manager.
+        """The job of a handle, such as `queue_1:42`. The id alone names a job in the database of this manager.
 
         Raises `InvalidOption` for a text that is no handle, and `Job.DoesNotExist`.
         """
@@ -125,7 +125,7 @@ class JobManager(_JobManager["Job"]):
     def insert(self, spec: JobSpec, call: EncodedCall, *, database: str | None = None) -> "Job":
         """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if the spec says so.
 
-        database: its alias; `None`: that of this manager.
+        database: the alias of the database; `None`: the database of this manager.
         """
         store = Store(database or self.db)
         while True:
@@ -137,7 +137,7 @@ class JobManager(_JobManager["Job"]):
             elif found := unique_keys().holder(store, spec, call.unique_key or ""):
                 holder = found
             else:
-                continue  # it finished, or was claimed, between the two statements: the key is free again
+                continue  # the holder finished, or was claimed, between the two statements: the key is free again
             if spec.on_conflict == "raise":
                 raise unique_keys().taken_by(store.alias, [holder.pk])
             holder.created, holder.replaced = False, enqueued is not None

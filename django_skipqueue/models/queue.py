@@ -1,4 +1,4 @@
-"""`Queue`: one queue that is paused, limited or rated, or was. Any other queue needs no row."""
+"""`Queue`: a queue that was ever paused, limited or rated. Any other queue needs no row."""
 
 from datetime import timedelta
 from itertools import chain
@@ -35,7 +35,7 @@ class QueueManager(_QueueManager["Queue"]):
     """`Queue.objects`: the queues that are or were paused, in the queue's database."""
 
     def get_queryset(self) -> QueueQuerySet:
-        """All of them."""
+        """All queues with a row."""
         return QueueQuerySet(self.model, using=self._db or settings.database)
 
 
@@ -46,7 +46,7 @@ class Queue(
     of_rates.RatedQueue,
     models.Model,
 ):
-    """A queue that is paused or limited, or was. Workers claim nothing of a paused queue."""
+    """A queue that was ever paused, limited or rated. Workers claim no jobs of a paused queue."""
 
     name = models.TextField(_("name"), primary_key=True)
     paused_at = models.DateTimeField(_("paused at"), null=True)
@@ -74,12 +74,13 @@ class Queue(
     def pause(
         name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "", database: str | None = None
     ) -> None:
-        """Pause a queue: no claim that begins after the commit takes a job of it. Jobs that are claimed still run.
+        """Pause a queue: no claim that begins after the commit takes a job of it. Claimed jobs still run.
 
-        `for_`: the time after which it goes on by itself; `None`: until somebody resumes it. A pause of a paused queue
-        replaces the first one. `database`: the alias of one database; by default the queue is paused in all that hold
-        queues, and if one refuses, in the others. Raises `InvalidOption` for a value that cannot be used. Logs a
-        warning for a queue that no task, setting, worker or queued job has: it may be mistyped, and is paused.
+        `for_`: the time after which the pause ends by itself; `None`: it lasts until somebody resumes the queue. A
+        pause of a paused queue replaces the first pause. `database`: the alias of one database; by default the queue is
+        paused in all databases that hold queues, even if one of them refuses. Raises `InvalidOption` for a value that
+        cannot be used. Pauses a queue that no task, setting, worker or queued job names, but logs a warning: it may be
+        mistyped.
         """
         in_each(database, lambda store: pause_queue(store, name, for_=for_, by=by, reason=reason))
         known = DECLARED.union(settings.queues, *in_each(database, _queues_in_use))
@@ -90,7 +91,7 @@ class Queue(
     def resume(name: str, *, by: str = "", database: str | None = None) -> bool:
         """Resume a queue, and notify its workers after the commit. Returns whether it was paused.
 
-        `database`: as of `pause`.
+        `database`: see `pause`.
         """
         return any(in_each(database, lambda store: resume_queue(store, name, by=by)))
 

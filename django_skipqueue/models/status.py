@@ -29,12 +29,12 @@ class Status(models.TextChoices):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job never changes again, unless somebody retries it."""
+        """Whether a job with this status never changes again, unless somebody retries it."""
         return self in FINISHED
 
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
-"""A job in one of these never changes again, unless somebody retries it."""
+"""A job with one of these statuses never changes again, unless somebody retries it."""
 
 UNFINISHED = tuple(status for status in Status if status not in FINISHED)
 """All statuses except the finished ones."""
@@ -44,7 +44,7 @@ WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)
 
 
 class StatusFilters(JobQuerySet):
-    """The filters of `Job.objects` that are named after the statuses."""
+    """The filters of `Job.objects` by status."""
 
     def scheduled(self) -> Self:
         """Jobs that are not due yet."""
@@ -71,7 +71,7 @@ class StatusFilters(JobQuerySet):
         return self.filter(status="failed")
 
     def discarded(self) -> Self:
-        """Jobs that were finished without success on purpose."""
+        """Jobs that were finished on purpose, without success."""
         return self.filter(status="discarded")
 
     def unfinished(self) -> Self:

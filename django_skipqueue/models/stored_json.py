@@ -1,4 +1,4 @@
-"""`StoredJSON`: a JSON column that can always be read, whatever somebody has written into the row."""
+"""`StoredJSON`: a JSON column that can always be read, even if somebody has written the row by hand."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from ..values.codec import UNREADABLE
 
 
 class StoredJSON(models.JSONField):
-    """A value that Python cannot decode, with thousands of levels or digits, is the text `UNREADABLE`.
+    """Reads a value that Python cannot decode, with thousands of levels or digits, as the text `UNREADABLE`.
 
-    So the row can be shown, and deleted. PostgreSQL and migrations see a `JSONField`.
+    So the row can be shown and deleted. For PostgreSQL and migrations this is a `JSONField`.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -21,6 +21,6 @@ class StoredJSON(models.JSONField):
             return UNREADABLE
 
     def deconstruct(self) -> tuple[str, str, Any, dict[str, Any]]:
-        """As the field that it is for the database."""
+        """Describe the field to migrations as a `JSONField`."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..conf import settings
-from ..queue.parameters import BATCH
+from ..queue.parameters import BATCH_ROWS
 from ..queue.store import Store
 from ..values.bounds import check_columns, check_run_after
 from ..values.outcomes import Delay
@@ -28,7 +28,7 @@ else:
 
 
 class JobVerbs(Model):
-    """For one job. Each returns whether the job's status allowed it, and records `by` and `reason` in `operations`.
+    """The verbs for one job. Each returns whether the job's status allowed it, and records `by` and `reason`.
 
     Raises `InvalidOption` for a value that cannot be used.
     """
@@ -92,10 +92,10 @@ class JobVerbs(Model):
 
 
 class QuerySetVerbs(JobQuerySet):
-    """For the jobs that a query set has. Each returns how many were changed.
+    """The verbs for the jobs of a query set. Each returns the number of changed jobs.
 
-    They work in batches, with one statement for each. Like `delete`, they are verbs of a query set and not of
-    `Job.objects`: for all jobs, call `Job.objects.all().retry()`.
+    They work in batches, with one statement for each batch. `Job.objects` does not have these methods, as it does not
+    have `delete`: for all jobs, call `Job.objects.all().retry()`.
     """
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:
@@ -145,15 +145,15 @@ class QuerySetVerbs(JobQuerySet):
     del _verb
 
     def _in_batches(self, change: Callable[[list[int]], Mapping[int, object]]) -> int:
-        """Change these jobs in batches. Which jobs they are is settled before the first change.
+        """Change these jobs in batches. One query finds the ids of all jobs before the first change.
 
-        One query finds the ids, and is read a batch at a time: the database holds the rest. Evaluating the query set
-        again for each batch would not do: its filter may depend on jobs that an earlier batch has changed.
+        The result of the query is read a batch at a time: the database holds the rest. The query set is not evaluated
+        again for each batch, because its filter may depend on jobs that an earlier batch has changed.
         """
-        return sum(len(change(ids)) for ids in _batches(self._newest_first().iterator(BATCH)))
+        return sum(len(change(ids)) for ids in _batches(self._newest_first().iterator(BATCH_ROWS)))
 
     def _newest_first(self) -> "models.QuerySet[Job, int]":
-        """The ids. Of several jobs with one unique key, the first is retried."""
+        """The ids of the jobs, the newest job first: of several jobs with one unique key, a retry takes the first."""
         query = self.query
         if query.is_sliced or query.combinator or query.distinct_fields:  # another order would choose other jobs
             jobs = self.model._base_manager.using(self.db).filter(pk__in=self.values("pk"))
@@ -163,5 +163,5 @@ class QuerySetVerbs(JobQuerySet):
 
 
 def _batches(ids: Iterator[int]) -> Iterator[list[int]]:
-    while batch := list(islice(ids, BATCH)):
+    while batch := list(islice(ids, BATCH_ROWS)):
         yield batch

@@ -1,7 +1,7 @@
 """`Worker`: one process that runs jobs. `WorkerRequest`: a request of an operator to a worker process.
 
-Invariant: a request is no part of the row of its worker. A transaction that makes a request and stays open locks only
-the request, which heartbeats read as it was committed.
+Invariant: a request is not in the row of its worker. A transaction that makes a request and stays open locks only the
+request, which heartbeats read as it was committed.
 """
 
 from datetime import timedelta
@@ -49,7 +49,7 @@ class WorkerManager(_WorkerManager["Worker"]):
 class Worker(models.Model):
     """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered.
 
-    Who holds jobs and is no worker has a row as well, with `is_external`.
+    A carrier that holds jobs and is no worker has a row as well, with `is_external`.
     """
 
     id = models.TextField(primary_key=True, editable=False)
@@ -59,17 +59,17 @@ class Worker(models.Model):
     pid = models.IntegerField(_("process id"))
     queues = StoredJSON(_("queues"), default=list)
     concurrency = models.IntegerField(_("concurrency"))
-    """How many slots it has; 0: it runs no jobs, and hands those that it claims on to somebody else."""
+    """The number of its slots; 0: it runs no jobs, and hands the jobs that it claims on to a carrier."""
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     memory_mb = models.IntegerField(_("memory in MiB"), null=True)
     """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
     jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
-    """How many attempts the process had settled at that time."""
+    """The number of attempts that the process had settled at the last heartbeat."""
     deployment = models.TextField(_("deployment"), db_default="")
     """The setting `DEPLOYMENT` of the process; empty without one."""
     is_external = models.BooleanField(_("external"), db_default=False, editable=False)
-    """Whether the row stands for no process of ours: it is permanent, and its jobs are not recovered by age."""
+    """Whether the row is for a carrier and not for a worker: it is permanent, and its jobs are not recovered by age."""
 
     objects = WorkerManager()
 

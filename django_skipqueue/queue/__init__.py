@@ -1,8 +1,8 @@
 """The queue in PostgreSQL: `Store` is the queue of one database, and runs the statements.
 
-A file for each verb: first its statements, each a named literal, then the functions that send them. Each takes a store.
-The verbs of a plain job are methods of `Store` as well, listed there in the order of a job's life. What observers, the
-doctor and connections need are functions alone, and so is what a part does with the database: it is in the part.
+Each verb has a file: first the statements, each a named literal, then the functions that send them. Each function takes
+a store. `Store` lists the verbs of a plain job as its methods, in the order of a job's life. Observers, the doctor and
+connections call functions that are no methods. What a part does with the database is in the folder of the part.
 
 Invariant: nothing here depends on tasks, worker processes or Django's models.
 
@@ -26,6 +26,6 @@ Rules of all statements:
   first gate, so these write the status literally.
 - The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
   `fragments` replaces `{operations}` by the expression.
-- What a broker says is written by statements of its own, see `Store.guards`: they add who has to hold the job.
+- What a broker reports is written by statements that also check who holds the job: see `Store.guards`.
 - The only clock is the database's.
 """

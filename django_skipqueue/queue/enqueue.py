@@ -1,7 +1,4 @@
-"""Insert jobs, on the caller's connection and in the caller's transaction.
-
-Used by tasks: each deferred call becomes a job.
-"""
+"""Insert jobs, on the caller's connection and in the caller's transaction. Tasks make a job of each deferred call."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -64,8 +61,8 @@ SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commi
     insert=ENQUEUE_PLAIN,
 )
 
-# enqueue, after an error of ENQUEUE_AND_NOTIFY → as that one; no row if the job is not committed, or if a pooler has
-# moved the client to another session. Reads no table.
+# enqueue, after an error of ENQUEUE_AND_NOTIFY → the id of the job and the time of the enqueue; no row if the job is
+# not committed, or if a pooler has moved the client to another session. Reads no table.
 INSERTED = """
 SELECT part[2]::bigint, part[3]::timestamptz
 FROM string_to_array(current_setting('skipqueue.inserted', true), '|') AS part
@@ -90,7 +87,7 @@ FROM inserted
     insert=INSERT_CALLS,
 )
 
-NOTHING = nullcontext()
+NO_CONTEXT = nullcontext()
 
 
 def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
@@ -114,7 +111,7 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
 def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     """Insert one job as `enqueue` does, without tracers: none runs in the main thread of a supervisor."""
     spec = _checked(spec)
-    [call] = in_queue(spec.queue_name, (call,))
+    [call] = with_queue_limits(spec.queue_name, (call,))
     is_plain = spec.is_plain and not call.columns
     gate = None if is_plain else _lone_gate(spec, call)
     if (is_plain or gate) and store.connection.get_autocommit():
@@ -131,7 +128,7 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
 
 def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     values = insert_values(spec) | call_values(call)
-    with NOTHING if call.unique_key is None else explained_deadlock():
+    with NO_CONTEXT if call.unique_key is None else explained_deadlock():
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
         if spec.replaces and not rows:
             rows = [
@@ -148,33 +145,36 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
     return None
 
 
-def in_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
-    """The calls of one task, with what `SKIPQUEUE["QUEUES"]` says about their queue."""
-    if queue_name not in settings.queues:  # of nearly all: this must cost nothing
+def with_queue_limits(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
+    """The calls of one task, with the limits that `SKIPQUEUE["QUEUES"]` gives to their queue."""
+    if queue_name not in settings.queues:  # few queues have limits: for all others this must cost nothing
         return calls
     columns = columns_of_queue(queue_name, calls)
     return [call._replace(columns={**call.columns, **columns}) for call in calls] if columns else calls
 
 
 def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContextManager[Any]]:
-    """The spec as the caller's block changes it, such as that of a batch, and what is around the statements."""
+    """The spec with what the caller's block adds, such as a batch, and the context of the statements."""
     for in_spec in specs_of_parts:
         spec = in_spec(spec, store.connection)
-    return spec, _around(store, spec) if spec.after or settings.is_spread else NOTHING
+    return spec, _around(store, spec) if spec.after or settings.is_spread else NO_CONTEXT
 
 
 @contextmanager
 def _around(store: "Store", spec: JobSpec) -> Iterator[None]:
-    """Under `spread`, jobs wait for no server that hangs: other databases take them. Dependencies: a transaction."""
-    answered = ended_by_silence(store.connection) if settings.is_spread else NOTHING
-    with answered, transaction.atomic(using=store.alias) if spec.after else NOTHING:
+    """Under `spread`, end the wait for a server that hangs: another database takes the job.
+
+    Jobs that need other jobs are inserted in a transaction.
+    """
+    answered = ended_by_silence(store.connection) if settings.is_spread else NO_CONTEXT
+    with answered, transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT:
         yield
 
 
 def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
     """The gate that admits the job in the message that inserts it.
 
-    `None`: the job waits at no gate, or at others as well.
+    `None`: the job waits at no gate, or at several gates.
     """
     if spec.run_after is not None or call.unique_key is not None or not WAITING_BY.isdisjoint(spec.columns):
         return None
@@ -194,7 +194,7 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
             is_admitted = bool(cursor.rowcount)
     except BaseException as error:
         _end_transaction(store)
-        rows = []  # of the job that this call has inserted and committed; none if nobody knows
+        rows = []  # the job that this call has inserted and committed; empty if nobody knows of one
         if isinstance(error, Error):
             with suppress(Error):
                 rows = store.rows(INSERTED, {"call": mark})
@@ -223,8 +223,9 @@ def _end_transaction(store: "Store") -> None:
 def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
     """Insert a job for each of `calls`: in one statement if no call has a unique key.
 
-    Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
-    id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as the spec's `on_conflict` says.
+    Returns the ids in the order of the calls, and the outcome of each call. If a job holds the unique key of a call,
+    the id of that job is returned for the call. Raises what `enqueue` raises, and `UniqueKeyTaken` if the spec's
+    `on_conflict` says so.
     """
     spec, around = _in_context(store, spec)
     with around:
@@ -238,7 +239,7 @@ def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) ->
 def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
     spec = _checked(spec)
     values = insert_values(spec)
-    calls = in_queue(spec.queue_name, calls)
+    calls = with_queue_limits(spec.queue_name, calls)
     if any(call.unique_key is not None for call in calls):
         with explained_deadlock():
             return unique_keys().enqueue_unique(store, spec, values, calls, announce=_enqueued)
@@ -254,8 +255,8 @@ def _enqueued(
 ) -> list[Dependant]:
     """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
 
-    After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
-    Returns those that need not wait after all.
+    After the commit, jobs that have a limit or a rate are admitted. A job waits for the jobs that it needs. Returns the
+    jobs that need not wait, because the jobs that they need are finished.
     """
     holds = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
     passed = [job for hold in holds for job in hold(store, spec, ids)]
@@ -283,7 +284,7 @@ def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[s
 def new_job(
     store: "Store", insert: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
 ) -> EnqueuedJob | None:
-    """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
+    """Insert a job by this function. `None` if another job holds its unique key. A key whose time is over is freed."""
     spec = spec._replace(on_conflict="skip")
     inserted = insert(spec, call)
     if inserted is None and call.unique_key is not None and unique_keys().free_unique_keys(store, [call.unique_key]):

@@ -5,10 +5,10 @@ job has the name of the gate at which it waits; the gate admits the jobs with it
 
 Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
 that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
-job that has lost its worker may wait again at the last gate that it has passed, as `Condition.returns` says. One whose
-worker crashed, or whose workers died twice in a row, waits at the time gate, and so does a postponed job.
+job that has lost its worker may wait again at the last gate that it has passed, as `Condition.returns` says. A job
+whose worker crashed, or whose workers died twice in a row, waits at the time gate, and so does a postponed job.
 
-The columns of parts are in their `columns.py`: the statements are joined from the core's text and from theirs.
+The columns of a part are in its `columns.py`. The statements are joined from the core's text and from these columns.
 
 An operator's verb is recorded in the row of the job that it changes: `operations` holds the newest 50.
 """
@@ -22,15 +22,15 @@ from ..parts.rates import columns as of_rates
 from ..parts.unique import columns as of_unique
 from ..values.part import Condition, PartColumns
 
-OF_PARTS: tuple[PartColumns, ...] = (
+COLUMNS_OF_PARTS: tuple[PartColumns, ...] = (
     of_unique.COLUMNS,
     of_batches.COLUMNS,
     of_limits.COLUMNS,
     of_rates.COLUMNS,
 )
-"""What the columns of parts add. A job meets the gates of parts in this order."""
+"""The columns of parts. A job meets the gates of parts in this order."""
 
-_GATES_OF_PARTS = tuple(part.gate for part in OF_PARTS if part.gate)
+_GATES_OF_PARTS = tuple(part.gate for part in COLUMNS_OF_PARTS if part.gate)
 
 CONDITIONS = (
     Condition(gate="time", status="scheduled", holds="{run_after} > statement_timestamp()"),
@@ -42,9 +42,9 @@ CONDITIONS = (
 KEY_COLUMNS = {condition.gate: condition.key for condition in CONDITIONS if condition.key}
 """The column with the key of a job, by the name of the gate that admits by it."""
 
-# The key by which the gate admits at which a job waits. NULL: it waits at no gate, or at one without keys.
+# The key by which the gate admits at which a job waits. NULL: the job waits at no gate, or at a gate without keys.
 _KEYS_BY_GATE = " ".join(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items())
-KEY = f"CASE job.gate {_KEYS_BY_GATE} END" if KEY_COLUMNS else "NULL::text"
+GATE_KEY = f"CASE job.gate {_KEYS_BY_GATE} END" if KEY_COLUMNS else "NULL::text"
 
 PIECES = {
     "settled": "NULL::bigint",
@@ -58,11 +58,12 @@ PIECES = {
     "pruned": "",
     "after_prune": "",
 }
-"""The places of statements of the core that a part may fill, each with what stands there without that part.
+"""The places in statements of the core that a part may fill, each with its default.
 
 settled: the number in the third column of SETTLE, a bigint.
-retry_named, retry_ids, retry_order: a CTE of RETRY, the array of the jobs to retry, and the order in which they are
-written. retry_started_at: their `started_at`. retry_spread: a job's place within the time of the retry, from 0 to 1.
+retry_named, retry_ids, retry_order: a CTE of RETRY, the array of the jobs to retry, and the order in which the jobs are
+written. retry_started_at: the jobs' `started_at`. retry_spread: a job's place within the time of the retry, from 0 to
+1.
 discard_also: `OR` and a condition for further jobs that DISCARD changes.
 unless_held: the end of an INSERT that inserts no job whose unique key is held.
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
@@ -79,7 +80,7 @@ def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
         filled |= part.pieces.keys()
 
 
-fill(PIECES, OF_PARTS)
+fill(PIECES, COLUMNS_OF_PARTS)
 
 PLACE = re.compile(r"{([a-z]\w*)}")
 """A place in a statement, such as `{status}`. The braces of `'{}'::text[]` and of `[0-9a-f]{12}` are no places."""
@@ -120,22 +121,22 @@ def entering(*, column: str, past: str | None = None, **columns: str) -> dict[st
 
 
 def key_after(gate: str) -> str:
-    """Return the column with the key of the next gate with keys after this gate, or NULL if there is none."""
+    """Return the key column of the next gate with keys after this gate, or NULL if no such gate follows."""
     gates = list(KEY_COLUMNS)
     later = gates[gates.index(gate) + 1 :]
     return KEY_COLUMNS[later[0]] if later else "NULL::text"
 
 
 def returning(*, charged: bool) -> str:
-    """Return the expression for the gate at which a job waits again that has lost its worker. NULL: it is queued.
+    """Return the expression for the gate at which a job that has lost its worker waits again. NULL: it is queued.
 
-    charged: whether the attempt is charged. A job that has passed a later gate does not wait at an earlier one.
+    charged: whether the attempt is charged. A job that has passed a later gate does not wait at an earlier gate.
     """
     return _of_lost(lambda condition: "NULL" if condition.keeps_released and not charged else f"'{condition.gate}'")
 
 
 def _of_lost(value: Callable[[Condition], str]) -> str:
-    """The expression for a job that has lost its worker: this value of the last gate at which it waits again."""
+    """The expression for a job that has lost its worker: the value of the last gate at which the job waits again."""
     clauses = [
         f"WHEN {joined(condition.returns, **{name: f'job.{name}' for name in places(condition.returns)})} "
         f"THEN {value(condition)}"
@@ -145,34 +146,36 @@ def _of_lost(value: Callable[[Condition], str]) -> str:
     return " ".join(["CASE", *clauses, "END"]) if clauses else "NULL::text"
 
 
-OF_SPEC = {name: type for part in OF_PARTS for name, type in part.of_spec.items()}
+SPEC_COLUMNS = {name: type for part in COLUMNS_OF_PARTS for name, type in part.of_spec.items()}
 """The columns of parts that all jobs of an enqueue share, each with its type."""
 
-WAITING_BY = OF_SPEC.keys() & {name for condition in CONDITIONS for name in places(condition.holds)}
-"""Those of them by which a gate keeps jobs waiting."""
+WAITING_BY = SPEC_COLUMNS.keys() & {name for condition in CONDITIONS for name in places(condition.holds)}
+"""The columns of `SPEC_COLUMNS` by which a gate keeps jobs waiting."""
 
-KEYS = {part.key: part.of_key for part in OF_PARTS if part.key}
-"""The columns of parts with the keys of calls, each with the columns and types that a call with this key has beside it.
-"""
+CALL_KEYS = {part.key: part.of_key for part in COLUMNS_OF_PARTS if part.key}
+"""The key columns of calls, each with the further columns, and their types, of a call with this key."""
 
-OF_CALL = {name: type for key, of_key in KEYS.items() for name, type in {key: "text", **of_key}.items()}
+CALL_COLUMNS = {name: type for key, of_key in CALL_KEYS.items() for name, type in {key: "text", **of_key}.items()}
 """The columns of parts that calls have: see `EncodedCall.columns`."""
 
-KEPT = [name for part in OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name]
+KEPT_COLUMNS = [
+    name for part in COLUMNS_OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name
+]
 """The columns of parts that a job in an archive, and a copy of a job, have."""
 
-_NAMES = "".join(f", {name}" for name in (*OF_SPEC, *OF_CALL))
+_NAMES = "".join(f", {name}" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
 
 # The columns of a job that are written when it is inserted.
 _INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
     held{_NAMES})"""
 
-_DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
+DUE_AT = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
+"""The due time of a job. A delay counts from now."""
 
-_VALUES = "".join(f", %({name})s" for name in (*OF_SPEC, *OF_CALL))
+_VALUES = "".join(f", %({name})s" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
 
-# One job. A delay counts from now. A job that is not due yet enters as scheduled.
+# One job. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
 INSERT_JOB = joined(
     """
@@ -187,20 +190,20 @@ VALUES (
 )
 """,
     into=_INSERT_INTO,
-    due=_DUE,
+    due=DUE_AT,
     of_parts=_VALUES,
-    **entering(column="%({})s", run_after=_DUE),
+    **entering(column="%({})s", run_after=DUE_AT),
 )
 
-COLUMNS_OF_CALL = {
+CALL_EXPRESSIONS = {
     name: f"call.{name}" if name == key else f"CASE WHEN call.{key} IS NOT NULL THEN %({name})s::{type} END"
-    for key, of_key in KEYS.items()
+    for key, of_key in CALL_KEYS.items()
     for name, type in {key: "text", **of_key}.items()
 }
-"""The expression for each column of `OF_CALL`. What a call has beside a key is NULL in a call without this key."""
+"""The expression for each column of `CALL_COLUMNS`. The columns beside a key are NULL in a call without this key."""
 
-_KEY_VALUES = "".join(f", unnest(%({key}s)s::text[])" for key in KEYS)
-_KEY_NAMES = "".join(f", {key}" for key in KEYS)
+_KEY_VALUES = "".join(f", unnest(%({key}s)s::text[])" for key in CALL_KEYS)
+_KEY_NAMES = "".join(f", {key}" for key in CALL_KEYS)
 
 # Each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains no line
 # break. A parameter such as `limit_keys` has an element for each call, or none at all: NULL.
@@ -212,10 +215,10 @@ CALLS = joined(
     keys=_KEY_NAMES,
 )
 
-_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in OF_SPEC.items()]
-_VALUES_OF_CALLS = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *COLUMNS_OF_CALL.values()))
+_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in SPEC_COLUMNS.items()]
+_VALUES_OF_CALLS = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *CALL_EXPRESSIONS.values()))
 
-KEYS_OF_CALL = {key: f"call.{key}" for key in KEY_COLUMNS.values()}
+KEY_EXPRESSIONS = {key: f"call.{key}" for key in KEY_COLUMNS.values()}
 
 # A job for each call, in the order of the calls.
 INSERT_CALLS = joined(
@@ -230,10 +233,10 @@ FROM
     {calls},
     (SELECT {due} AS run_after) AS due""",
     into=_INSERT_INTO,
-    due=_DUE,
+    due=DUE_AT,
     calls=CALLS,
     of_parts=_VALUES_OF_CALLS,
-    **entering(column="%({})s", run_after="due.run_after", **KEYS_OF_CALL),
+    **entering(column="%({})s", run_after="due.run_after", **KEY_EXPRESSIONS),
 )
 
 

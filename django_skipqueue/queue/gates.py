@@ -9,7 +9,7 @@ An admission skips rows that others have locked, so several supervisors may admi
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
@@ -18,9 +18,9 @@ from django.db import DatabaseError, connections, transaction
 from ..events.events import JobsAdmitted
 from ..values.part import gates_of_parts
 from ..values.records import GateResult
-from .fragments import CONDITIONS, KEY, entering, joined
+from .fragments import CONDITIONS, GATE_KEY, entering, joined
 from .notify import LIMITS_PAYLOAD, notify_of_keys, notify_supervisors, wake
-from .parameters import BATCH, Admitted, is_refused
+from .parameters import BATCH_ROWS, Admitted, is_refused
 
 if TYPE_CHECKING:
     from .store import Store
@@ -47,7 +47,7 @@ admitted AS (
 SELECT queue_name, gate, count(*), array_agg(key) FROM admitted GROUP BY queue_name, gate
 """,
     **entering(column="job.{}", past="time"),
-    key=KEY,
+    key=GATE_KEY,
 )
 
 # supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.
@@ -87,13 +87,14 @@ class KeyGate(Gate, Protocol):
         """A statement that inserts a job, commits, and admits the job if it can be, as `ENQUEUE_AND_NOTIFY` does."""
 
     def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
-        """Admit jobs of these keys. Asks the supervisors to look at keys that another transaction has locked."""
+        """Admit jobs of these keys. Notifies the supervisors of the keys that another transaction has locked."""
 
     def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         """Admit jobs that were enqueued, after the commit.
 
-        keys: each with the id of its job, or `None` if there are several.
-        is_urgent: a job may rank before a queued one of its key. The supervisors are asked to look whether it does.
+        keys: each key with the id of its job, or `None` if there are several jobs.
+        is_urgent: a job may rank before a queued job of its key. The supervisors are notified, and look whether it
+        does.
         """
 
     def sweep(self, store: "Store", *, limit: int) -> bool:
@@ -124,12 +125,12 @@ class TimeGate:
 TIME_GATE = TimeGate()
 
 
-PLACES = {condition.gate: place for place, condition in enumerate(CONDITIONS)}
+GATE_ORDER = {condition.gate: place for place, condition in enumerate(CONDITIONS)}
 
 
 def gates() -> list[Gate]:
     """All gates, in the order of their conditions."""
-    return sorted((TIME_GATE, *gates_of_parts), key=lambda gate: PLACES[gate.name])
+    return sorted((TIME_GATE, *gates_of_parts), key=lambda gate: GATE_ORDER[gate.name])
 
 
 def key_gates() -> Iterator[KeyGate]:
@@ -141,7 +142,7 @@ def _has_keys(gate: Gate) -> TypeGuard[KeyGate]:
     return hasattr(gate, "admit_keys")
 
 
-def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
+def admit(store: "Store", *, limit: int = BATCH_ROWS) -> GateResult:
     """Admit up to `limit` jobs at each gate whose condition has ended."""
     admitted: Counter[str] = Counter()
     has_discarded = False
@@ -152,7 +153,7 @@ def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
         except DatabaseError as error:
             if not is_refused(error):
                 raise
-            refusals.append(error)  # of a row that breaks the gate's statement: the other gates go on
+            refusals.append(error)  # one row breaks the statement of this gate: the other gates go on
             continue
         admitted.update(passed.by_queue)
         has_discarded = has_discarded or passed.has_discarded
@@ -169,20 +170,27 @@ def admit_by_keys(store: "Store", waiting: Mapping[str, Collection[str]]) -> dic
 
     waiting: the keys, by the name of the gate.
     """
+    return _through_key_gates(waiting, lambda gate, keys: gate.admit_keys(store, keys))
+
+
+def _through_key_gates(
+    waiting: Mapping[str, Collection[str]], admit: Callable[[KeyGate, list[str]], Admitted]
+) -> dict[str, int]:
+    """Admit jobs of these keys at each gate, and at the next gate jobs that the gate has passed on."""
     admitted: Counter[str] = Counter()
     later: frozenset[str] = frozenset()
     for gate in key_gates():
-        if keys := {*waiting.get(gate.name, ()), *later}:
-            found = gate.admit_keys(store, sorted(keys))
-            admitted.update(found.counts)
-            later = found.later
+        if keys := sorted({*waiting.get(gate.name, ()), *later}):
+            passed = admit(gate, keys)
+            admitted.update(passed.counts)
+            later = passed.later
     return dict(admitted)
 
 
 def with_later(store: "Store", name: str, passed: Admitted) -> dict[str, int]:
-    """Admit the jobs that have passed the gate of this name, and wait at the next one now.
+    """Admit jobs that have passed the gate of this name and now wait at the next gate.
 
-    Returns the number of all admitted jobs, by queue.
+    Returns the number of jobs, by queue, that either gate has admitted.
     """
     following = gate_after(name) if passed.later else None
     if following is None:
@@ -196,8 +204,8 @@ def gate_after(name: str) -> KeyGate | None:
     return next((next(found, None) for gate in found if gate.name == name), None)
 
 
-def sweep_gates(store: "Store", *, limit: int = BATCH) -> bool:
-    """Admit jobs of all keys that have room: a drain may be over. Returns whether any was admitted."""
+def sweep_gates(store: "Store", *, limit: int = BATCH_ROWS) -> bool:
+    """Admit jobs of all keys that have room, before a drain ends. Returns whether any job was admitted."""
     return any(gate.sweep(store, limit=limit) for gate in key_gates())
 
 
@@ -208,7 +216,7 @@ def sweep_gates_soon(store: "Store") -> None:
 
 
 def next_due(store: "Store") -> float | None:
-    """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""
+    """The seconds until a gate may have a job to admit, below 0 if a job is overdue; `None` if no job waits."""
     return min((due for gate in gates() if (due := gate.next_due(store)) is not None), default=None)
 
 
@@ -218,9 +226,9 @@ class Admission:
 
     store: "Store"
     keys: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    """By the name of the gate: each key with the id of its job, or `None` if there are several."""
+    """By the name of the gate: each key with the id of its job, or `None` if there are several jobs."""
     is_urgent: bool = False
-    """Whether one of the jobs may rank before a queued one."""
+    """Whether one of the jobs may rank before a queued job of its key."""
 
     def __post_init__(self) -> None:
         self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
@@ -232,21 +240,21 @@ class Admission:
         self.is_urgent = self.is_urgent or is_urgent
 
     def __call__(self) -> None:
-        """Admit now. What fails here, or stays locked, a supervisor does: it is notified."""
-        store, admitted = self.store, Counter[str]()
-        later: frozenset[str] = frozenset()
+        """Admit the jobs now. If that fails, notify the supervisors, which admit them."""
+        store, keys = self.store, self.keys
         try:
-            for gate in key_gates():
-                if keys := {**dict.fromkeys(later), **self.keys.get(gate.name, {})}:
-                    found = gate.admit_new(store, keys, is_urgent=self.is_urgent)
-                    admitted.update(found.counts)
-                    later = found.later
+            admitted = _through_key_gates(
+                keys,
+                lambda gate, waiting: gate.admit_new(
+                    store, {key: keys.get(gate.name, {}).get(key) for key in waiting}, is_urgent=self.is_urgent
+                ),
+            )
         except DatabaseError:
             notify_supervisors(store, LIMITS_PAYLOAD)
             raise  # Django logs it: the caller's rows are committed
         wake(store, admitted)
         if admitted:
-            store.send(JobsAdmitted(store.alias, dict(admitted)))
+            store.send(JobsAdmitted(store.alias, admitted))
 
 
 def admit_after_commit(
@@ -254,7 +262,7 @@ def admit_after_commit(
 ) -> None:
     """Admit jobs of these keys after the caller's transaction is committed. The arguments are those of `Admission`.
 
-    Not within it: its locks of the keys would stop all other jobs of these keys until its end.
+    An admission within the transaction would lock the keys, and stop all jobs of these keys until the commit.
     """
     connection = connections[store.alias]
     if not connection.get_autocommit() and not connection.in_atomic_block:

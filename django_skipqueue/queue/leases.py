@@ -27,8 +27,8 @@ WHERE job.lease IS DISTINCT FROM held.lease
 """
 
 # worker, after a settle timed out, and before a release → the ids of the jobs whose rows another transaction has
-# locked. In one statement with the others, a locked row would block them until the lock timeout, and then all would
-# fail. A deleted row does not count as locked. Index: the primary key.
+# locked. A statement with a locked row waits for the lock timeout, and then writes none of its rows. A deleted row does
+# not count as locked. Index: the primary key.
 LOCKED_ROWS = """
 WITH held AS MATERIALIZED (
     SELECT job.id
@@ -46,9 +46,9 @@ EXCEPT
 SELECT id FROM free
 """
 
-# supervisor, after workers died → the ids of those that still hold jobs: recovery has skipped their locked rows. Index:
-# recover, which is walked once for each worker until a job of it is found. Without ORDER BY the planner reads the table
-# instead, because it expects to find a matching row early.
+# supervisor, after workers died → the ids of the workers that still hold jobs: recovery has skipped the locked rows.
+# Index: recover, which is walked once for each worker until a job of the worker is found. Without ORDER BY the planner
+# reads the table instead, because it expects to find a matching row early.
 STILL_HOLDING = """
 SELECT worker.id
 FROM unnest(%(worker_ids)s::text[]) AS worker (id)
@@ -73,12 +73,12 @@ RETURNING job.id
 
 
 def still_holding(store: "Store", worker_ids: Sequence[str]) -> set[str]:
-    """The ids of the workers among these that still hold jobs."""
+    """Of these workers, the ids of those that still hold jobs."""
     return {id for (id,) in store.rows(STILL_HOLDING, {"worker_ids": list(worker_ids)})}
 
 
 def lost_leases(store: "Store", leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
-    """The leases among these that are no longer valid, and how each has ended."""
+    """Of these leases, those that are no longer valid, each with how it has ended."""
     rows = store.rows(LOST_LEASES, leases_as_values(leases))
     return {(id, lease): LostLease(*columns) for id, lease, *columns in rows}
 

@@ -1,7 +1,4 @@
-"""Write what attempts note while they run: their progress and their logs.
-
-Used by workers.
-"""
+"""Write what attempts note while they run: their progress and their logs. Workers call this."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -15,7 +12,8 @@ if TYPE_CHECKING:
 
 # worker, about once a second → the ids of the written jobs. `notes` has an object `progress`, which replaces the one in
 # the row, or an object `log`, which replaces the entry of this attempt in `logs`, or is appended; `logs` keeps the last
-# three. Both name the lease of their attempt, so that those of an earlier one are recognised and need not be cleared.
+# three entries. Both objects name the lease of their attempt, so that the notes of an earlier attempt are recognised
+# and need not be cleared.
 # A job whose lease is no longer valid matches no row. A locked row is skipped: the task itself may hold the lock, in a
 # long transaction, or its outcome is about to be written. No indexed column changes, so that the update writes no
 # index. Index: the primary key.

@@ -1,8 +1,6 @@
 """Notify workers of queued jobs, and supervisors of scheduled jobs and paused queues; listen for notifications.
 
-A notification is sent after the commit of what it is about.
-
-Used by control loops, which wait for jobs.
+A notification is sent after the commit of the change that it announces.
 """
 
 import re
@@ -28,8 +26,8 @@ NOTIFY = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 """
 
-# The same after a commit, in a transaction of its own. It does not wait for the disk: a crash of the server that loses
-# the notification also disconnects everyone who listens.
+# The NOTIFY that is sent after a commit, in a transaction of its own. Its commit does not wait for the disk: a crash of
+# the server that loses the notification also disconnects everyone who listens.
 NOTIFY_ALONE = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 FROM set_config('synchronous_commit', 'off', true)
@@ -39,7 +37,7 @@ FROM set_config('synchronous_commit', 'off', true)
 # queues; the payload has the queue's name and the number of jobs.
 LISTEN = "LISTEN skipqueue"
 
-# worker: to be notified of nothing any more, when its supervisor is back.
+# worker whose supervisor is back: to get no more notifications.
 UNLISTEN = "UNLISTEN *"
 
 # supervisor: to be notified when a job is scheduled that is due before the next poll, when a queue was paused or
@@ -47,12 +45,12 @@ UNLISTEN = "UNLISTEN *"
 LISTEN_AS_SUPERVISOR = "LISTEN skipqueue_supervisors"
 
 
-QUEUED, SUPERVISORS = "skipqueue", "skipqueue_supervisors"
+QUEUED_CHANNEL, SUPERVISORS_CHANNEL = "skipqueue", "skipqueue_supervisors"
 """The channels for queued jobs, and for supervisors. `Notification.payload` and `jobs_in` describe payloads of jobs."""
 
 SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, LIMITS_PAYLOAD = "", ",queues", ",workers", ",limits"
 """The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
-requested of a worker; a blocked job may be admitted. No queue is called so: no name is empty or has a comma."""
+requested of a worker; a blocked job may be admitted. None is the name of a queue: no name is empty or has a comma."""
 
 LIMIT_PREFIX, RATE_PREFIX = ",limit ", ",rate "
 """The beginnings of payloads for supervisors: jobs may be admitted by the limits, or the rates, of the keys that
@@ -77,7 +75,7 @@ def unlisten(store: "Store") -> None:
 
 
 def listen_as_supervisor(store: "Store") -> None:
-    """Have this connection notified of what concerns supervisors: the payloads above."""
+    """Have PostgreSQL send the notifications for supervisors to this connection."""
     store.execute(LISTEN_AS_SUPERVISOR)
 
 
@@ -100,7 +98,7 @@ class Notification:
         return self.subject if self.jobs <= 1 else f"{self.subject},{self.jobs}"
 
     def __call__(self) -> None:
-        """Send the notification now. An error is only logged: the job is committed, and polling finds it."""
+        """Send the notification now. An error is only logged: the job is committed, and a poll finds it."""
         connection = connections[self.database]
         try:
             alone = connection.get_autocommit() and not connection.in_atomic_block
@@ -108,13 +106,13 @@ class Notification:
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:
-            self.send(NotifyFailed(self.database, self.subject if self.channel == QUEUED else "", error))
+            self.send(NotifyFailed(self.database, self.subject if self.channel == QUEUED_CHANNEL else "", error))
 
 
 def jobs_in(payload: str) -> tuple[str, int]:
     """The queue and the number of jobs that a payload names; no queue if it announces scheduled jobs, or is a probe.
 
-    Whoever may connect to the database can send any payload: without a number that is one, a single job is meant.
+    Whoever may connect to the database can send any payload. One without a valid number counts as one job.
     """
     queue_name, _, number = payload.partition(",")
     if len(queue_name.encode()) > MAX_KEY_BYTES:
@@ -123,9 +121,9 @@ def jobs_in(payload: str) -> tuple[str, int]:
 
 
 def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
-    """Notify at once, on this connection, with a payload that is not a queue, to test whether notifications arrive."""
+    """Notify at once, on this connection, with a payload that names no queue: a test whether notifications arrive."""
     with connection.cursor() as cursor:
-        cursor.execute(NOTIFY, {"channel": QUEUED, "payload": payload})
+        cursor.execute(NOTIFY, {"channel": QUEUED_CHANNEL, "payload": payload})
 
 
 def wake(store: "Store", queue_names: Iterable[str] | Mapping[str, int]) -> None:
@@ -136,7 +134,7 @@ def wake(store: "Store", queue_names: Iterable[str] | Mapping[str, int]) -> None
     inserting: 4,200 commits/s with the NOTIFY inside, 9,700 with it after the commit, 14,200 without.
     """
     for queue_name, jobs in Counter(queue_names).items():
-        _after_commit(Notification(store.alias, QUEUED, queue_name, jobs, store.send))
+        _after_commit(Notification(store.alias, QUEUED_CHANNEL, queue_name, jobs, store.send))
 
 
 def wake_supervisors(store: "Store", delays: Iterable[float]) -> None:
@@ -146,12 +144,12 @@ def wake_supervisors(store: "Store", delays: Iterable[float]) -> None:
 
 
 def notify_supervisors(store: "Store", payload: str) -> None:
-    """Notify the supervisors after the commit, with one of the payloads for them."""
-    _after_commit(Notification(store.alias, SUPERVISORS, payload, send=store.send))
+    """Notify the supervisors after the commit, with one of the payloads for supervisors."""
+    _after_commit(Notification(store.alias, SUPERVISORS_CHANNEL, payload, send=store.send))
 
 
 def notify_of_keys(store: "Store", prefix: str, keys: Iterable[str]) -> None:
-    """Have the supervisors look at these keys after the commit; at all keys, if the names are too many for a payload.
+    """Notify the supervisors of these keys after the commit; of all keys, if these are too many for a payload.
 
     prefix: `LIMIT_PREFIX` or `RATE_PREFIX`.
     """

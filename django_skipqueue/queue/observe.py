@@ -1,8 +1,6 @@
 """Read what is in the queues now, by a few probes of an index: for pages, commands and metrics.
 
 Invariant: the cost does not grow with the number of jobs.
-
-Used by pages, commands and metrics.
 """
 
 import json
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 # of (queue, priority) pairs that are looked at. At most `most` jobs of a queue are counted, and `together` of all
 # queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
 # A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
-# the table as well: it does not see that the index has this value. Without any, it may read the whole table instead.
+# the table as well: it does not see that the index has this value. Without an order it may read the whole table.
 QUEUED_NOW = """
 WITH RECURSIVE head AS (
     (
@@ -65,7 +63,7 @@ ORDER BY queue.name
 """
 
 # pages, commands, metrics → for each queue with running jobs: its name, their number, and the seconds since the first
-# of them was claimed. Of all running jobs, `limit` are looked at, those first that were claimed first. Index: recover.
+# of them was claimed. Reads `limit` running jobs, in the order in which they were claimed. Index: recover.
 RUNNING_NOW = """
 SELECT queue_name, count(*), date_part('epoch', statement_timestamp() - min(locked_at))
 FROM (
@@ -75,8 +73,8 @@ GROUP BY queue_name
 """
 
 # pages → for each worker with running jobs: its id, the number of its jobs by task, and the `shown` first claimed ones,
-# both as JSON. Of the running jobs that workers hold, `limit` are looked at, those first that were claimed first:
-# once, however many workers there are. Index: recover.
+# both as JSON. Reads `limit` running jobs that workers hold, in the order in which they were claimed: once, however
+# many workers there are. Index: recover.
 HELD_NOW = """
 WITH held AS MATERIALIZED (
     SELECT id, task, locked_by, locked_at
@@ -112,58 +110,58 @@ EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
 """
 
 
-MOST_COUNTED = 10_000
-"""Queued jobs of one queue that are counted one by one, as long as all queues together have not many more."""
+MOST_QUEUED_COUNTED = 10_000
+"""Queued jobs of one queue that are counted one by one; fewer if many queues have many jobs."""
 
 LEAST_COUNTED = 500
 MOST_COUNTED_TOGETHER = 50_000
 """Queued jobs that are counted in each queue in any case, and in all."""
 
 MOST_ESTIMATED = 10
-"""Queues with more jobs whose number is estimated: an estimate is a query. Of the others it is at least what was
-counted."""
+"""Queues with more jobs than are counted for which the planner is asked, with a query each. For all other such queues
+the number that was counted is shown."""
 
 MOST_PROBES = 2_000
 """Pairs of a queue and a priority that are looked at."""
 
-MOST_RUNNING = 20_000
+MOST_RUNNING_READ = 20_000
 """Running jobs that are looked at; if there are more, their number is estimated."""
 
 
 class QueueNow(NamedTuple):
-    """Without values: of a queue in which no job is queued or running."""
+    """The jobs of one queue. The defaults are for a queue in which no job is queued or running."""
 
     name: str
     queued: int = 0
-    """The number of queued jobs, those that wait for a retry not among them."""
+    """The number of queued jobs. A job that waits for a retry is not queued."""
     is_estimate: bool = False
     """Whether `queued` is the planner's estimate, because the jobs are too many to be counted."""
     oldest: float | None = None
-    """Seconds since its longest waiting job was due; `None` if none waits."""
+    """Seconds since the job that waits longest was due; `None` if no job waits."""
     running: int = 0
     longest: float | None = None
-    """Seconds since the first of its running jobs was claimed; `None` if none runs."""
+    """Seconds since the first of its running jobs was claimed; `None` if no job runs."""
 
 
 class HeldNow(NamedTuple):
     tasks: dict[str, int]
-    """Their number by task."""
+    """The number of jobs by task."""
     jobs: list[dict[str, Any]]
-    """The id, the task and the time of the claim, `since`, of those that were claimed first."""
+    """The jobs that were claimed first: each with `id`, `task`, and the time of the claim in `since`."""
 
 
 def queues_now(
     store: "Store",
     *,
-    most: int = MOST_COUNTED,
+    most: int = MOST_QUEUED_COUNTED,
     least: int = LEAST_COUNTED,
     together: int = MOST_COUNTED_TOGETHER,
-    most_running: int = MOST_RUNNING,
+    most_running: int = MOST_RUNNING_READ,
 ) -> list[QueueNow]:
     """The queues that have queued or running jobs, alphabetically. Many jobs are estimated.
 
     `most`: the queued jobs of a queue that are counted at most; fewer where there are many queues.
-    `together`: those of all queues, but `least` of each in any case.
+    `together`: the queued jobs of all queues that are counted; of each queue `least` in any case.
     `most_running`: the running jobs that are counted.
     """
     limits = {"limit": MOST_PROBES, "most": most, "least": least, "together": together}
@@ -181,7 +179,7 @@ def queues_now(
 
 def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:
     """The jobs that the workers hold, by the id of the worker: how many, and the `shown` first claimed ones."""
-    rows = store.rows(HELD_NOW, {"limit": MOST_RUNNING, "shown": shown})
+    rows = store.rows(HELD_NOW, {"limit": MOST_RUNNING_READ, "shown": shown})
     return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
 
 
@@ -194,6 +192,6 @@ def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
 
 
 def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """The counts of a part in the same proportions, so that they add up to `total`; never below what was counted."""
+    """Raise the counts of a sample in proportion, so that they add up to `total`. No count becomes smaller."""
     factor = max(1.0, total / max(1, sum(counts.values())))
     return {name: round(number * factor) for name, number in counts.items()}

@@ -1,9 +1,8 @@
-"""The verbs of operators. A job whose status does not allow the verb stays unchanged.
+"""Do what operators ask for: each function is one verb, such as `retry`, for a batch of jobs.
 
-Each verb changes one batch, in one statement that also records in the row what was done, by whom and why: `operations`
-holds the newest 50. The statement returns id, queue and new status of the jobs that it changed.
-
-Used by the admin and by the methods of `Job`. Each verb returns the changed jobs: ids, with the new status.
+A job whose status does not allow the verb stays unchanged. The statement of a verb also records in the row what was
+done, by whom and why: `operations` holds the newest 50 records. Each function returns the ids of the changed jobs, with
+the new status of each. The admin, the command line and the methods of `Job` call these functions.
 """
 
 import json
@@ -18,7 +17,7 @@ from ..exceptions import UniqueKeyDeadlock
 from ..values.bounds import check_columns, check_run_after
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
-from .fragments import OF_CALL, PIECES, entering, joined, recording
+from .fragments import CALL_COLUMNS, DUE_AT, PIECES, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .queues import CHANGE_QUEUE, columns_of_queue
@@ -27,14 +26,11 @@ from .unique_keys import explained_deadlock, unique_keys
 if TYPE_CHECKING:
     from .store import Store
 
-_DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
-"""The new due time: a delay counts from now."""
-
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
 # or each at a random time within `over` seconds. The array is a subquery, so that the planner does not see its length:
-# with that, it reads a small table whole. Only an INSERT writes its rows in the order of its SELECT: here each of them
-# meets the row that it was read from, which is locked, and so is updated. The parts with unique keys and with sequences
-# fill its places. Index: the primary key.
+# a planner that knows the length reads a small table whole. Only an INSERT writes rows in the order of its SELECT. Each
+# row that this INSERT writes conflicts with the locked row that it was read from, so PostgreSQL updates the locked row.
+# The parts with unique keys and with sequences fill the places. Index: the primary key.
 RETRY = joined(
     """
 WITH {named}chosen AS MATERIALIZED (
@@ -70,157 +66,108 @@ RETURNING job.id, job.queue_name, job.status
     operations=recording("retry"),
 )
 
-# operators → the waiting jobs that were discarded. Index: the primary key.
-DISCARD = joined(
-    """
+# Each statement below changes the jobs with these ids for which the condition `which` holds, in the order of their ids,
+# and skips the rows that other transactions have locked. A worker that claims a job at the same moment keeps the job:
+# then the row is locked, or the job runs. Index: the primary key.
+_CHANGE = """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
         id = ANY (%(ids)s::bigint[])
-        AND (
-            (finished_at IS NULL AND status <> 'running'){also}
-        )
+        AND {which}
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'discarded',
-    gate = NULL,
-    lease = job.lease + 1,
-    finished_at = statement_timestamp(),
-    last_error = CASE WHEN job.status = 'failed' THEN job.last_error ELSE %(last_error)s END,
+SET {columns},
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-""",
-    also=PIECES["discard_also"],
+"""
+
+_WAITS = """finished_at IS NULL
+        AND status <> 'running'"""
+
+# operators → the waiting jobs that were discarded.
+DISCARD = joined(
+    _CHANGE,
+    which=joined(
+        """(
+            (finished_at IS NULL AND status <> 'running'){also}
+        )""",
+        also=PIECES["discard_also"],
+    ),
+    columns="""status = 'discarded',
+    gate = NULL,
+    lease = job.lease + 1,
+    finished_at = statement_timestamp(),
+    last_error = CASE WHEN job.status = 'failed' THEN job.last_error ELSE %(last_error)s END""",
     operations=recording("discard"),
 )
 
 # operators → the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a running
-# job from its worker. Index: the primary key.
+# job from its worker.
 CANCEL = joined(
-    """
-WITH chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = 'discarded',
+    _CHANGE,
+    which="finished_at IS NULL",
+    columns="""status = 'discarded',
     gate = NULL,
     lease = job.lease + 1,
     locked_at = NULL,
     finished_at = statement_timestamp(),
-    last_error = %(last_error)s,
-    operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name, job.status
-""",
+    last_error = %(last_error)s""",
     operations=recording("cancel"),
 )
 
 # operators → the scheduled jobs, retries among them, that have passed the time gate. An overdue job keeps its due time,
-# and so its position in the queue. Index: the primary key.
+# and so its position in the queue.
 RUN_NOW = joined(
-    """
-WITH chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'scheduled'
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = {status},
+    _CHANGE,
+    which="status = 'scheduled'",
+    columns=joined(
+        """status = {status},
     gate = {gate},
-    run_after = LEAST(job.run_after, statement_timestamp()),
-    operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name, job.status
-""",
-    **entering(column="job.{}", past="time"),
+    run_after = LEAST(job.run_after, statement_timestamp())""",
+        **entering(column="job.{}", past="time"),
+    ),
     operations=recording("run_now"),
 )
 
-# operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A delay counts
-# from now. Index: the primary key.
+# operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged.
 POSTPONE = joined(
-    """
-WITH chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (%(ids)s::bigint[])
-        AND finished_at IS NULL
-        AND status <> 'running'
-        AND run_after < COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = 'scheduled',
+    _CHANGE,
+    which=f"{_WAITS}\n        AND run_after < {DUE_AT}",
+    columns=f"""status = 'scheduled',
     gate = NULL,
-    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name, job.status
-""",
+    run_after = {DUE_AT}""",
     operations=recording("postpone"),
 )
 
-# operators → the waiting jobs that are now due at another time, earlier or later. A delay counts from now. Index: the
-# primary key.
+# operators → the waiting jobs that are now due at another time, earlier or later.
 RESCHEDULE = joined(
-    """
-WITH chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = {status},
+    _CHANGE,
+    which=_WAITS,
+    columns=joined(
+        """status = {status},
     gate = {gate},
-    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name, job.status
-""",
-    **entering(column="job.{}", run_after=_DUE),
-    operations=recording("reschedule", more={"from": "job.run_after", "to": _DUE}),
+    run_after = {due}""",
+        due=DUE_AT,
+        **entering(column="job.{}", run_after=DUE_AT),
+    ),
+    operations=recording("reschedule", more={"from": "job.run_after", "to": DUE_AT}),
 )
 
-# operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps
-# it: then the job is locked, or running. Index: the primary key.
+# operators → the waiting jobs that now have another priority.
 CHANGE_PRIORITY = joined(
-    """
-WITH chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (%(ids)s::bigint[])
-        AND finished_at IS NULL
-        AND status <> 'running'
-        AND priority <> %(priority)s::smallint
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET priority = %(priority)s::smallint,
-    operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name, job.status
-""",
+    _CHANGE,
+    which=f"{_WAITS}\n        AND priority <> %(priority)s::smallint",
+    columns="priority = %(priority)s::smallint",
     operations=recording("change_priority", more={"from": "job.priority", "to": "%(priority)s::smallint"}),
 )
 
-# run_again → the copies of jobs, with who made each of them, why, and of which job. In the transaction that inserts
-# them. Index: the primary key.
+# run_again → the copies of jobs, each with who made the copy, why, and of which job. Sent in the transaction that
+# inserts the copies. Index: the primary key.
 NOTE_COPIES = joined(
     """
 UPDATE skipqueue_job AS job
@@ -235,16 +182,16 @@ RETURNING id
 def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
     """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
-    A job in another status stays unchanged, and so does one whose unique key another job holds. Raises
-    `UniqueKeyDeadlock` in a transaction of the caller that waits for another one, which waits for it.
+    A job in another status stays unchanged, and so does a job whose unique key another job holds. Raises
+    `UniqueKeyDeadlock` if the caller's transaction and another transaction wait for each other.
     """
-    values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
+    values: dict[str, Any] = {"ids": list(ids), "over": checked_seconds("over", over), **noted(by, reason)}
     for _ in range(10):
         try:
             with explained_deadlock(), transaction.atomic(using=store.alias):
                 rows = store.rows(RETRY, values)
         except UniqueKeyDeadlock:
-            if store.connection.in_atomic_block:  # it may hold the key that the other one waits for
+            if store.connection.in_atomic_block:  # it may hold the key that the other transaction waits for
                 raise
             continue
         except IntegrityError:
@@ -260,19 +207,17 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
 
 def discard(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Finish jobs that wait without running them; also a job that failed and at which a sequence halts."""
-    values = _noted(ids, by, reason) | {"last_error": _reason_line("Discarded", by, reason)}
-    return _operated(store, "discard", store.rows(DISCARD, values), by, reason)
+    return _change(store, "discard", DISCARD, ids, by, reason, done="Discarded")
 
 
 def cancel(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
-    values = _noted(ids, by, reason) | {"last_error": _reason_line("Cancelled", by, reason)}
-    return _operated(store, "cancel", store.rows(CANCEL, values), by, reason)
+    return _change(store, "cancel", CANCEL, ids, by, reason, done="Cancelled")
 
 
 def run_now(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
-    return _operated(store, "run_now", store.rows(RUN_NOW, _noted(ids, by, reason)), by, reason)
+    return _change(store, "run_now", RUN_NOW, ids, by, reason)
 
 
 def postpone(
@@ -283,11 +228,7 @@ def postpone(
     A job in another status stays unchanged, and so does one that is due later anyway. Raises `InvalidOption` for a
     time that the column cannot store.
     """
-    values = _noted(ids, by, reason) | _due(run_after)
-    rows = store.rows(POSTPONE, values)
-    if rows:
-        wake_supervisors(store, [values["delay"]])
-    return _operated(store, "postpone", rows, by, reason)
+    return _change(store, "postpone", POSTPONE, ids, by, reason, **_due(run_after))
 
 
 def reschedule(
@@ -297,11 +238,7 @@ def reschedule(
 
     A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
     """
-    values = _noted(ids, by, reason) | _due(run_after)
-    rows = store.rows(RESCHEDULE, values)
-    if rows:
-        wake_supervisors(store, [values["delay"]])
-    return _operated(store, "reschedule", rows, by, reason)
+    return _change(store, "reschedule", RESCHEDULE, ids, by, reason, **_due(run_after))
 
 
 def change_queue(
@@ -312,9 +249,8 @@ def change_queue(
     Raises `InvalidOption` for a name that no queue can have.
     """
     check_columns({"queue_name": queue_name})
-    columns = {**dict.fromkeys(OF_CALL), **columns_of_queue(queue_name, ())}
-    values = {**_noted(ids, by, reason), **columns, "queue_name": queue_name}
-    return _operated(store, "change_queue", store.rows(CHANGE_QUEUE, values), by, reason)
+    columns = {**dict.fromkeys(CALL_COLUMNS), **columns_of_queue(queue_name, ())}
+    return _change(store, "change_queue", CHANGE_QUEUE, ids, by, reason, queue_name=queue_name, **columns)
 
 
 def change_priority(
@@ -325,15 +261,28 @@ def change_priority(
     Raises `InvalidOption` for a number that is no priority.
     """
     check_columns({"priority": priority})
-    values = _noted(ids, by, reason) | {"priority": priority}
-    return _operated(store, "change_priority", store.rows(CHANGE_PRIORITY, values), by, reason)
+    return _change(store, "change_priority", CHANGE_PRIORITY, ids, by, reason, priority=priority)
 
 
 def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reason: str = "") -> None:
-    """Record in new jobs of which jobs they are copies. copies: the ids of jobs, each with that of its copy."""
+    """Record in new jobs of which jobs they are copies. `copies`: the id of each copy, by the id of its original."""
     originals = {copy: job for job, copy in copies.items()}
-    store.rows(NOTE_COPIES, {**_noted(originals, by, reason), "originals": json.dumps(originals)})
+    values = {"ids": list(originals), "originals": json.dumps(originals), **noted(by, reason)}
+    store.rows(NOTE_COPIES, values)
     store.send(JobsOperated(store.alias, "run_again", list(originals), by, reason))
+
+
+def _change(
+    store: "Store", verb: str, statement: str, ids: Iterable[int], by: str, reason: str, done: str = "", **values: Any
+) -> dict[int, str]:
+    """Send the statement of a verb. `done`: the beginning of the jobs' `last_error`, if the verb sets it."""
+    recorded = noted(by, reason)
+    if done:
+        values["last_error"] = _reason_line(done, **recorded)
+    rows = store.rows(statement, {"ids": list(ids), **recorded, **values})
+    if rows:
+        wake_supervisors(store, [values.get("delay", 0.0)])
+    return _operated(store, verb, rows, by, reason)
 
 
 def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
@@ -347,10 +296,6 @@ def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, r
     return changed
 
 
-def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:
-    return {"ids": list(ids), **noted(by, reason)}
-
-
 def _due(run_after: datetime | timedelta) -> dict[str, Any]:
     """The parameters of a due time. Raises `InvalidOption` for one that the column cannot store."""
     check_run_after(run_after)
@@ -362,5 +307,5 @@ def _due(run_after: datetime | timedelta) -> dict[str, Any]:
 
 def _reason_line(done: str, by: str, reason: str) -> str:
     if not by:
-        return shorten(reason) or f"{done} by hand."
+        return reason or f"{done} by hand."
     return shorten(f"{done} by {by}: {reason}" if reason else f"{done} by {by}.")

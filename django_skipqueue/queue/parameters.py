@@ -20,23 +20,23 @@ from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
 from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, JobSpec, LeaseRef, Noted, QueuePosition
 from ..values.tracebacks import stand_in
-from .fragments import KEYS, OF_CALL, OF_SPEC
+from .fragments import CALL_COLUMNS, CALL_KEYS, SPEC_COLUMNS
 
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
 
-BATCH = 1_000
+BATCH_ROWS = 1_000
 """The default batch size of `admit`, `recover` and `prune`, and the batch size of the verbs of query sets."""
 
 QUEUE_COLUMN = ClaimedJob._fields.index("queue_name")
 """The position of the queue in a claimed row."""
 
-NAME_LIMIT = 200
+OPERATOR_NAME_LIMIT = 200
 """Characters of the name of an operator that are kept."""
 
 
-_NO_VALUES = dict.fromkeys((*OF_SPEC, *OF_CALL))
+_NO_VALUES = dict.fromkeys((*SPEC_COLUMNS, *CALL_COLUMNS))
 
 
 def insert_values(spec: JobSpec) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
         "kwargs": "\n".join([call.kwargs for call in calls]),
     }
     with_columns = [call.columns for call in calls if call.columns]
-    for key, of_key in KEYS.items():
+    for key, of_key in CALL_KEYS.items():
         first = next((columns for columns in with_columns if key in columns), None)
         values[f"{key}s"] = as_text_array([call.columns.get(key) for call in calls] if first else ())
         values |= {name: first and first.get(name) for name in of_key}
@@ -72,13 +72,13 @@ def as_array(numbers: Iterable[object]) -> str:
 
 
 def as_text_array(texts: Iterable[str | None]) -> str:
-    """The texts as the text of a PostgreSQL array, as `as_array`."""
+    """The texts as the text of a PostgreSQL array: the counterpart of `as_array`."""
     quoted = ["NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
     return f"{{{','.join(quoted)}}}"
 
 
 def _as_array(numbers: Iterable[int | None]) -> str:
-    """As `as_array`, in half the time, but of nothing else than `int` and `None`."""
+    """As `as_array`, in half the time, but only for `int` and `None`."""
     return "{" + repr([*numbers])[1:-1].replace("None", "NULL") + "}"
 
 
@@ -142,7 +142,7 @@ def noted(by: str, reason: str) -> dict[str, str]:
     for name, text in (("by", by), ("reason", reason)):
         if not isinstance(text, str):
             raise InvalidOption(f"{name} must be a str, not {text!r}.")
-    return {"by": shorten(by, NAME_LIMIT), "reason": shorten(reason)}
+    return {"by": shorten(by, OPERATOR_NAME_LIMIT), "reason": shorten(reason)}
 
 
 def leases_as_values(refs: Iterable[LeaseRef]) -> dict[str, Any]:
@@ -167,14 +167,14 @@ def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> li
 
 
 class Admitted(NamedTuple):
-    """The results of LOCK_KEYS and ADMIT_BY_KEY, or of CHOOSE_BY_KEY."""
+    """What the statements LOCK_KEYS and ADMIT_BY_KEY, or CHOOSE_BY_KEY, have returned."""
 
     counts: Mapping[str, int]
     """The number of admitted jobs, by queue."""
     missed: list[str]
-    """The keys that another transaction had locked. It may not have seen what the caller has written."""
+    """The keys that another transaction had locked. That transaction may not have seen the caller's rows."""
     later: frozenset[str] = frozenset()
-    """The keys at the next gate, at which jobs that have passed this one wait now."""
+    """The keys of the next gate, at which jobs that have passed this gate wait now."""
 
     @classmethod
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
@@ -196,12 +196,12 @@ class ExchangeResult:
     sent: float
     """When the claim was sent, in monotonic seconds."""
     refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
-    """The outcomes that were written in place of those that PostgreSQL refused."""
+    """The outcomes that were written in place of outcomes that PostgreSQL refused."""
     between: Sequence[Rows | Cursor] = ()
     """The rows of each statement between the settle and the claim."""
 
     def settled(self) -> dict[LeaseRef, int | None]:
-        """The leases that were valid, and whose outcomes are now written; for each what a part asks for, if any."""
+        """The valid leases, whose outcomes are now written; each with the batch that a part asks for, if any."""
         return {(id, lease): asked for id, lease, asked in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
@@ -231,8 +231,8 @@ def pipelined(
 ) -> list[Rows | Cursor]:
     """Run the statements in one round trip and one implicit transaction. Returns the rows of each.
 
-    PostgreSQL commits as soon as it has run the statements. `meanwhile` is called during that, and not at all if a
-    statement fails while it is being sent.
+    PostgreSQL commits as soon as it has run the statements. `meanwhile` is called while PostgreSQL runs them, and not
+    at all if a statement fails while it is being sent.
     """
     is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     results: list[Rows | Cursor]
@@ -258,8 +258,8 @@ def unindented(statement: str) -> str:
 def _end_transaction(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:
     """Have PostgreSQL commit as soon as it has run the statements: without a Sync no timeout of the server ends them.
 
-    `pipeline.sync()` does that as well, but waits until they are run. So this sends the same message, and leaves a
-    place for its result: the end of the pipeline takes it from there.
+    `pipeline.sync()` sends the Sync as well, but waits until the statements are run. This function does not wait: it
+    sends the message, and leaves a place for its result, which the end of the pipeline reads.
     """
     connection.pgconn.pipeline_sync()
     pipeline.result_queue.append(None)
@@ -273,7 +273,7 @@ def fetched(rows: Rows | Cursor) -> Rows:
 def is_refused(error: DatabaseError) -> bool:
     """Whether PostgreSQL or psycopg refused the values of a statement.
 
-    The class of the SQLSTATE tells: 22 is data, 23 a CHECK constraint, 54 a limit.
+    The first two characters of the SQLSTATE say so: 22 is data, 23 a CHECK constraint, 54 a limit.
     """
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)

@@ -1,7 +1,4 @@
-"""Delete finished jobs, or have a part do something else with them.
-
-A prune skips rows that others have locked.
-"""
+"""Delete finished jobs, or have a part do something else with them. A prune skips rows that others have locked."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -13,16 +10,16 @@ from ..conf import settings
 from ..events.events import JobsPruned
 from ..values.part import installed_parts
 from .fragments import PIECES, joined
-from .parameters import BATCH, as_array
+from .parameters import BATCH_ROWS, as_array
 
 if TYPE_CHECKING:
     from .store import Store
 
 # supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
 # their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
-# their own, which is shorter; the first finds them too if both retentions are over. A job is kept for `grace` seconds
-# longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for each status,
-# and prune_own.
+# their own, which is shorter; the first SELECT finds these jobs too if both retentions are over. A job is kept for
+# `grace` seconds longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for
+# each status, and prune_own.
 EXPIRED = """
 SELECT job.id
 FROM
@@ -116,13 +113,15 @@ FROM (
 """
 
 
-def prune(store: "Store", *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> dict[str, int]:
+def prune(
+    store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] = (), grace: float = 0.0
+) -> dict[str, int]:
     """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
 
     `grace`: the seconds after its retention for which a job is kept.
 
-    A part may do something else with them: see `Part.on_prune`. Runs in one transaction: if one row cannot be pruned,
-    none is. `Pruner` then finds out which row it is.
+    A part may do something else with the jobs: see `Part.on_prune`. Runs in one transaction: if one row cannot be
+    pruned, no row is. `Pruner` then finds the row that cannot be pruned.
     """
     with transaction.atomic(using=store.alias):
         ids = store.expired(limit=limit, skipped=skipped, grace=grace)
@@ -139,7 +138,7 @@ def _delete(store: "Store", ids: list[int]) -> dict[str, int]:
     return dict(store.rows(PRUNE, {"ids": as_array(ids)}))
 
 
-def expired(store: "Store", *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> list[int]:
+def expired(store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] = (), grace: float = 0.0) -> list[int]:
     """The ids of the jobs to delete next. Locks their rows until the caller's transaction ends."""
     values = {**_retentions(), "grace": grace, "limit": limit, "skipped": as_array(skipped)}
     return [id for (id,) in store.rows(EXPIRED, values)]

@@ -1,9 +1,7 @@
 """Pause and resume queues, and move jobs between them.
 
 A pause ends by itself at `paused_until`, by the database's clock: no row has to change. `CLAIM` and `QUEUES_WITH_JOBS`
-have the same condition for a paused queue as the statements here.
-
-Used by the admin, the command line and the methods of `Queue`.
+contain the condition of the statements here for a paused queue.
 """
 
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from ..exceptions import InvalidOption
 from ..values.bounds import check_columns
 from ..values.part import Condition, installed_parts
 from ..values.records import EncodedCall
-from .fragments import CONDITIONS, KEYS, entering, joined, recording
+from .fragments import CALL_KEYS, CONDITIONS, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 
@@ -77,7 +75,7 @@ _CHOSEN_COLUMNS = "".join(
     f",\n        {each}"
     for gate in _GATES
     for each in (
-        *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **KEYS[gate.key]}.items()),
+        *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **CALL_KEYS[gate.key]}.items()),
         *([_keeps_permit(gate)] if gate.grants_permits else []),
     )
 )
@@ -85,7 +83,7 @@ _CHOSEN_COLUMNS = "".join(
 _KEYS_OF_JOB = "".join(f", job.{gate.key}" for gate in _GATES)
 _KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
 
-_SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *KEYS[gate.key]))
+_SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *CALL_KEYS[gate.key]))
 
 _NEW_KEYS = {
     gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
@@ -96,10 +94,10 @@ _NEW_KEYS = {
 
 _ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
 
-# operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
-# it: then the job is locked, or running. A job without a key of its own has that of its new queue, once for each gate.
-# If a key changes, the job passes the gates again; but a permit of a key that stays is kept: the job waits at a later
-# gate at most. Index: the primary key.
+# operators → the waiting jobs that are now in another queue. A worker that claims a job at the same moment keeps the
+# job: then the row is locked, or the job runs. For each gate, a job without a key of its own gets the key of its new
+# queue. If a key changes, the job passes the gates again. It keeps its permit if the key of that gate stays: then it
+# waits at most at a later gate. Index: the primary key.
 CHANGE_QUEUE = joined(
     """
 WITH chosen AS MATERIALIZED (
@@ -152,8 +150,8 @@ def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str,
 DECLARED: set[str] = set()
 """The queues that tasks name in `@job`. The registry of tasks adds them."""
 
-LONGEST_PAUSE = timedelta(days=10 * 365)
-"""A longer pause is a mistake, or one without an end."""
+LONGEST_QUEUE_PAUSE = timedelta(days=10 * 365)
+"""A longer pause is a mistake, or is meant to last until somebody resumes the queue."""
 
 
 def pause_queue(store: "Store", name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
@@ -162,9 +160,9 @@ def pause_queue(store: "Store", name: str, *, for_: timedelta | None = None, by:
     Raises `InvalidOption` for a value that cannot be used.
     """
     check_columns({"queue_name": name})
-    if for_ is not None and not (isinstance(for_, timedelta) and timedelta(0) < for_ <= LONGEST_PAUSE):
+    if for_ is not None and not (isinstance(for_, timedelta) and timedelta(0) < for_ <= LONGEST_QUEUE_PAUSE):
         raise InvalidOption(
-            f"for_ must be a timedelta of more than 0 and at most {LONGEST_PAUSE.days} days, or None until the "
+            f"for_ must be a timedelta of more than 0 and at most {LONGEST_QUEUE_PAUSE.days} days, or None until the "
             f"queue is resumed, not {for_!r}."
         )
     seconds = None if for_ is None else for_.total_seconds()
@@ -182,7 +180,7 @@ def resume_queue(store: "Store", name: str, *, by: str = "") -> bool:
         return False
     wake(store, [name])
     notify_supervisors(store, QUEUES_PAYLOAD)
-    notify_supervisors(store, LIMITS_PAYLOAD)  # its jobs that wait for permits were passed over
+    notify_supervisors(store, LIMITS_PAYLOAD)  # gates passed over its jobs that wait for permits
     store.send(QueueResumed(store.alias, name, noted(by, "")["by"]))
     return True
 

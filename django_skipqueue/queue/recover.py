@@ -1,6 +1,6 @@
-"""Recover the jobs of dead workers.
+"""Recover the jobs of dead workers. Supervisors call this.
 
-Used by supervisors. A recovery skips rows that others have locked, so several processes may recover at once.
+A recovery skips rows that others have locked, so several processes may recover at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from ..values.codec import shorten
 from ..values.records import RecoveredJob, session_name
 from .fragments import joined, returning
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
-from .parameters import BATCH
+from .parameters import BATCH_ROWS
 
 if TYPE_CHECKING:
     from .store import Store
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # told to end. A machine that froze or lost power leaves such a session, with locks on the rows of its jobs, and no
 # timeout of the server ends it while it waits for the client to read. A session without a transaction locks nothing:
 # behind a pooler it may be another client's by now.
-# This role may end the sessions of roles that it is a member of; as a member of pg_signal_backend those of all roles,
-# except superusers; as a superuser all. The state of a session that it may not see is NULL.
+# This role may end the sessions of roles that it is a member of; as a member of pg_signal_backend the sessions of all
+# roles, except superusers; as a superuser all sessions. The state of a session that it may not see is NULL.
 END_SESSIONS = """
 SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
 FROM
@@ -52,14 +52,14 @@ WHERE
 # than `age`.
 # The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
-# 30 s, so that it does not run beside the same jobs again; after the first one for up to 5 s, if the process `crashed`:
-# a job may be the cause. From the second death on a job is a suspect, which runs alone in a process. If this one dies
-# as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job
-# alone, and so does a loop written by hand, which has no row. Who is external runs jobs in processes without rows here.
-# A manual retry empties the list, and so does every outcome except that of an unknown task.
-# A job waits again at its last gate with keys: for its rate with the permit that it holds.
-# A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
-# written by hand has no row: the job's own heartbeat counts. A job is never taken from who is external.
+# 30 s, so that other jobs run beside it; after the first death for up to 5 s, if the process `crashed`: a job may be
+# the cause. From the second death on a job is a suspect, which runs alone in a process. If this process dies as well,
+# the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job alone,
+# and so does a loop written by hand, which has no row. An external worker runs jobs in processes without rows in this
+# table. A manual retry empties the list, and so does every outcome except the outcome of an unknown task. A job waits
+# again at its last gate with keys: for its rate with the permit that it holds. A job is never taken from a live worker,
+# however long it runs: only the heartbeat in the worker's row counts. A loop written by hand has no row: the job's own
+# heartbeat counts. A job is never taken from an external worker.
 _RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at
@@ -155,7 +155,7 @@ _CHOSEN = """
             )
         END"""
 
-# One worker that loses the job several times counts once.
+# A worker that loses the job several times counts once.
 _DIED = """CASE WHEN job.deaths ? job.locked_by THEN job.deaths
                     ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END"""
 
@@ -171,9 +171,10 @@ NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 
 
 def end_sessions(store: "Store", worker_ids: Sequence[str]) -> tuple[int, int]:
-    """End the database sessions of dead workers that are in a transaction: they may have locked their jobs.
+    """End the database sessions of dead workers that are in a transaction: the sessions may have locked jobs.
 
-    Returns how many were told to end, which takes PostgreSQL a moment, and how many this role may not end.
+    Returns the number of sessions that were told to end, which takes PostgreSQL a moment, and the number of sessions
+    that this role may not end.
     """
     names = [name for name in map(session_name, worker_ids) if name]
     told = [is_told for (is_told,) in store.rows(END_SESSIONS, {"names": names})] if names else []
@@ -188,12 +189,13 @@ def recover(
     job_ids: Sequence[int] | None = None,
     crashed: bool = False,
     reason: str = NO_HEARTBEAT,
-    limit: int = BATCH,
+    limit: int = BATCH_ROWS,
 ) -> list[RecoveredJob]:
     """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
 
-    Default: the setting. Only `job_ids`, if given. The attempt is charged; a job without attempts left fails.
-    `crashed`: a process has ended, for which the jobs may be the cause. So they wait for some seconds.
+    worker_timeout: default: the setting.
+    job_ids: recover only these jobs. The attempt is charged; a job without attempts left fails.
+    crashed: a process has ended, and its jobs may be the cause. So the jobs wait for some seconds.
     """
     age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
     return _recover(
@@ -207,7 +209,7 @@ def recover(
     )
 
 
-def recover_without_worker(store: "Store", *, locked_before: datetime, limit: int = BATCH) -> list[RecoveredJob]:
+def recover_without_worker(store: "Store", *, locked_before: datetime, limit: int = BATCH_ROWS) -> list[RecoveredJob]:
     """Recover jobs whose holder has no worker row and has written no heartbeat since `locked_before`."""
     return _recover(store, locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
 
@@ -219,11 +221,11 @@ def _recover(store: "Store", **chosen: Any) -> list[RecoveredJob]:
 
 
 def recover_chosen(store: "Store", statement: str, values: Mapping[str, Any]) -> list[RecoveredJob]:
-    """Run this statement, which is RECOVER or has its form, and tell those who wait for the jobs."""
+    """Run this statement, which is RECOVER or has its form, and notify the workers and supervisors."""
     recovered = [RecoveredJob._make(row) for row in store.rows(statement, values)]
     wake(store, (job.queue_name for job in recovered if job.status == "queued"))
     if any(job.status in ("blocked", "scheduled") for job in recovered):
-        notify_supervisors(store, LIMITS_PAYLOAD)  # a scheduled one has given its permit up
+        notify_supervisors(store, LIMITS_PAYLOAD)  # a scheduled job has given its permit up
     if recovered:
         store.send(JobsRecovered(store.alias, recovered))
     return recovered

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..events.events import JobsReleased
 from ..values.records import LeaseRef
-from .fragments import KEY, joined, returning
+from .fragments import GATE_KEY, joined, returning
 from .gates import admit_by_keys
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
@@ -17,10 +17,10 @@ from .parameters import leases_as_values
 if TYPE_CHECKING:
     from .store import Store
 
-# release → id and queue of the jobs that were put back into their queues; the gate at which a job waits again, as it
-# may have been claimed ahead, without a permit; and the key by which the gate admits. No attempt is charged. A row
-# whose lease does not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker
-# gave them up, and when. `later`: they wait for up to 10 s first. Index: the primary key.
+# release → id and queue of the jobs that were put back into their queues; the gate at which a job waits again, because
+# it was claimed ahead, without a permit; and the key by which the gate admits. No attempt is charged. A row whose lease
+# does not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up,
+# and when. `later`: the jobs wait for up to 10 s first. Index: the primary key.
 _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
@@ -53,7 +53,7 @@ WHERE job.id = held.id AND job.lease = held.lease{only}
 RETURNING job.id, job.queue_name, job.gate, {key}
 """
 
-_PLACES = {"gate": returning(charged=False), "key": KEY}
+_PLACES = {"gate": returning(charged=False), "key": GATE_KEY}
 
 RELEASE = joined(_RELEASE, **_PLACES, only="")
 
@@ -93,8 +93,8 @@ RETURNING job.id, job.queue_name, job.gate, {key}
 def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
     """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
 
-    `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
-    `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
+    `interrupted`: the jobs were running. Their rows record the interruption, for the people who look at them later.
+    `later`: the jobs wait for up to 10 seconds first, and give up their permits meanwhile.
     """
     values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
     return _released(store, store.rows(*store.guarded(RELEASE, values)), later=later)
@@ -103,9 +103,10 @@ def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = F
 def release_orphans(
     store: "Store", worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
 ) -> set[int]:
-    """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost.
+    """Release the jobs that a worker holds and has not started, such as jobs whose claim's answer was lost.
 
-    claimed_until: only those that were claimed at this time or before it, by the database's clock.
+    known: the ids of the jobs that are not released.
+    claimed_until: release only jobs that were claimed at this time or before it, by the database's clock.
     """
     values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
     return _released(store, store.rows(RELEASE_ORPHANS, values))

@@ -1,7 +1,4 @@
-"""Read and set what belongs to this connection's session or transaction.
-
-Used before statements that must not take long, and to find poolers.
-"""
+"""Read and set what belongs to this connection's session or transaction, such as its timeouts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +11,10 @@ if TYPE_CHECKING:
 
 
 # first_in_queues, pages, doctor, metrics: sets the statement timeout of the current transaction, and has PostgreSQL
-# walk indexes in one process. With millions of rows the planner expects so many that it compiles a probe of an index,
-# which takes a hundred times as long as the probe; and it expects so many of a window, whose end it cannot judge, that
-# it reads the whole table instead, in several processes. Of a cause it expects so few jobs that it fetches all of them
-# by a bitmap, and sorts them, instead of walking the index as far as the count goes.
+# walk indexes in one process. With millions of rows the planner expects a costly statement and compiles each index
+# probe, which takes a hundred times as long as the probe. The planner cannot judge the end of a window: it expects so
+# many rows that it reads the whole table, in several processes. For a cause the planner expects few jobs: it fetches
+# all of them by a bitmap and sorts them, instead of walking the index until enough are counted.
 LIMIT_STATEMENTS = """
 SELECT
     set_config('statement_timeout', %(timeout)s, true),
@@ -39,7 +36,7 @@ BACKEND_PID = "SELECT pg_backend_pid()"
 LOCK_TIMEOUT = "SELECT current_setting('lock_timeout')"
 
 # worker, supervisor, on a connection that no pooler shares: sets the time after which the server ends the session of a
-# transaction that is still open. It ends a transaction whose client is gone, where no other timeout does.
+# transaction that is still open. No other timeout ends a transaction whose client is gone.
 BOUND_TRANSACTIONS = """
 SELECT set_config('transaction_timeout', %(timeout)s, false)
 """
@@ -48,7 +45,8 @@ SELECT set_config('transaction_timeout', %(timeout)s, false)
 # statement with each call until it has compared the plans: 1 ms for a claim, which takes another.
 PLAN_ONCE = "SET plan_cache_mode = force_generic_plan"
 
-# worker, on such a connection, after a slow statement: to plan them once more, for the table as it is now.
+# worker, on a connection with PLAN_ONCE, after a slow statement: to plan each statement once more, for the table as it
+# is now.
 PLAN_ANEW = "DISCARD PLANS"
 
 

@@ -1,7 +1,4 @@
-"""Write the outcomes of attempts. Only the holder of the job's lease can write one.
-
-Used by workers, and by loops written by hand.
-"""
+"""Write the outcomes of attempts. Only the holder of a job's lease can write its outcome."""
 
 import json
 import time
@@ -17,7 +14,7 @@ from ..values.outcomes import Outcome, Settlement
 from ..values.part import installed_parts
 from ..values.records import LeaseRef, QueuePosition
 from .claim import CLAIM
-from .fragments import KEY, PIECES, entering, joined
+from .fragments import GATE_KEY, PIECES, entering, joined
 from .gates import key_gates
 from .notify import notify_of_keys, wake, wake_supervisors
 from .parameters import (
@@ -37,13 +34,13 @@ from .parameters import (
 if TYPE_CHECKING:
     from .store import Store
 
-# settle → id and lease of the outcomes that were written, and what a part asks for of each, such as its batch. An
-# outcome whose lease is no longer valid matches no row. Writing an outcome ends the lease, so that a second one for the
-# same attempt matches no row either. Index: the primary key, in the order of the arrays.
+# settle → id and lease of each outcome that was written, and a number that a part asks for, such as the batch. An
+# outcome whose lease is no longer valid matches no row. Writing an outcome ends the lease, so that a second outcome of
+# an attempt matches no row either. Index: the primary key, in the order of the arrays.
 # `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
 # means when the job was claimed, and now.
-# An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
-# most are, has only ids, leases and times. Reading the values from JSON would take an eighth of the statement's time.
+# An array that is shorter than `ids` is filled up with NULL. In most batches every outcome is a plain completion: then
+# only ids, leases and times are sent. Reading the values from JSON would take an eighth of the statement's time.
 # `notes` has the progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
 # The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
 # (55 µs per job instead of 8 µs).
@@ -116,8 +113,8 @@ _PLACES = {
 
 SETTLE = joined(_SETTLE, **_PLACES, snoozes="", only="")
 
-# What SETTLE_SNOOZES sets beside what SETTLE sets: a snooze is recorded in `operations`. Snoozes in a row are one entry
-# with their number, so that they do not displace the verbs of operators.
+# A further column that SETTLE_SNOOZES sets: a snooze is recorded in `operations`. Snoozes in a row are one entry with
+# their number, so that they do not displace the verbs of operators.
 _SNOOZES = """
     operations = CASE
         WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
@@ -145,9 +142,9 @@ _SNOOZES = """
 # settle, of a batch with snoozes → as SETTLE. Batches without a snooze do not pay for it. Index: the primary key.
 SETTLE_SNOOZES = joined(_SETTLE, **_PLACES, snoozes=_SNOOZES, only="")
 
-# settle, after jobs go straight back to their queues → the queue of each; the gate at which it waits, if any, and the
-# key by which the gate admits. The array is a subquery, so that the planner does not see its length. Index: the primary
-# key.
+# settle, after jobs go straight back to their queues → the queue of each job; the gate at which it waits, if any, and
+# the key by which the gate admits. The array is a subquery, so that the planner does not see its length. Index: the
+# primary key.
 QUEUES_OF = joined(
     """
 SELECT job.queue_name, job.gate, {key} FROM skipqueue_job AS job
@@ -155,7 +152,7 @@ WHERE
     job.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
     AND job.status IN ('queued', 'blocked')
 """,
-    key=KEY,
+    key=GATE_KEY,
 )
 
 # worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
@@ -189,11 +186,11 @@ SettledRow = tuple[int, int, int | None]
 
 
 def settle(store: "Store", settlements: Iterable[Settlement], *, raises: bool = False) -> set[int]:
-    """Write outcomes, many in one statement. Returns the ids of the jobs whose lease was valid: these are written.
+    """Write outcomes, many in one statement. Returns the ids of the jobs whose lease was valid.
 
     An outcome that PostgreSQL refuses does not block the others: its job fails with the database's error. If
-    PostgreSQL refuses that as well, the job stays unchanged, and the refusal is logged. With `raises` a refusal is
-    raised instead, and the caller has to roll its transaction back.
+    PostgreSQL refuses that failure as well, the job stays unchanged, and the refusal is logged. With `raises` a refusal
+    is raised instead, and the caller has to roll its transaction back.
     """
     batch = in_lock_order(settlements)
     written = store.rows(*_statement(store, batch)) if raises else _settle(store, batch, {})
@@ -223,7 +220,7 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
     between: statements that run after the settle and before the claim. The result has their rows.
     claim: the statement in place of CLAIM, with its parameters and columns.
 
-    If PostgreSQL refuses an outcome, the batch is written as `settle` does, and all else is sent afterwards.
+    If PostgreSQL refuses an outcome, the batch is written as by `settle`, and the other statements are sent afterwards.
     """
     batch = in_lock_order(settlements)
     settle = _statement(store, batch) if batch else None
@@ -280,7 +277,7 @@ def _settle(store: "Store", batch: list[Settlement], refused: dict[LeaseRef, Out
     """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""
     if not batch:
         return set()
-    # In the caller's transaction a savepoint contains the refusal. A worker settles outside of a transaction.
+    # A savepoint confines the refusal, if the caller has a transaction. A worker settles without one.
     inside = transaction.atomic(using=store.alias) if store.connection.in_atomic_block else nullcontext()
     try:
         with inside:

@@ -1,4 +1,4 @@
-"""Ends the wait for a server that sends nothing any more: it hangs, or the network loses everything without an error.
+"""End the wait for a server that sends nothing any more: it hangs, or the network loses all packets without an error.
 
 Invariant: a wait ends only if a new session gets no answer either. A server that works on a statement, or waits for a
 lock, is waited for. The timeouts of TCP do not help: the kernel of a server that hangs acknowledges what it receives.
@@ -21,22 +21,22 @@ T = TypeVar("T")
 PsycopgConnection = psycopg.Connection[Any]
 
 SILENT_SECONDS = 3.0
-"""For so long a server that sends nothing is waited for, before a new session asks whether it is there."""
+"""Seconds to wait for a server that sends nothing, before a new session asks whether the server is there."""
 
-CONNECT_SECONDS = 3
-"""For so long a server is waited for at a connect, unless the project's OPTIONS have a `connect_timeout`."""
+CONNECT_TIMEOUT = 3
+"""Seconds to wait for a connection, unless the project's OPTIONS have a `connect_timeout`."""
 
-IDLE_SECONDS = 1.0
-"""A session whose server has sent nothing for longer is tried before it is used."""
+IDLE_SESSION_SECONDS = 1.0
+"""Seconds: a session whose server has sent nothing for longer is tried before it is used."""
 
 _heard_at: WeakKeyDictionary[PsycopgConnection, float] = WeakKeyDictionary()
-"""When the server of a session has last sent something, by the monotonic clock."""
+"""By session: when its server has last sent something, by the monotonic clock."""
 
 
 def connect(connection: BaseDatabaseWrapper) -> None:
     """Open the connection within a limited time: libpq alone waits for minutes. Raises `OperationalError`."""
     given = connection.settings_dict
-    connection.settings_dict = {**given, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **given.get("OPTIONS", {})}}
+    connection.settings_dict = {**given, "OPTIONS": {"connect_timeout": CONNECT_TIMEOUT, **given.get("OPTIONS", {})}}
     try:
         connection.ensure_connection()
     finally:
@@ -50,7 +50,7 @@ def answers(connection: BaseDatabaseWrapper) -> bool:
     Asks only if the server has sent nothing for a second, and if no transaction is open.
     """
     session = connection.connection
-    if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SECONDS or not _can_be_asked(session):
+    if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SESSION_SECONDS or not _can_be_asked(session):
         return True
     if not _answers(session):
         connection.close()
@@ -63,7 +63,7 @@ def answers(connection: BaseDatabaseWrapper) -> bool:
 def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Within this block, a statement whose server is silent, and answers no new session, raises `OperationalError`.
 
-    Whether the server has executed the statement, or executes it later, nobody knows then. The connection is closed.
+    Nobody knows then whether the server has executed the statement, or executes it later. The connection is closed.
     """
     if connection.connection is None:
         connect(connection)
@@ -74,7 +74,7 @@ def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
         _heard_at[session] = time.monotonic()
     finally:
         if session.closed:
-            connection.close()  # Django, too, knows then that a transaction has ended
+            connection.close()  # tells Django that the transaction has ended
 
 
 def _can_be_asked(session: PsycopgConnection) -> bool:
@@ -92,13 +92,13 @@ def _answers(session: PsycopgConnection) -> bool:
 
 
 def _answers_anew(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
-    """Whether the server of a session answers a new one. A server that refuses it, as one that has too many, does not.
+    """Whether the server of a session answers a new session. A server that refuses it has not answered.
 
-    It has to be this server: of several hosts, and under this name, another may have taken over.
+    The new session goes to the address of this server: under its name another server may have taken over.
     """
     info = session.info
     here = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port, "target_session_attrs": "any"}
-    options = {"connect_timeout": CONNECT_SECONDS, **connection.get_connection_params(), **here, "autocommit": True}
+    options = {"connect_timeout": CONNECT_TIMEOUT, **connection.get_connection_params(), **here, "autocommit": True}
     try:
         with closing(psycopg.connect(**options)) as other:
             return _answers(other)
@@ -108,7 +108,7 @@ def _answers_anew(connection: BaseDatabaseWrapper, session: PsycopgConnection) -
 
 @contextmanager
 def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterator[None]:
-    """Within this block, `is_there` decides whether a silent server is waited for. If not, the session is closed."""
+    """Within this block, ask `is_there` whether to wait for a silent server. If not, the session is closed."""
 
     def wait(waiting: Any, *args: Any, **options: Any) -> Any:
         return type(session).wait(session, _with_a_look(waiting, session, is_there), *args, **options)
@@ -123,7 +123,7 @@ def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterat
 def _with_a_look(
     waiting: Generator[Any, Any, T], session: PsycopgConnection, is_there: Callable[[], bool]
 ) -> Generator[Any, Any, T]:
-    """The steps of a wait of psycopg's. The time is spent here, and psycopg finds the socket ready."""
+    """Wrap the generator of a wait of psycopg's: wait here, so that psycopg finds the socket ready."""
     try:
         wanted = next(waiting)
         while True:
@@ -138,14 +138,14 @@ def _with_a_look(
 
 
 def _is_ready(session: PsycopgConnection, wanted: int) -> bool:
-    """Wait until the server has sent something, or takes something, as `wanted`. False: for too long it has not."""
+    """Wait until the socket can be read or written, as `wanted`. False: it could not for `SILENT_SECONDS`."""
     with SELECTOR() as selector:
         selector.register(session.pgconn.socket, wanted)
         return bool(selector.select(SILENT_SECONDS))
 
 
 SELECTOR: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
-"""One that needs no system call to be made, where there is one."""
+"""A selector that needs no system call to be created, on a platform that has one."""
 
 SILENT = (
     "The server sends nothing any more, and a new connection to it gets no answer. Nobody knows whether it executes "
@@ -154,7 +154,7 @@ SILENT = (
 
 
 AVOIDED_SECONDS = 5.0
-"""For so long a database is left out that could not be reached: each try may take as long as its `connect_timeout`."""
+"""Seconds for which a database that could not be reached is not tried: each try may take its `connect_timeout`."""
 
 _avoided_until: dict[str, float] = {}
 
@@ -184,7 +184,7 @@ def can_be_reached(alias: str) -> bool:
 
 
 def _was_closed(raw: psycopg.Connection) -> bool:
-    """Whether the server has ended the session, as a server that stops does. Reads what has arrived, and waits not."""
+    """Whether the server has ended the session, for example to stop. Reads what has arrived, and does not wait."""
     if raw.closed:
         return True
     try:

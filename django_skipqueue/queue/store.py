@@ -1,7 +1,7 @@
 """`Store`: the queue of one database. It runs statements, and its methods are the verbs of a plain job.
 
-What else is done with the database are functions that take a store: those of observers and connections in `queue`, and
-those of a part in the part.
+Everything else that is done with the database is a function that takes a store: functions for observers and connections
+are in `queue`, functions of a part are in the folder of the part.
 """
 
 import json
@@ -52,10 +52,10 @@ class Store:
         self.send = send
         """Called with each event."""
         self.guards: Mapping[str, str] = {}
-        """In a process that writes what others say: by a statement, the one that is sent in its place. It also asks who
-        holds the job."""
+        """By statement: the statement that is sent in its place, and also checks who holds the job. Empty, except in a
+        process that writes outcomes which a broker reports."""
         self.holder: Mapping[str, str] = {}
-        """The values that those statements have beside their own."""
+        """Further values for the statements of `guards`."""
 
     @classmethod
     def default(cls) -> "Store":
@@ -68,7 +68,7 @@ class Store:
         return connections[self.alias]
 
     def guarded(self, statement: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The statement, or the one that is sent in its place, with its values."""
+        """The statement, or its substitute in `guards`, with its values."""
         return (self.guards[statement], {**values, **self.holder}) if self.guards else (statement, values)
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
@@ -144,9 +144,9 @@ class Store:
 
 
 def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
-    """Apply the verb in this database; `None`: in all that hold queues, in the others too if one cannot be reached.
+    """Apply the verb in this database; `None`: in all databases that hold queues, even if one cannot be reached.
 
-    Raises the first error of a database, with the aliases of those where nothing was done.
+    Raises the first error of a database, with a note that names the databases where nothing was done.
     """
     done: list[T] = []
     failed: dict[str, OperationalError] = {}

@@ -1,9 +1,9 @@
-"""What enqueues and the manual retry ask about unique keys. The part with unique keys answers."""
+"""The functions for unique keys that enqueues and the manual retry call. The part with unique keys has them."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import psycopg
 from django.db import OperationalError
@@ -17,19 +17,17 @@ if TYPE_CHECKING:
     from .store import Store
 
 
-class ReplacedJob(Protocol):
+class ReplacedJob(NamedTuple):
     """A job that waits, and has taken the arguments of a call with its unique key."""
 
-    @property
-    def id(self) -> int: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def gate(self) -> str | None: ...
-    @property
-    def run_after(self) -> datetime: ...
-    @property
-    def enqueued_at(self) -> datetime: ...
+    unique_key: str
+    id: int
+    status: str
+    gate: str | None
+    run_after: datetime
+    enqueued_at: datetime
+    delay: float
+    """Seconds until the job is due."""
 
 
 class UniqueKeys(Protocol):
@@ -55,10 +53,10 @@ class UniqueKeys(Protocol):
         """The job that holds this key; `None`: the key is free by now."""
 
     def held(self, alias: str, keys: Collection[str]) -> Mapping[str, int]:
-        """The keys among these that jobs in this database hold, each with the id of its job."""
+        """Of these keys, those that jobs in this database hold, each with the id of its job."""
 
     def free_unique_keys(self, store: "Store", keys: Sequence[str]) -> Sequence[str]:
-        """Free those of these keys whose jobs are finished and whose time is over. Returns them."""
+        """Free the keys whose jobs are finished and whose time is over. Returns the freed keys."""
 
     def unique_keys_of(self, store: "Store", ids: Sequence[int]) -> Sequence[str]: ...
 
@@ -78,6 +76,6 @@ def explained_deadlock() -> Iterator[None]:
 
 
 def unique_keys() -> UniqueKeys:
-    """The answers of the part that is installed. Nobody asks without one: no job has a key then."""
+    """The functions of the part with unique keys. Only called if that part is installed: else no job has a key."""
     found: UniqueKeys = next(part.unique_keys for part in installed_parts() if part.unique_keys is not None)
     return found

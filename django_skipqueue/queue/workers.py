@@ -1,7 +1,4 @@
-"""Write, read and delete the rows of workers, with their heartbeats.
-
-Used by workers and their supervisors.
-"""
+"""Write, read and delete the rows of workers, with their heartbeats. Workers and supervisors call this."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,8 +12,8 @@ if TYPE_CHECKING:
     from .store import Store
 
 # supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
-# own row before it claims, and again if the row was deleted; who hands jobs on to somebody outside: writes the row of
-# that one, which stays for ever and says what the settings say now. → id and request of each worker.
+# own row before it claims, and again if the row was deleted; relay: writes the row of the external worker that gets its
+# jobs, which stays for ever, with what the settings say now. → id and request of each worker.
 HEARTBEAT_WORKERS = """
 INSERT INTO skipqueue_worker AS written (
     id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, is_external, started_at,
@@ -70,8 +67,8 @@ ON CONFLICT (worker_id) DO UPDATE SET request = excluded.request
 RETURNING worker_id
 """
 
-# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker. Who is
-# external never dies.
+# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker. An external worker
+# never counts as dead.
 HEARTBEATS = """
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
 FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
@@ -96,7 +93,7 @@ forgotten AS (
 DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])
 """
 
-# supervisor: deletes the rows of dead workers that are older than `age` and hold no job that is still to be recovered.
+# supervisor: deletes the rows of workers without a heartbeat for `age` seconds that hold no job.
 # Index: recover.
 PRUNE_WORKERS = """
 DELETE FROM skipqueue_worker AS worker
@@ -113,8 +110,8 @@ WHERE
 def heartbeat_workers(store: "Store", workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Write the heartbeats of these workers. Returns what operators have requested of them, by id.
 
-    Each is a mapping of its columns, if known. A row with `is_external` stays, with the queues and the concurrency of
-    the last call.
+    Each worker is a mapping of its known columns. A row with `is_external` gets the queues and the concurrency of each
+    call.
     """
     rows = store.rows(HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
     return {id: requested for id, requested in rows if requested}
@@ -131,7 +128,7 @@ def heartbeat_worker(store: "Store", worker_id: str) -> tuple[datetime, datetime
 
 
 def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
-    """Have the supervisor of a worker restart it, or stop. Returns whether the worker has a row.
+    """Request that the supervisor of a worker restarts the worker, or stops. Returns whether the worker has a row.
 
     The supervisor is notified after the commit. Without notifications its next heartbeat finds the request.
     """
@@ -142,7 +139,7 @@ def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
 
 
 def heartbeats(store: "Store") -> tuple[datetime, dict[str, datetime]]:
-    """The database's time, and the heartbeat of each worker, by its id. Who is external is not among them."""
+    """The database's time, and the heartbeat of each worker, by its id, without the external workers."""
     rows = store.rows(HEARTBEATS)
     return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
@@ -152,5 +149,5 @@ def delete_workers(store: "Store", worker_ids: Sequence[str]) -> None:
 
 
 def prune_workers(store: "Store", worker_ids: Sequence[str], *, age: float) -> None:
-    """Delete the rows of those workers that hold no job and have written no heartbeat for `age` seconds."""
+    """Of these workers, delete the rows of those that hold no job and have had no heartbeat for `age` seconds."""
     store.execute(PRUNE_WORKERS, {"worker_ids": list(worker_ids), "age": age})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from django.db import Error
 
 from ..events import liveness_logs
-from ..queue.parameters import BATCH
+from ..queue.parameters import BATCH_ROWS
 from ..queue.store import Store
 from ..values.records import NEVER, RecoveredJob
 from ..worker.loop import Periodic, Service
@@ -63,12 +63,12 @@ class Recover(Periodic):
         if due:
             self._sessions.end(due)
             recovered = self._store.recover(worker_ids=due)
-        if len(recovered) < BATCH:
+        if len(recovered) < BATCH_ROWS:
             locked = self._store.still_holding(due) if due else ()
             self._retry_at |= {id: now + (LOCKED_JOBS_SECONDS if id in locked else LOOK_AGAIN_SECONDS) for id in due}
             if self._dead.locked_before is not None:
                 recovered += self._store.recover_without_worker(locked_before=self._dead.locked_before)
-        return len(recovered) >= BATCH
+        return len(recovered) >= BATCH_ROWS
 
 
 LONGEST_RECOVER_RUN = 0.2

@@ -15,7 +15,7 @@ from ..conf import settings
 from ..events import logs
 from ..queue.gates import key_gates, sweep_gates_soon
 from ..queue.notify import LIMITS_PAYLOAD, SCHEDULED_PAYLOAD, SOON, keys_in
-from ..queue.parameters import BATCH
+from ..queue.parameters import BATCH_ROWS
 from ..queue.store import Store
 from ..values.part import installed_parts
 from ..worker.loop import Periodic, Service
@@ -115,7 +115,7 @@ class Pruner:
         """Whether jobs may be left to prune after the last batch."""
         self._store = store
         self._grace = grace
-        self._limit = BATCH
+        self._limit = BATCH_ROWS
         self._skipped: dict[int, float] = {}  # by id: until when, in monotonic seconds
         self._before = [part.before_prune(store) for part in installed_parts() if part.before_prune]
 
@@ -139,7 +139,7 @@ class Pruner:
             return {}
         # A job past both retentions was chosen twice, so half the limit may already be a full batch.
         self.has_more = 2 * sum(counts.values()) >= self._limit
-        self._limit = min(2 * self._limit, BATCH)
+        self._limit = min(2 * self._limit, BATCH_ROWS)
         return counts
 
     def _shrink(self, error: DatabaseError) -> None:

@@ -1,6 +1,6 @@
 """Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the verdict to operators.
 
-Invariant: it shows nothing to users who may not view jobs.
+Invariant: the verdict is shown only to users who may view jobs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ register = template.Library()
 def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[str, Any]:
     """The problems that the verdict names, and the other databases that have problems.
 
-    Without a problem it shows nothing, or that all is well.
+    Without a problem the tag shows nothing, unless `says_all_is_well`.
     """
     from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache  # a project may be without the admin
     from ..console.admin.ui.addresses import address_of
@@ -98,7 +98,7 @@ def _site(context: Context) -> str | None:
 
 @register.simple_tag
 def queue_fields() -> SafeString:
-    """Fields for a form that is not posted: a browser puts them in place of the query of its address."""
+    """Hidden fields for a form with the method GET, in place of the query of its address, which a browser drops."""
     from ..console.admin.ui.addresses import carried  # as above
 
     return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
@@ -106,7 +106,7 @@ def queue_fields() -> SafeString:
 
 @register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)
 def queue_top(context: Context) -> dict[str, Any]:
-    """The bar, and what parts show over the content of every page."""
+    """The bar, and the notices that parts show over the content of every page."""
     from ..console.admin.bar import Bar  # as above
     from ..console.parts import consoles
 

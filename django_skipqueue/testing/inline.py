@@ -15,13 +15,13 @@ from ..conf import chosen_or_all
 from ..events.events import Event, JobsDeferred
 from ..events.sinks import SINKS, Alive
 from ..models import Job
-from .run import RunOptions, run_jobs
+from .run import RunJobsOptions, run_jobs
 
 
 class InlineJobs(list[Job]):
     """The jobs that have run in the block, as they were after they ran. Also the sink that sees jobs being deferred."""
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunJobsOptions) -> None:
         super().__init__()
         self._options = options
         self._aliases = chosen_or_all(options.get("database"))
@@ -107,7 +107,7 @@ class InlineJobs(list[Job]):
             self._here.runs = False
 
 
-def run_inline(**options: Unpack[RunOptions]) -> InlineJobs:
+def run_inline(**options: Unpack[RunJobsOptions]) -> InlineJobs:
     """Make a context manager that runs jobs where they are deferred. The options are those of `run_jobs`.
 
     A job runs before `.defer()` returns, or, if it is deferred in a transaction, when the transaction ends.

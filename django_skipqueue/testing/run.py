@@ -92,7 +92,7 @@ def run_jobs(
     return [job for run in runs for job in run.jobs()]
 
 
-class RunOptions(TypedDict, total=False):
+class RunJobsOptions(TypedDict, total=False):
     """The options of `run_jobs`, which explains them."""
 
     queue_names: Sequence[str] | None
@@ -104,7 +104,7 @@ class RunOptions(TypedDict, total=False):
     database: str | None
 
 
-async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
+async def arun_jobs(**options: Unpack[RunJobsOptions]) -> list[Job]:
     """`run_jobs` for async tests, with the same options."""
     return await sync_to_async(run_jobs)(**options)
 

@@ -46,7 +46,7 @@ def linear(step: float = 30.0, *, cap: float = 15 * 60, jitter: float = 0.1) -> 
 
 
 def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
-    """Delay by the same number of seconds after every attempt."""
+    """Delay by this number of seconds after every attempt."""
     _check("seconds", seconds)
     _check_spread(jitter)
     return lambda _attempt: _spread(seconds, jitter)
@@ -99,7 +99,7 @@ class RetryPolicy:
     backoff: Callable[[int], float] = field(default_factory=exponential)
     """From the number of the failed attempt (1, 2, …) to the seconds before the next one."""
     retry_on: tuple[type[BaseException], ...] | None = None
-    """Only these exceptions are retried; `None`: all but `RowMissing`."""
+    """Only these exceptions are retried; `None`: all exceptions but `RowMissing`."""
     discard_on: tuple[type[BaseException], ...] = ()
     """These exceptions discard the job at once. They take precedence over `retry_on`."""
 

@@ -1,8 +1,8 @@
-"""What settings, options and the columns of a job may have: the limit of each number, once, and checks before a write.
+"""The ranges of the numbers in settings and options, and checks of the columns of a job before a write.
 
 Invariant: neither a CHECK constraint nor an index refuses a value of a column that passes here.
 
-What somebody meant who has mistyped a name is suggested here as well.
+`did_you_mean` suggests a known name for a mistyped name.
 """
 
 import difflib
@@ -19,7 +19,7 @@ from ..exceptions import InvalidOption
 from .codec import encode
 from .outcomes import LONGEST_DELAY
 
-DAY = 86_400
+DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def whole(least: int, most: int) -> NumberRange:
     return NumberRange(least, most, is_whole=True)
 
 
-LONGEST_WAIT = 14 * DAY
+LONGEST_PROCESS_WAIT = 14 * DAY_SECONDS
 """Seconds for which a process may be told to wait: beyond 24 days the system's own calls take no timeout."""
 
 SMALLINT, INTEGER = 32_767, 2_147_483_647
@@ -61,12 +61,12 @@ LARGEST_JSON = 256 * 1024 * 1024
 NUMBER_RANGES = {
     "priority": whole(-100, 100),
     "max_attempts": whole(1, SMALLINT),
-    "timeout": NumberRange(0, 1000 * 365 * DAY, above=True),
-    "poll_interval": NumberRange(0.01, LONGEST_WAIT),
-    "heartbeat_interval": NumberRange(0, LONGEST_WAIT, above=True),
-    "worker_timeout": NumberRange(1, LONGEST_WAIT),
-    "shutdown_timeout": NumberRange(0, LONGEST_WAIT),
-    "unknown_task_grace": NumberRange(0, 100 * 365 * DAY, above=True),
+    "timeout": NumberRange(0, 1000 * 365 * DAY_SECONDS, above=True),
+    "poll_interval": NumberRange(0.01, LONGEST_PROCESS_WAIT),
+    "heartbeat_interval": NumberRange(0, LONGEST_PROCESS_WAIT, above=True),
+    "worker_timeout": NumberRange(1, LONGEST_PROCESS_WAIT),
+    "shutdown_timeout": NumberRange(0, LONGEST_PROCESS_WAIT),
+    "unknown_task_grace": NumberRange(0, 100 * 365 * DAY_SECONDS, above=True),
     "max_argument_bytes": whole(1, LARGEST_JSON),
     "max_result_bytes": whole(1, LARGEST_JSON),
     "concurrency": whole(1, 10_000),
@@ -76,10 +76,10 @@ NUMBER_RANGES = {
     "max_memory_mb": whole(1, INTEGER),
     "health_port": whole(1, 65_535),
     "window": whole(1, 100_000),
-    "wait": NumberRange(1, LONGEST_WAIT),
+    "wait": NumberRange(1, LONGEST_PROCESS_WAIT),
     "max_message_size": whole(65_536, 512 * 1024 * 1024),
 }
-"""By the name of the setting or the option, which have the same name wherever both exist."""
+"""By the name of the setting or the option. A setting and an option of one name have one range."""
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -94,10 +94,10 @@ def close_to(name: str, known: Sequence[str]) -> str:
 
 
 MAX_KEY_BYTES = 1_000
-"""Most bytes in a queue's name, a task's or a unique key: an index entry must fit into a third of a page."""
+"""Most bytes in the name of a queue or a task, and in a unique key: an index entry must fit into a third of a page."""
 
 AFTER_FAILURE = ("wait", "discard", "run")
-"""What happens to a job if one that it needs has not completed."""
+"""What happens to a job if another job that it needs has not completed."""
 
 
 def check_columns(columns: Mapping[str, Any]) -> None:

@@ -1,12 +1,12 @@
-"""Encodes values as JSON that `jsonb` accepts and returns equal, and cleans text so that PostgreSQL can store it. Pure.
+"""Encode values as JSON that `jsonb` accepts and returns equal, and clean text so that PostgreSQL can store it. Pure.
 
 Invariant: PostgreSQL never refuses what `encode` and `clean` return.
 
-A task would get another value than was passed, where JSON keeps a value as one of a plainer type: such values are
-found. Invariant: a text is stored whatever class of `str` it has, such as Django's `SafeString`, and so is a dict or a
-list whatever its class: the task gets an equal one.
+A flattened value is one that JSON keeps as a value of a plainer type, such as a member of an enumeration. `encode`
+refuses it as an argument, because the task would get another value than the caller passed. Invariant: a str, a dict or
+a list of any subclass, such as Django's `SafeString`, is stored, and the task gets an equal value.
 
-For a value that JSON does not have, an argument in its place is suggested.
+The error for a value that JSON does not have suggests another argument.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ def decode(text: str) -> Any:
 
 
 UNREADABLE = "(this JSON cannot be read)"
-"""Shown in place of JSON that Python cannot decode, with thousands of levels or digits: no job could store it."""
+"""Shown in place of JSON that Python cannot decode, because it has thousands of levels or digits."""
 
 
 def decode_shown(text: str) -> Any:
-    """Decode a JSON text that is only shown: `UNREADABLE` in place of one that somebody has written by hand."""
+    """Decode a JSON text that is only shown. A text that Python cannot decode becomes `UNREADABLE`."""
     try:
         return decode(text)
     except (ValueError, RecursionError):
@@ -53,15 +53,15 @@ def decode_shown(text: str) -> Any:
 def encode(name: str, value: Any, is_argument: bool = False) -> str:
     """Encode `value` as JSON text. Raises `InvalidArguments` with the part of `name` that cannot be stored, and why.
 
-    is_argument: raise `FlattenedValue` for a value of which JSON keeps less than a task would miss.
+    is_argument: raise `FlattenedValue` for a flattened value.
     """
     try:
         if type(value) is int:  # a primary key, the most common argument: takes a sixth of the time
             return str(value)
         found = _check(name, value)
-        if found >= FLATTENED and is_argument:
+        if found >= HAS_FLATTENED and is_argument:
             refuse_flattened(name, value)
-        return _written_out(value) if found & LARGE else _encode(value)
+        return _written_out(value) if found & HAS_LARGE_FLOAT else _encode(value)
     except RecursionError:
         raise InvalidArguments(f"{name} is nested too deeply, or contains itself.") from None
     except ValueError as error:  # a whole number with more digits than Python prints
@@ -73,19 +73,19 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-LARGE, FLATTENED = 1, 2
-"""Found in a value: a float of 1e16 or more, which `_written_out` must encode, because `jsonb` would turn 1e+23 into an
-integer, which is not equal; and a value of which JSON keeps less."""
+HAS_LARGE_FLOAT, HAS_FLATTENED = 1, 2
+"""Flags of what `_check` finds: a float of 1e16 or more, which `_written_out` must encode, because `jsonb` would turn
+1e+23 into another number; and a flattened value."""
 
 
 MOST_LEVELS = 200
-"""Lists and dicts that may be nested in each other. Python reads a thousand on an empty stack; a worker's is not."""
+"""Lists and dicts that may be nested in each other. Python reads a thousand, but a worker's stack is not empty."""
 
 
 def _check(name: str, value: Any, levels: int = MOST_LEVELS) -> int:
     """Raise `InvalidArguments` for a value that JSON does not have or `jsonb` refuses. `name` is the path to `value`.
 
-    Returns the sum of what is found in the value: `LARGE`, `FLATTENED`.
+    Returns the sum of what is found in the value: `HAS_LARGE_FLOAT`, `HAS_FLATTENED`.
     """
     kind, found = type(value), 0
     if kind is str:
@@ -107,13 +107,13 @@ def _check(name: str, value: Any, levels: int = MOST_LEVELS) -> int:
     elif not isinstance(value, int):
         article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
         raise InvalidArguments(f"{name} is {article} {kind.__name__}, which is not JSON. Pass {instead_of(value)}.")
-    return found if kind in PLAIN or not is_flattened(value) else found | FLATTENED
+    return found if kind in PLAIN_TYPES or not is_flattened(value) else found | HAS_FLATTENED
 
 
 def _check_float(name: str, value: float) -> int:
     if not math.isfinite(value):
         raise InvalidArguments(f"{name} is {value}, which JSON does not have.")
-    return LARGE if abs(value) >= 1e16 else 0
+    return HAS_LARGE_FLOAT if abs(value) >= 1e16 else 0
 
 
 def _check_levels(name: str, levels: int) -> None:
@@ -129,7 +129,7 @@ def _check_dict(name: str, value: dict[Any, Any], levels: int) -> int:
             raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a str. Use str keys.")
         _check_text(f"the key {key!r} in {name}", key)
         if type(key) is not str and is_flattened(key):
-            found |= FLATTENED
+            found |= HAS_FLATTENED
         found |= _check(f"{name}[{key!r}]", item, levels)
     return found
 
@@ -175,17 +175,17 @@ def _storable(text: str) -> str:
     return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "backslashreplace").decode()
 
 
-PLAIN = frozenset((str, int, float, bool, type(None), list, tuple, dict))
-"""The types whose values JSON keeps, a tuple as a list: asked of each value, so that most are asked nothing else."""
+PLAIN_TYPES = frozenset((str, int, float, bool, type(None), list, tuple, dict))
+"""The types whose values JSON keeps, a tuple as a list. Each value is tested for them first: most pass."""
 
 
 def is_flattened(value: Any) -> bool:
-    """Whether JSON keeps less of the value than a task would miss."""
-    return type(value) not in PLAIN and bool(_advice(value))
+    """Whether JSON would keep the value as one of a plainer type, and the task would notice."""
+    return type(value) not in PLAIN_TYPES and bool(_advice(value))
 
 
 def refuse_flattened(name: str, value: Any) -> NoReturn:
-    """Raise `FlattenedValue` for the first such value within this one. `name` is the path to it."""
+    """Raise `FlattenedValue` for the first flattened value within this value. `name` is the path to `value`."""
     waiting = [(name, value)]
     while waiting:
         place, item = waiting.pop()
@@ -200,7 +200,7 @@ def refuse_flattened(name: str, value: Any) -> NoReturn:
 
 
 def _advice(value: Any) -> str:
-    """How the value would arrive, and what to pass; empty for one that JSON keeps."""
+    """How the value would arrive, and what to pass instead; empty for a value that JSON keeps."""
     if isinstance(value, Enum):
         return f"which would arrive as {value.value!r}. Pass its .value, or annotate it with its type."
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -227,7 +227,7 @@ def _is_a(*kinds: type) -> Callable[[Any], bool]:
 
 
 ANNOTATED = ", or annotate it with its type"
-"""Said of the types that arguments and results may have by their annotations."""
+"""A second advice, for types that arguments and results may have if they are annotated."""
 
 ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (_is_a(datetime.timedelta), f"value.total_seconds(){ANNOTATED}"),

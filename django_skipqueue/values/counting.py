@@ -1,4 +1,4 @@
-"""Counts of what has happened recently, histograms of durations, and how many rows a statement takes. Pure.
+"""Counts of recent events, histograms of durations, and the number of rows that a statement takes. Pure.
 
 A histogram has fixed buckets, so that the counts of many processes and minutes can be added.
 
@@ -38,19 +38,19 @@ BOUNDS: Final = (
     *(minutes * 60.0 for minutes in _MULTIPLES),
     *(hours * 3600.0 for hours in (1.5, 2, 3, 4, 6, 8, 12, 18, 24)),
 )  # fmt: skip
-"""The upper bounds of the buckets in seconds, inclusive. A last bucket holds all that is longer.
+"""The upper bounds of the buckets in seconds, inclusive. A last bucket holds all longer durations.
 
-Above a second each bound is at most 1.5 times the one before it. So a quantile above a second is wrong by no more than
+Above a second each bound is at most 1.5 times the previous bound. So a quantile above a second is wrong by no more than
 this factor.
 """
 
 BUCKETS: Final = len(BOUNDS) + 1
 
 
-def of(durations: Iterable[float]) -> list[int]:
-    """The histogram of these durations, in seconds, up to its last filled bucket. A negative one is in the first.
+def histogram(durations: Iterable[float]) -> list[int]:
+    """Count these durations, in seconds, by bucket, up to the last filled bucket. A negative one is in the first.
 
-    Sorted, they take a third of the time that looking for the bucket of each would take.
+    To sort the durations takes a third of the time of a search for the bucket of each.
     """
     ordered = sorted(durations)
     counts: list[int] = []
@@ -68,8 +68,8 @@ def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
     return [here + there for here, there in zip_longest(one, other, fillvalue=0)]
 
 
-def full(counts: Sequence[int]) -> list[int]:
-    """The counts of all buckets, those that were left out at the end included."""
+def all_buckets(counts: Sequence[int]) -> list[int]:
+    """The counts of all buckets, with a 0 for each bucket that was left out at the end."""
     return [*counts, *[0] * (BUCKETS - len(counts))]
 
 
@@ -77,7 +77,7 @@ def quantile(counts: Sequence[int], share: float, longest: float | None = None) 
     """The duration in seconds that this share of all durations does not exceed; `None` if there are none.
 
     Within a bucket the durations count as evenly spread, as in Prometheus' `histogram_quantile`. The result is never
-    above the highest bound, or above the longest duration; `None`: that is not known.
+    above the highest bound, or above `longest`, the longest duration, if that is known.
     """
     wanted = share * sum(counts)
     if not wanted:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from .counting import BOUNDS, full
+from .counting import BOUNDS, all_buckets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -23,7 +23,7 @@ class Metric(NamedTuple):
 
 class Histogram(NamedTuple):
     counts: Sequence[int]
-    """As `values.counting` counts them."""
+    """The number of durations in each bucket: see `values.counting`."""
     total: float
     """The sum of all durations in seconds."""
 
@@ -43,7 +43,7 @@ def exposition(families: Iterable[Family]) -> str:
 
 def cumulative(counts: Sequence[int]) -> Iterator[tuple[str, int]]:
     """For each bucket its label, and the number of durations up to its bound."""
-    return zip(LE, accumulate(full(counts)), strict=True)
+    return zip(LE, accumulate(all_buckets(counts)), strict=True)
 
 
 def _lines(family: Family) -> Iterator[str]:

@@ -13,25 +13,25 @@ from .exposition import Metric
 T = TypeVar("T")
 
 Unit = Literal["", "jobs", "seconds", "jobs per minute", "time"]
-"""What a value is: a text, a list of texts, or anything else without a unit; an integer or a `Count` of jobs; a number
+"""In this order: a text, a list of texts, or anything else without a unit; an integer or a `Count` of jobs; a number
 of seconds; a rate; a datetime."""
 
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
     name: str
-    """Of its column. With `field`: of its field in JSON."""
+    """The name of its column, and of its field in JSON unless `field` says another."""
     title: Any
-    """The heading of its column; an empty string: it has none."""
+    """The heading of its column; an empty string: the column has no heading."""
     value: Callable[[T], Any]
-    """`None`: nobody knows it, or there is nothing to say."""
+    """Returns the value for a subject; `None`: it is unknown, or there is nothing to say."""
     unit: Unit = ""
     field: str | None = ""
-    """The name in JSON, if that is not the name of the column; `None`: it is not in JSON."""
+    """The name in JSON, if it is not the name of the column; `None`: the fact is not in JSON."""
     is_optional: bool = False
     """Whether a table in which no subject has a value, or all have a count of zero, leaves out the column."""
     metric: Metric | None = None
-    """Its gauge, with a label that names the subject; `None`: Prometheus does not have it."""
+    """Its gauge in Prometheus, with a label that names the subject; `None`: it has no gauge."""
 
     @property
     def key(self) -> str | None:

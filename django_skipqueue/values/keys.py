@@ -9,8 +9,8 @@ from typing import Any
 from ..exceptions import InvalidArguments, InvalidOption
 from .codec import encode
 
-LONGEST = 400
-"""Bytes of a key's values. Longer ones are replaced by their hash: an index entry must not be long."""
+KEY_PART_BYTES = 400
+"""Bytes of a key's values. Longer values are replaced by their hash: an index entry must not be long."""
 
 
 def require_arguments(option: str, names: Sequence[str], signature: Signature) -> None:
@@ -27,7 +27,7 @@ VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def names_of(where: str, names: Any) -> tuple[str, ...]:
-    """The names of arguments, as given. Raises `InvalidOption` for anything else."""
+    """The names of arguments as a tuple. Raises `InvalidOption` for a value that is no name and no list of names."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and name for name in listed):
         raise InvalidOption(f"{where} takes names of arguments, not {names!r}.")
@@ -35,14 +35,16 @@ def names_of(where: str, names: Any) -> tuple[str, ...]:
 
 
 def checked_name(what: str, name: Any) -> str | None:
-    """The name that tasks share. Raises `InvalidOption` for one that no index can hold."""
-    if name is not None and (not isinstance(name, str) or not 0 < len(_encoded(name)) <= LONGEST or "\0" in name):
-        raise InvalidOption(f"the name of {what} must be a str of 1 to {LONGEST} bytes, not {name!r}.")
+    """The name of a limit that tasks share. Raises `InvalidOption` for a name that no index can hold."""
+    if name is not None and (
+        not isinstance(name, str) or not 0 < len(_encoded(name)) <= KEY_PART_BYTES or "\0" in name
+    ):
+        raise InvalidOption(f"the name of {what} must be a str of 1 to {KEY_PART_BYTES} bytes, not {name!r}.")
     return name
 
 
 def _encoded(text: str) -> bytes:
-    """Empty for a text that cannot be stored: a half of a surrogate pair."""
+    """The text in UTF-8; empty for half of a surrogate pair, which cannot be stored."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -69,6 +71,8 @@ def _value(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    if 4 * len(text) <= LONGEST or len(text.encode()) <= LONGEST:  # UTF-8 has 4 bytes for a character, at most
+    if (
+        4 * len(text) <= KEY_PART_BYTES or len(text.encode()) <= KEY_PART_BYTES
+    ):  # UTF-8 has 4 bytes for a character, at most
         return text
     return "#" + hashlib.sha256(text.encode()).hexdigest()

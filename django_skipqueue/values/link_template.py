@@ -10,23 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 FIELDS = (
-    "job_id",
-    "task",
-    "queue_name",
-    "worker",
-    "attempt",
-    "enqueued_at",
-    "enqueued_at_ms",
-    "started_at",
-    "started_at_ms",
-    "finished_at",
-    "finished_at_ms",
-    "sentry_event_id",
-)
-"""The names that may stand in braces, beside `metadata[key]`."""
+    "job_id", "task", "queue_name", "worker", "attempt", "enqueued_at", "enqueued_at_ms", "started_at", "started_at_ms",
+    "finished_at", "finished_at_ms", "sentry_event_id",
+)  # fmt: skip
+"""The names that may be in braces, beside `metadata[key]`."""
 
 OF_AN_ATTEMPT = "sentry_event_id"
-"""The field that an attempt has, and the job has not."""
+"""The field of an attempt; the other fields are of its job."""
 
 START = re.compile(r"https?://[^\s/?#{}@]+(?=[/?#]|\Z)")
 FIELD = re.compile(r"{([^{}]*)}")
@@ -51,7 +41,7 @@ def fields_of(template: str) -> list[str]:
 
 
 def address(template: str, values: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """The template with quoted values in the place of its fields; `None` if one has no value, or one of dots."""
+    """The template with quoted values in its fields; `None` if a field has no value, or its value is dots."""
     found = {name: _value(name, values, metadata) for name in fields_of(template)}
     if None in found.values():
         return None

@@ -1,6 +1,6 @@
-"""The progress and the log lines that attempts note: what is accepted, and how a row that has them is read. Pure.
+"""The progress and the log lines that attempts note: check them before a write, and read them from a row. Pure.
 
-The row may have been written by a worker of any version, or by hand: what has another form is left out.
+The row may have been written by a worker of any version, or by hand: a value of an unknown form is left out.
 """
 
 import logging
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from ..exceptions import InvalidOption
 
-TEXT_LIMIT = 200
+PROGRESS_TEXT_LIMIT = 200
 """Characters of the text beside a progress."""
 
-LINE_LIMIT = 2_000
+LOG_LINE_LIMIT = 2_000
 """Characters of one log line, with its traceback."""
 
 MOST_LINES = 500
@@ -36,7 +36,7 @@ class Progress(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """The whole percents that are done: 100 only at the end."""
+        """The percentage that is done, rounded down: 100 only at the end."""
         return int(self.value * 100 + SLACK)
 
     @property
@@ -76,7 +76,7 @@ def checked_progress(value: Any) -> float:
 
 
 def level_name(level: int | str) -> str:
-    """The name of a level of `logging`. Raises `InvalidOption` for a value that is none."""
+    """The name of a level of `logging`. Raises `InvalidOption` for a value that is no level."""
     name = logging.getLevelName(level) if isinstance(level, int) and not isinstance(level, bool) else level
     if not isinstance(name, str) or (name not in logging.getLevelNamesMapping() and not isinstance(level, int)):
         raise InvalidOption(f"level must be a level of logging, such as 'WARNING', not {level!r}.")
@@ -84,14 +84,14 @@ def level_name(level: int | str) -> str:
 
 
 def checked_text(name: str, text: Any) -> str:
-    """The text. Raises `InvalidOption`, with this name, if it is none."""
+    """Return the text. Raises `InvalidOption`, with this name, for a value that is no str."""
     if not isinstance(text, str):
         raise InvalidOption(f"{name} must be a str, not {text!r}.")
     return text
 
 
 def progress_of(written: Any, lease: int | None = None) -> Progress | None:
-    """The progress in a row, if the attempt with this lease has noted it; `None`: with any."""
+    """The progress in a row, if the attempt with this lease has noted it. `lease` is `None`: any attempt."""
     if not isinstance(written, dict) or lease not in (None, written.get("lease")):
         return None
     value, text = written.get("value"), written.get("text")

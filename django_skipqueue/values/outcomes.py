@@ -2,7 +2,7 @@
 
 Pure: an outcome is decided before anything is written. `values.backoff` decides it from what the task raised.
 
-How a lease has ended is read here from the row of its job.
+`LostLease` reads from the row of a job how a lease has ended.
 """
 
 import json
@@ -16,14 +16,14 @@ from .tracebacks import cut, formatted, place
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
-NAME_LIMIT = 200
+ERROR_NAME_LIMIT = 200
 """Characters of the names in an error entry: the roll-ups of failures have them in their primary key."""
 
 Delay = timedelta | float
 
 
 LONGEST_DELAY = timedelta(days=1000 * 365)
-"""Longer delays are cut to this one: they are mostly milliseconds by mistake, and Python's years end with 9999."""
+"""Longer delays are cut to this delay. Most are milliseconds by mistake, and Python's years end with 9999."""
 
 
 def seconds(delay: Delay) -> float:
@@ -41,7 +41,7 @@ def checked_seconds(name: str, delay: Delay) -> float:
 
 
 def _check(error: Exception, reason: object, after: Delay | None) -> None:
-    """Raise `InvalidOption` for a delay in place of the reason, or for a delay that is none."""
+    """Raise `InvalidOption` for a delay in place of the reason, or for an `after` that is no delay."""
     name = type(error).__name__
     if isinstance(reason, int | float | timedelta):
         raise InvalidOption(f"The reason of {name} is a text, not {reason!r}. For a delay say {name}(after=…).")
@@ -133,7 +133,7 @@ def error_entry(
 ) -> dict[str, Any]:
     """Describe a failed attempt for the job's `errors`. Its texts are short enough, and PostgreSQL can store them.
 
-    wait_ms: how long the job had been due when the attempt began; `None`: it is not known.
+    wait_ms: how long the job had been due when the attempt began; `None`: unknown.
     Removes the frames of this package from the error's traceback.
     """
     cut(error)
@@ -143,8 +143,8 @@ def error_entry(
         "worker": worker,
         "duration_ms": round(duration_ms, 3),
         **({} if wait_ms is None else {"wait_ms": round(wait_ms, 3)}),
-        "exception": shorten(_class_name(error), NAME_LIMIT),
-        "place": shorten(function, NAME_LIMIT),
+        "exception": shorten(_class_name(error), ERROR_NAME_LIMIT),
+        "place": shorten(function, ERROR_NAME_LIMIT),
         "line": line,
         "message": clean(_message(error), MESSAGE_LIMIT),
         "traceback": clean(formatted(error), TRACEBACK_LIMIT),
@@ -193,7 +193,7 @@ class LostLease(NamedTuple):
     """A JSON list, not yet decoded."""
     has_deaths: bool | None
     is_ended_by_hand: bool | None
-    """Whether an operator finished the job, and nothing changed it since: the newest of its `operations` did."""
+    """Whether an operator finished the job, and nothing has changed the job since."""
 
     @property
     def is_completed(self) -> bool:
@@ -208,8 +208,8 @@ class LostLease(NamedTuple):
     def written_status(self, outcome: Outcome) -> str | None:
         """The status of the outcome that the holder has written under this lease, which may be `outcome`.
 
-        `None` if it has written none, or if the row does not show it. After the job has changed hands again, only an
-        outcome with an error can be recognized: by its entry in `errors`.
+        `None` if the holder has written no outcome, or if the row does not show it. After the job has changed hands
+        again, only an outcome with an error can be recognized: by its entry in `errors`.
         """
         if self.raised_by != 1:
             return outcome.status if self._has_entry(outcome) else None

@@ -28,18 +28,18 @@ class Part:
     placement: Any = None
     """Its `jobs.placement.Placement`, which chooses the database of each job."""
     joined_database: Callable[[], str | None] | None = None
-    """Returns the alias of the database in which the jobs have to be that the caller defers now; `None`: in any."""
+    """Returns the alias of the database for all jobs that the caller defers now; `None`: any database will do."""
     in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
-    """Returns the spec of jobs with what the code around the enqueue gives them. Its second argument: the connection.
-    Raises `InvalidOption`."""
+    """Returns the spec of jobs with what the code around the enqueue adds, such as a batch. Its second argument is the
+    connection. Raises `InvalidOption`."""
     of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
-    """Returns the columns that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments: the queue that the
+    """Returns the columns that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments are the queue that the
     setting names, and the calls."""
     unique_keys: Any = None
     """Its `queue.unique_keys.UniqueKeys`."""
     hold: Callable[[Any, JobSpec, Sequence[int]], Sequence[Dependant]] | None = None
-    """Has new jobs wait for those that their spec names, in the transaction of the INSERT. Returns those that need not
-    wait."""
+    """Has new jobs wait for the jobs that their spec names, in the transaction of the INSERT. Returns the new jobs that
+    need not wait."""
 
     # Until it runs
 
@@ -49,7 +49,8 @@ class Part:
     # In a worker
 
     in_exchange: Callable[..., Any] | None = None
-    """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part has it."""
+    """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part sets
+    this."""
     observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
     """Functions that make an observer of a process (see `worker.dispatcher`), each with the function that makes, with a
     `Store` and the observer, the service that writes down what was observed."""
@@ -70,8 +71,8 @@ class Part:
     """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
     returns whether the sinks have handled all events of the process."""
     gauges: tuple[tuple[Any, Callable[[Any], float | None]], ...] = ()
-    """Metrics of the health port with a series for each process. Each has the function that returns the value for a
-    `WorkerState`; `None`: that process has none."""
+    """Metrics of the health port with a series for each process, each with the function that returns the value for a
+    `WorkerState`; `None`: the process has no value."""
     run_supervisors: Callable[..., int] | None = None
     """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
 
@@ -97,8 +98,8 @@ class Part:
     database_checks: tuple[Callable[..., list[Any]], ...] = ()
     """System checks that run with `check --database` and `migrate`."""
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
-    """Returns what happens at planned times, for tests that pass the time: each a `testing.run.Planned`. Its argument:
-    `True` for all of it, or a list of tasks for what concerns these."""
+    """Returns each `testing.run.Planned` event, for tests that pass the time. Its argument: `True` for all events, or a
+    list of tasks for the events of these tasks."""
     clock: Callable[[str], Any] | None = None
     """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
     console: Callable[[], Any] | None = None
@@ -111,7 +112,7 @@ def console_of(package: str) -> Callable[[], Any]:
 
 
 def later(path: str) -> Callable[..., Any]:
-    """Returns a function that imports the one at `path` when it is called: only few processes need its module."""
+    """Returns a function that imports and calls the function at `path`: only few processes need its module."""
     module, _, name = path.rpartition(".")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -155,26 +156,26 @@ class CallArguments(Protocol):
     def task_name(self) -> str: ...
 
     def hashed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The arguments that the call has, as the job stores them; the hash of one with a secret: a key is shown."""
+        """The named arguments that the call has, as the job stores them. A secret is hashed, because keys are shown."""
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
-        """The arguments as JSON, equal for equal values; `null` if the call has none. All of them without names.
+        """The named arguments as JSON, equal for equal values; without names all arguments. A secret is hashed.
 
-        The hash of an argument with a secret.
+        An argument that the call does not have is `null`.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartOptions:
-    """The options of `@job` and `.using()` that a part adds: each field of a subclass is one. Without a value: `None`.
+    """The options of `@job` and `.using()` that a part adds: each field of a subclass is an option, by default `None`.
 
-    The subclass is in the part's `options.py`, which is pure, and has a line in `jobs.options.OF_PARTS`. A task has an
-    object of it only if it was given one of its options. An object that exists is valid.
+    The subclass is in the part's `options.py`, which is pure, and has a line in `jobs.options.OPTIONS_OF_PARTS`. A task
+    has an object of the subclass only if it was given one of its options. An object that exists is valid.
     """
 
     @property
     def has_shard(self) -> bool:
-        """Whether they choose among several databases."""
+        """Whether the options choose among several databases."""
         return False
 
     @property
@@ -203,21 +204,21 @@ class PartOptions:
         return False
 
     def shard(self, stored: Callable[[Sequence[str]], list[Any]]) -> str:
-        """The text that chooses the database, if there is one. `stored` returns arguments as the job stores them."""
+        """The text that chooses the database. `stored` returns arguments as the job stores them."""
         raise NotImplementedError
 
     def check_signature(self, signature: Signature) -> None:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
 
     def check_beside(self, others: Sequence["PartOptions"]) -> None:
-        """Raise `InvalidOption` if the options do not go together with those of other parts."""
+        """Raise `InvalidOption` if the options do not go together with the options of other parts."""
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """These options after `@job`, or `.using()`, with those that are given."""
+        """These options, with the values that `@job` or `.using()` was given."""
         return replace(self, **given)
 
     def check_using(self, given: Mapping[str, Any]) -> None:
-        """Raise `InvalidOption` for options to which `.using()` cannot change these."""
+        """Raise `InvalidOption` if `.using()` cannot change these options to the given values."""
 
     def in_spec(self, spec: JobSpec) -> JobSpec:
         """The spec with the fields that the options set. Raises `InvalidOption`."""
@@ -230,7 +231,7 @@ class PartOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """The half of a gate that is SQL. The other half, which admits jobs, is a `queue.gates.Gate`.
+    """The SQL half of a gate. The other half, which admits jobs, is a `queue.gates.Gate`.
 
     In each condition the columns of a job are written in braces: `{run_after}`.
     """
@@ -260,8 +261,8 @@ class PartColumns:
     key: str = ""
     """The text column whose value may differ from call to call: see `EncodedCall.columns`."""
     of_key: Mapping[str, str] = field(default_factory=dict)
-    """The columns that the calls with a key have beside it, each with its SQL type. All calls of an enqueue that have
-    a key have the same values."""
+    """The columns that a call with a key has beside the key, each with its SQL type. All calls of an enqueue that have
+    a key share the values of these columns."""
     gate: Condition | None = None
     are_kept: bool = True
     """Whether a job in an archive, and a copy of a job, have these columns."""

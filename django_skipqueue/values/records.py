@@ -1,8 +1,7 @@
-"""Plain values that the modules of the package pass to each other. A value is never changed after it is made.
+"""Plain values that the modules of the package pass to each other. A value is never changed after it is made. Pure.
 
-Among them are handles, which are texts that name a job with its database, such as `queue_1:42`; moments of a process's
-monotonic clock, in seconds; what became of the calls of a `defer_many`; the result of a look at gates; what an operator
-can ask of a worker; which queues a worker serves; and `Cause`, what failed attempts have in common. Pure.
+A handle is a text that names a job and its database, such as `queue_1:42`. A moment of a process's monotonic clock is a
+number of seconds.
 """
 
 import math
@@ -19,7 +18,7 @@ _WORKER_ID = re.compile("(.*):([0-9a-f]{12})", re.DOTALL)
 
 
 def worker_name(worker_id: str) -> str:
-    """The NAME in the id of a worker process, `NAME:12 hex digits`. Any other text is returned unchanged."""
+    """The NAME in the id of a worker process, `NAME:12 hex digits`. Returns any other text unchanged."""
     match = _WORKER_ID.fullmatch(worker_id)
     return match[1] if match else worker_id
 
@@ -27,7 +26,7 @@ def worker_name(worker_id: str) -> str:
 def session_name(worker_id: str) -> str | None:
     """The `application_name` of a worker process's database sessions. `None` for the id of a loop written by hand.
 
-    Whoever recovers the jobs of a dead worker ends the sessions of this name first.
+    A supervisor ends the sessions of this name before it recovers the jobs of a dead worker.
     """
     match = _WORKER_ID.fullmatch(worker_id)
     return f"skipqueue:{match[2]}" if match else None
@@ -48,7 +47,7 @@ class JobColumns(TypedDict, total=False):
 
 
 class JobReference(NamedTuple):
-    """A job, as somebody names it."""
+    """The id of a job, and perhaps its database."""
 
     id: int
     database: str | None
@@ -79,11 +78,11 @@ class JobSpec(NamedTuple):
     columns: Mapping[str, Any] = NO_COLUMNS
     """The columns of parts that the jobs share, by name: `PartColumns.of_spec` lists them."""
     after: tuple[JobReference, ...] = ()
-    """The jobs that must be finished before these begin. A row for each, not a column."""
+    """The jobs that must be finished before the new jobs begin. Rows of a table of their own, not a column."""
     after_failure: str = "wait"
-    """If one of those has not completed: `wait` until it is retried and completes, `discard` these, or `run` them."""
+    """If a job in `after` fails: `wait` until it is retried and completes, `discard` the new jobs, or `run` them."""
     on_conflict: "OnConflict" = "skip"
-    """What becomes of a call whose unique key a job holds. Not a column."""
+    """What an enqueue does if a job holds the unique key of a call. Not a column."""
 
     def with_columns(self, **columns: Any) -> Self:
         """Return this spec, with these columns of parts beside its own."""
@@ -124,9 +123,9 @@ class EnqueuedJob(NamedTuple):
     """What `Store.enqueue` has written."""
 
     spec: JobSpec
-    """With the batch of the `with` block, the default of `max_attempts`, and what tracers have added."""
+    """The spec, with the batch of the `with` block, the default of `max_attempts`, and what tracers have added."""
     call: EncodedCall
-    """With the limit and the rate of its queue."""
+    """The call, with the limit and the rate of its queue."""
     id: int
     status: str
     gate: str | None
@@ -152,7 +151,7 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 
 
 LEFT_OUT = "null"
-"""In place of both arguments of a job, in an attempt that ran elsewhere: they are large, and only the row has them."""
+"""In place of `args` and `kwargs` of a job whose attempt a carrier ran: only the row has these, as they are large."""
 
 
 class ClaimedJob(NamedTuple):
@@ -176,15 +175,15 @@ class ClaimedJob(NamedTuple):
     timeout: float | None = None
     """Seconds that an attempt may take; `None`: the task's `timeout`."""
     unknown_since: float | None = None
-    """When a worker first claimed the job without knowing its task; `None`: never since the last attempt that ran."""
+    """When a worker that did not know its task first claimed the job; `None`: never since the last attempt that ran."""
     holds_permit: bool = False
-    """Whether other jobs wait for its end: it has the key of a limit or of a sequence, or is a fair one."""
+    """Whether other jobs wait for its end: it has the key of a limit or of a sequence, or its task has `fair_by`."""
     claim_seconds: float = 0.0
     """Seconds from the start of the claim's statement until this row was updated."""
     is_suspect: bool | None = None
-    """Whether two workers in a row died while they ran it: it runs alone in a process from now on."""
+    """Whether two workers in a row died while they ran the job: then it runs alone in a process."""
     permit_key: str | None = None
-    """The key of its limit, if a worker may claim jobs of that ahead."""
+    """The key of its limit, if a worker may claim jobs of this key ahead."""
     claimed_at: float | None = None
     """When the claim was sent, in monotonic seconds of the process that sent it."""
 
@@ -252,19 +251,20 @@ class Noted(NamedTuple):
 
 
 class Dependant(NamedTuple):
-    """A job that has waited for others, and waits for them no more."""
+    """A job that has waited for other jobs, and no longer waits."""
 
     id: int
     task: str
     queue_name: str
     status: str
-    """The new status: discarded, if one of the others has not completed; else that of the next gate, or queued."""
+    """The new status: discarded, if a job that it needs has not completed; else the status of the next gate, or
+    queued."""
     gate: str | None
     batch_id: int | None
     metadata: str
     """A JSON object, not yet decoded."""
     needs_job_id: int | None
-    """The job that has not completed, for which this one was discarded now; `None`: it was not."""
+    """The id of the job that has not completed, so that this job was discarded; `None`: it was not discarded."""
 
 
 class RecoveredJob(NamedTuple):
@@ -275,7 +275,7 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """The new status: failed after the last attempt, or the third death in a row; scheduled after the second one, or
+    """The new status: failed after the last attempt or the third death in a row; scheduled after the second death or
     after a crash; blocked if it has a rate; else queued."""
     locked_by: str
     locked_at: datetime
@@ -304,19 +304,19 @@ def parse_handle(text: str) -> JobReference:
 
 
 NEVER = math.inf
-"""The moment of something that is not to happen, as matters stand."""
+"""The moment of an event that is not expected to happen."""
 
 
 OnConflict = Literal["skip", "replace", "raise", "rerun"]
 """What an enqueue does if a job holds the unique key of a call."""
 
 CallOutcome = Literal["created", "existing", "replaced"]
-"""`created`: a new job. `existing`: the job that holds the unique key, as it was. `replaced`: that job, which waits and
-now has the arguments of the call."""
+"""`created`: a new job. `existing`: the job that holds the unique key, as it was. `replaced`: the job that holds the
+unique key, which waits, and now has the arguments of the call."""
 
 
 class DeferredJobs(list[int]):
-    """The ids of the jobs, in the order of the calls: a list, which also says what became of each call."""
+    """The ids of the jobs, in the order of the calls: a list, which also has the outcome of each call."""
 
     databases: Sequence[str] = ()
     """For each call: the alias of the database with its job."""
@@ -326,13 +326,13 @@ class DeferredJobs(list[int]):
         self._outcomes = outcomes
 
     def all_in(self, alias: str) -> Self:
-        """Return the same list, with this database for all of them."""
+        """Return this list, with this database for all jobs."""
         self.databases = [alias] * len(self)
         return self
 
     @classmethod
     def merged(cls, parts: Mapping[str, tuple[Sequence[int], "DeferredJobs"]]) -> Self:
-        """One list of several: by database the positions of its calls, and what became of them."""
+        """Merge lists into one. `parts`: by database, the positions of its calls, and the list of their jobs."""
         rows = sorted(
             (position, id, outcome, alias)
             for alias, (positions, deferred) in parts.items()
@@ -344,7 +344,7 @@ class DeferredJobs(list[int]):
 
     @property
     def handles(self) -> list[str]:
-        """For each call: the handle of its job, such as `queue_1:42`, which names the database as well."""
+        """For each call: the handle of its job, such as `queue_1:42`."""
         return [handle_of(alias, id) for alias, id in zip(self.databases, self, strict=True)]
 
     @property
@@ -376,7 +376,7 @@ class GateResult:
     by_queue: Mapping[str, int]
     """The number of admitted jobs, by queue."""
     has_discarded: bool = False
-    """Whether jobs were discarded instead, or their needs forgotten."""
+    """Whether jobs were discarded, or no longer need other jobs."""
 
     @property
     def goes_on(self) -> bool:
@@ -384,16 +384,16 @@ class GateResult:
 
 
 Request = Literal["restart", "stop"]
-"""`restart`: this process finishes its jobs and is replaced. `stop`: the `runworker` that it belongs to stops, as after
+"""`restart`: the process finishes its jobs and is replaced. `stop`: the `runworker` of the process stops, as after
 SIGTERM."""
 
 RESTART_REASON = "an operator has requested it"
 
 
 def serves(given: Collection[str], queue_name: str, *, external: Collection[str]) -> bool:
-    """Whether a worker serves this queue, if it was given these queues; if none, it serves every queue.
+    """Whether a worker serves this queue. `given`: the queues in its `--queues`; empty: it serves every queue.
 
-    Only a worker that was given an `external` queue serves it: the jobs of that queue run outside of the workers.
+    A worker serves an `external` queue, whose jobs run outside of the workers, only if `given` has it.
     """
     return queue_name in given if given else queue_name not in external
 

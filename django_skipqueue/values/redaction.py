@@ -1,6 +1,6 @@
-"""Masks secret arguments of a job wherever they are shown: in the admin, the log and all other surfaces.
+"""Mask secret arguments of a job wherever they are shown, such as in the admin and the log. Pure.
 
-Pure. The name of a value decides whether it is masked, at any depth. Invariant: `redact` returns a masked copy; the row
+The name of a value decides whether it is masked, at any depth. Invariant: `redact` returns a masked copy; the row
 keeps the real values, because the task needs them.
 """
 
@@ -13,43 +13,15 @@ from typing import Any, NamedTuple
 MASK = "••••••"
 
 SECRETS = (
-    "password",
-    "passwords",
-    "passwd",
-    "pass_word",
-    "passphrase",
-    "pass",
-    "pwd",
-    "token",
-    "secret",
-    "secrets",
-    "credential",
-    "credentials",
-    "api_key",
-    "api_keys",
-    "apikey",
-    "apikeys",
-    "access_key",
-    "private_key",
-    "encryption_key",
-    "signing_key",
-    "authorization",
-    "bearer",
-    "jwt",
-    "cookie",
-    "cookies",
-    "session_id",
-    "session_key",
-    "otp",
-    "cvc",
-    "cvv",
-    "card_number",
-    "dsn",
-)
+    "password", "passwords", "passwd", "pass_word", "passphrase", "pass", "pwd",
+    "token", "secret", "secrets", "credential", "credentials", "authorization", "bearer", "jwt",
+    "api_key", "api_keys", "apikey", "apikeys", "access_key", "private_key", "encryption_key", "signing_key",
+    "cookie", "cookies", "session_id", "session_key", "otp", "cvc", "cvv", "card_number", "dsn",
+)  # fmt: skip
 """A name that contains one of these as whole words is secret: `accessToken`, `token-value`, but not `max_tokens`."""
 
-SHORTEST = 6
-"""Fewest characters of a secret that is masked in other texts as well. A shorter one would match unrelated text."""
+SHORTEST_MASKED = 6
+"""Fewest characters of a secret that is masked in other texts as well. A shorter secret would match unrelated text."""
 
 MOST_MASKED_VALUES = 1_000
 """Most values of one job that are masked in other texts: each takes a search of its own."""
@@ -57,7 +29,7 @@ MOST_MASKED_VALUES = 1_000
 DEEPEST = 60
 """Most levels of lists and dicts. Deeper values are left out, so that a page never fails with a RecursionError."""
 
-LONGEST_NAME = 1_000
+LONGEST_READ_NAME = 1_000
 """Most characters of a name that are read."""
 
 CONTAINERS = (dict, list, tuple)
@@ -74,7 +46,7 @@ class Redacted(NamedTuple):
     def text(self, text: str) -> str:
         """Mask the secret values in `text`, for example in the message of an error.
 
-        Also as Python and JSON write them within quotes. Where that differs, there is a backslash.
+        Masks a secret also as Python and JSON write it within quotes: if it differs then, there is a backslash.
         """
         forms: Iterable[str] = self.secrets
         if "\\" in text:
@@ -94,7 +66,7 @@ def redact(
     """Return the arguments with a mask in place of every secret.
 
     names: the names of the positional arguments, as far as they are known.
-    also: secret names in addition to `SECRETS`, in the same spelling.
+    also: secret names in addition to `SECRETS`, in snake_case.
     """
     also = tuple(also)
     known = (*names, *[""] * len(args))
@@ -123,14 +95,14 @@ def has_secret(name: str, value: Any, also: tuple[str, ...] = ()) -> bool:
 
 
 class UnknownMask(ValueError):
-    """A mask stands where the masked copy of a value has none, so nobody knows the value that it hides."""
+    """A mask is in a place where the masked copy of a value has none, so nobody knows the value that it hides."""
 
 
 def restored(given: Any, shown: Any, original: Any) -> Any:
     """Put the secrets of `original` back into `given`, which was edited from its masked copy `shown`.
 
-    Whatever is as it was shown has its original value. An item of a list is put back only as a whole, because its place
-    alone does not say that it is the same item. Raises `UnknownMask` for any other mask.
+    A value that is as it was shown becomes the original value. An item of a list is put back only as a whole, because
+    its place alone does not identify it. Raises `UnknownMask` for any other mask.
     """
     if _is_same(given, shown):
         return original
@@ -149,7 +121,7 @@ def restored(given: Any, shown: Any, original: Any) -> Any:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether the two are written in the same way: unlike in Python, 1 is neither true nor 1.0."""
+    """Whether Python writes both values in one way: 1, True and 1.0 are equal in Python, but are different here."""
     return value == other and repr(value) == repr(other)
 
 
@@ -168,7 +140,7 @@ def _without_mask(value: Any) -> Any:
 
 def words(name: str) -> list[str]:
     """Split a name in snake_case, camelCase or kebab-case into lower-case words: `stripeAPIKey` is stripe, api, key."""
-    return [word.lower() for word in WORD.findall(name[:LONGEST_NAME])]
+    return [word.lower() for word in WORD.findall(name[:LONGEST_READ_NAME])]
 
 
 def _masked(name: str, value: Any, also: tuple[str, ...], depth: int = 0) -> Any:
@@ -186,9 +158,9 @@ def _masked(name: str, value: Any, also: tuple[str, ...], depth: int = 0) -> Any
 
 
 def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
-    """The masked texts within `value`, except those shorter than `SHORTEST`.
+    """The masked texts within `value`, except those shorter than `SHORTEST_MASKED`.
 
-    Not recursive, because it visits every level, also below `DEEPEST`.
+    Does not recurse, because it visits every level, also below `DEEPEST`.
     """
     waiting = [(name, value, False)]
     while waiting:
@@ -198,12 +170,12 @@ def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
             waiting += [(key, item, within) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             waiting += [("", item, within) for item in value]
-        elif within and len(text := str(value)) >= SHORTEST and not isinstance(value, bool):
+        elif within and len(text := str(value)) >= SHORTEST_MASKED and not isinstance(value, bool):
             yield text
 
 
 def _written(text: str) -> Iterator[str]:
-    """The text as it is, and as it stands between quotes in Python and in JSON."""
+    """The text as it is, and as Python and JSON write it between quotes."""
     yield text
     yield repr(text)[1:-1]
     yield repr(f'"{text}')[2:-1]  # in a longer string that has double quotes

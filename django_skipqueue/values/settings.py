@@ -13,7 +13,7 @@ from .bounds import whole
 
 @dataclass(frozen=True, kw_only=True)
 class OneDatabase:
-    """What is asked about the databases that hold queues. The settings of a part may inherit it, and have several."""
+    """The settings for one database with a queue. The settings of a part may inherit this class, for several."""
 
     database: str = "default"
     """The alias of the queue's database; of several, the one that jobs are put into by default: the first."""
@@ -25,12 +25,12 @@ class OneDatabase:
 
     @property
     def served_databases(self) -> tuple[str, ...]:
-        """The aliases of the databases that have workers and pages: those, and the ones that are to go."""
+        """The aliases of the databases that have workers and pages: databases that new jobs are put into or were."""
         return self.queue_databases
 
     @property
     def serves_several(self) -> bool:
-        """Whether there is more than one of these: then databases are named, and can be chosen."""
+        """Whether several databases have workers and pages: then each database is named, and can be chosen."""
         return len(self.served_databases) > 1
 
     @property
@@ -44,12 +44,12 @@ class OneDatabase:
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The values that the project gives, by the names of fields, with those that follow from them."""
+        """The values that the project gives, by the names of fields, and the values that follow from them."""
         return given
 
     @classmethod
     def problems_together(cls, given: Mapping[Any, Any]) -> Iterator[str]:  # noqa: ARG003 (for a subclass)
-        """One sentence for each value that does not go together with others. `given`: the setting as it is."""
+        """One sentence for each value that does not go together with other values. `given`: the setting `SKIPQUEUE`."""
         return iter(())
 
 
@@ -73,7 +73,7 @@ def is_retention(kept: object) -> bool:
 
 
 MOST_A_SECOND = 10_000
-"""The most jobs a second, and the largest burst: the queued jobs of a key are counted when others are admitted."""
+"""The most jobs a second, and the largest burst: an admission counts the queued jobs of a key."""
 
 LONGEST_PERIOD = 366 * 86_400
 
@@ -103,7 +103,7 @@ def interval_of(text: Any) -> float:
 
 
 def is_rate(value: object) -> bool:
-    """Whether this can be the rate of a queue: `None` stands for any."""
+    """Whether this can be the rate of a queue. `None`: any rate."""
     try:
         return value is None or bool(interval_of(value))
     except InvalidOption:
@@ -133,13 +133,13 @@ def rate_text(interval: float) -> str:
 
 
 LARGEST_LIMIT = 10_000
-"""The largest number of permits of one key: those that are held are counted whenever one of its jobs is admitted."""
+"""The largest number of permits of one key: each admission counts the permits that are held."""
 
 CONCURRENCY = whole(1, LARGEST_LIMIT)
 
 
 def is_concurrency(value: object) -> bool:
-    """Whether this can be the number of jobs of a queue that may run at once: `None` stands for any number."""
+    """Whether this can be the number of jobs of a queue that may run at once. `None`: any number."""
     return value is None or CONCURRENCY.allows(value)
 
 

@@ -1,4 +1,4 @@
-"""Shortens and formats tracebacks and stacks, so that they begin in the project's code instead of the worker's."""
+"""Shorten and format tracebacks and stacks, so that they begin in the project's code and not in the worker's."""
 
 import re
 import traceback
@@ -20,7 +20,7 @@ LIBRARY = re.compile(
 )
 """Files that are not the project's."""
 
-CALL = re.compile(r"^(?=  File )", re.MULTILINE)
+CALL_START = re.compile(r"^(?=  File )", re.MULTILINE)
 """The beginning of a call in a formatted stack."""
 
 
@@ -48,14 +48,14 @@ def formatted_stack(frame: FrameType) -> str:
 
 def innermost_calls(stack: str, most: int) -> str:
     """The last calls of a formatted stack, in one line. A line about repeated calls belongs to the call above it."""
-    calls = CALL.split(stack)[-most:]
+    calls = CALL_START.split(stack)[-most:]
     return " > ".join(line.strip() for call in calls for line in call.splitlines() if line.strip())
 
 
 def place(error: BaseException) -> tuple[str, int | None]:
     """The function that raised the error, such as `payments.mailbox.deliver`, and the line in its file.
 
-    It is the innermost function of the project; of a library, if there is none of the project. Empty without traceback.
+    It is the innermost function of the project; if there is none, of a library. Empty without a traceback.
     """
     frames = [(found.tb_frame, found.tb_lineno) for found in _links(error.__traceback__)]
     own = [(frame, line) for frame, line in frames if not LIBRARY.search(frame.f_code.co_filename)]

@@ -29,7 +29,7 @@ from ..jobs.context import current_attempt
 from ..jobs.registry import registry
 from ..queue.store import Store
 from ..values.codec import clean, decode, shorten
-from ..values.notes import LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, TEXT_LIMIT
+from ..values.notes import LOG_LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, PROGRESS_TEXT_LIMIT
 from ..values.records import NEVER, Attempt, ClaimedJob, LeaseRef, Noted
 from .loop import Service
 
@@ -77,14 +77,14 @@ class AttemptNotes:
         self._mask: Callable[[str], str] | None = None
 
     def note_progress(self, value: float, text: str) -> None:
-        self._progress = value, shorten(self._masked(text), TEXT_LIMIT)
+        self._progress = value, shorten(self._masked(text), PROGRESS_TEXT_LIMIT)
         self.progress_changed = True
 
     def note_line(self, level: str, logger: str, text: str) -> None:
         """Add a log line. If there are more than `MOST_LINES`, the oldest line is dropped."""
         after = int((time.monotonic() - self.started) * 1000)
-        line = clean(self._masked(text), LINE_LIMIT).rstrip()
-        self._lines.append((after, shorten(level, 20), shorten(logger, TEXT_LIMIT), line))
+        line = clean(self._masked(text), LOG_LINE_LIMIT).rstrip()
+        self._lines.append((after, shorten(level, 20), shorten(logger, PROGRESS_TEXT_LIMIT), line))
         self._added += 1
         self.log_changed = True
 

@@ -32,7 +32,7 @@ def codec(annotation: Any) -> Codec:
 
 
 def through_json(annotation: Any, value: Any) -> Any:
-    """The value after its trip: encoded, as a text, and decoded."""
+    """The value after it was encoded, written as text, read and decoded."""
     return codec(annotation).decode("x", json.loads(encode("x", codec(annotation).encode("x", value))))
 
 
@@ -87,8 +87,8 @@ def test_a_value_survives_the_trip_and_can_be_read(subtests: pytest.Subtests) ->
             assert (found, type(found)) == (value, type(value))
 
 
-def test_its_json_is_accepted_in_its_place(subtests: pytest.Subtests) -> None:
-    """As the command line and the form of the admin pass it."""
+def test_the_json_of_a_value_is_accepted_in_its_place(subtests: pytest.Subtests) -> None:
+    """The command line and the form of the admin pass JSON."""
     for annotation, _, stored in VALUES:
         with subtests.test(annotation=annotation, stored=stored):
             assert codec(annotation).encode("x", stored) == stored
@@ -133,7 +133,7 @@ def test_all_other_annotations_are_plain_json() -> None:
 
 
 class Naive(datetime.datetime):
-    """A subclass that writes more than a datetime reads, as that of pandas does."""
+    """A subclass that writes more than a datetime reads, as the subclass of pandas does."""
 
     def isoformat(self, *_: Any) -> str:
         return super().isoformat() + ".000000123"
@@ -196,7 +196,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
 ]
 
 
-def test_what_does_not_fit_is_refused_with_advice(subtests: pytest.Subtests) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_advice(subtests: pytest.Subtests) -> None:
     for annotation, value, said in REFUSED:
         with subtests.test(annotation=annotation, value=value):
             with pytest.raises(InvalidArguments) as raised:
@@ -341,7 +341,7 @@ class Basket:
         self.total = sum((line.price for line in self.lines), Decimal(0))
 
 
-def test_one_that_computes_the_same_again_arrives() -> None:
+def test_a_dataclass_that_computes_equal_fields_again_arrives() -> None:
     inner = Basket((), {})
     basket = Basket((Line("a", Decimal("1.5")), Line("b", Decimal(2))), {"eu": [1.5, math.nan]}, inner)
     arrived = through_json(Basket, dataclasses.replace(basket, rates={"eu": [1.5]}))
@@ -371,7 +371,7 @@ def test_a_comparison_that_raises_counts_as_a_difference() -> None:
 
 def test_an_annotation_that_cannot_be_resolved_leaves_the_others() -> None:
     def task(a: "nowhere.Thing", b: "Decimal") -> None:  # type: ignore[name-defined]  # noqa: F821
-        """Both as strings."""
+        """A task whose annotations are strings."""
 
     assert annotations_of(task) == {"b": Decimal, "return": type(None)}
 

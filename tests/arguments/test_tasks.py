@@ -1,4 +1,4 @@
-"""Typed arguments from `.defer()` to the function, in rows, and in the hands of operators."""
+"""Typed arguments: from `.defer()` to the function, in rows, and in the tools of operators."""
 
 import datetime
 import json
@@ -57,7 +57,7 @@ def test_scalars_arrive_as_they_were_passed(seen: list[Any]) -> None:
     assert seen == [SCALARS]
 
 
-def test_nested_ones_too_however_they_are_passed(seen: list[Any]) -> None:
+def test_nested_values_arrive_however_they_are_passed(seen: list[Any]) -> None:
     order = Order(MOMENT, [Line("a", Decimal("1.5"), Size.LARGE)], Plan.PAID, Order(MOMENT, []))
     prices = {"eu": [Decimal(1), Decimal("2.50")]}
     plans = (Plan.PAID, Level.HIGH, Access.READ | Access.WRITE)
@@ -68,7 +68,7 @@ def test_nested_ones_too_however_they_are_passed(seen: list[Any]) -> None:
     assert isinstance(seen[0][5]["shirt"], Size)
 
 
-def test_many_and_encoded_ones_are_the_same(seen: list[Any]) -> None:
+def test_defer_many_and_s_encode_arguments_as_defer_does(seen: list[Any]) -> None:
     names = ("at", "day", "time", "span", "price", "key")
     tasks.scalars.defer_many([SCALARS, dict(zip(names, SCALARS, strict=True))])
     assert tasks.scalars.encoded(SCALARS, {}).args == json.dumps(STORED, separators=(",", ":"))
@@ -76,7 +76,7 @@ def test_many_and_encoded_ones_are_the_same(seen: list[Any]) -> None:
     assert seen == [SCALARS, SCALARS]
 
 
-def test_a_wrong_one_is_refused_before_anything_is_written() -> None:
+def test_a_wrong_argument_is_refused_before_anything_is_written() -> None:
     with pytest.raises(InvalidArguments, match="call 1: at is 'tomorrow', but its annotation is datetime"):
         tasks.scalars.defer_many([SCALARS, ("tomorrow", *SCALARS[1:])])
     with pytest.raises(InvalidArguments, match="price is the list"):
@@ -85,7 +85,7 @@ def test_a_wrong_one_is_refused_before_anything_is_written() -> None:
 
 
 @pytest.mark.parametrize("value", [MOMENT, Decimal(1), UUID(int=1), Plan.FREE, Line("a", Decimal(1))])
-def test_without_an_annotation_it_is_refused_and_the_annotation_advised(value: Any) -> None:
+def test_without_an_annotation_a_value_is_refused_and_the_annotation_advised(value: Any) -> None:
     with pytest.raises(InvalidArguments, match="or annotate it with its type"):
         tasks.plain.defer(1, value)
 
@@ -124,7 +124,7 @@ def test_a_member_counts_as_its_value_where_the_annotation_declares_that(seen: l
         ({"size": "s", "plan": [Place("2026-01-01")]}, r"plan\[0\] is a Place, which would arrive as a list"),  # type: ignore[arg-type]
     ],
 )
-def test_others_are_refused_and_the_annotation_is_advised(kwargs: Any, said: str) -> None:
+def test_a_member_is_refused_without_an_annotation_and_the_annotation_is_advised(kwargs: Any, said: str) -> None:
     with pytest.raises(InvalidArguments, match=f"{said}.* or annotate it with its type"):
         tasks.labelled.defer(**kwargs)
 
@@ -334,7 +334,7 @@ Number = NewType("Number", int)
 
 
 def paid(number: Number, amount: float, note: str | None = None, *tags: str, at: Any = None, **more: bool) -> None:
-    """What newcomers annotate."""
+    """A task with the annotations that newcomers write."""
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
 
 
 def test_a_database_that_does_not_respond_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(silence, "CONNECT_TIMEOUT", 2)
     proxy.stall()
     assert where(6) == {"default": 6}
 

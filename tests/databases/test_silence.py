@@ -35,7 +35,7 @@ Server = Cluster | Proxy
 def _spread(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     placed("spread")
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(silence, "CONNECT_SECONDS", 2)  # psycopg knows no shorter one
+    monkeypatch.setattr(silence, "CONNECT_TIMEOUT", 2)  # psycopg knows no shorter one
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_server_that_hangs_gets_no_job_over_an_idle_connection(
 ) -> None:
     assert where(2) == {"default": 1, "other": 1}
     hang(server)
-    monkeypatch.setattr(silence, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)
     assert where(6) == {"default": 6}
     assert noop.defer_many([{}] * 4).databases == ["default"] * 4
     go_on(server)
@@ -106,7 +106,7 @@ def test_a_server_that_hangs_gets_no_job_over_an_idle_connection(
 def test_a_call_that_a_busy_connection_has_sent_already_raises_and_the_next_ones_go_elsewhere(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "IDLE_SECONDS", 3_600.0)
+    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     assert where(2) == {"default": 1, "other": 1}
     hang(server)
     assert where(2) == {"default": 1, "error": 1}
@@ -118,7 +118,7 @@ def test_a_call_that_a_busy_connection_has_sent_already_raises_and_the_next_ones
 def test_many_jobs_and_one_with_a_key_raise_as_well(
     stalled: Proxy, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "IDLE_SECONDS", 3_600.0)
+    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     task: Any = job(unique=unique_by("number"))(numbered)
     there = next(number for number in range(99) if task.defer(number)._state.db == "other")
     stalled.stall()
@@ -182,14 +182,14 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
 
 
 def test_a_busy_connection_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "IDLE_SECONDS", 3_600.0)
+    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     assert where(2) == {"default": 1, "other": 1}
     monkeypatch.setattr(silence, "_answers", lambda session: pytest.fail("it has asked"))
     assert where(4) == {"default": 2, "other": 2}
 
 
 def test_a_connection_in_use_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)
     connections["other"].ensure_connection()
     session: psycopg.Connection[Any] = connections["other"].connection
     with session.pipeline():

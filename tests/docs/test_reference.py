@@ -28,7 +28,7 @@ from django_skipqueue.console.cli.change_jobs import ChangeJobs
 from django_skipqueue.console.cli.options import add_criteria
 from django_skipqueue.console.cli.subcommand import Alias, Exit, Subcommand, Watchable
 from django_skipqueue.contrib.celery import settings as carriers
-from django_skipqueue.jobs.options import NAMES, OF_CORE, TaskOptions, UsingOptions
+from django_skipqueue.jobs.options import CORE_OPTIONS, NAMES_OF_OPTIONS, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
 from django_skipqueue.models import Job, Status
 from django_skipqueue.values import link_template, outcomes
@@ -354,7 +354,7 @@ def test_exceptions_page_has_every_exception() -> None:
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert literals(rows("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
     only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by", "retention"}
-    assert {*UsingOptions.__annotations__, *only_given} == OF_CORE.union(*NAMES.values())
+    assert {*UsingOptions.__annotations__, *only_given} == CORE_OPTIONS.union(*NAMES_OF_OPTIONS.values())
 
 
 @pytest.mark.parametrize(

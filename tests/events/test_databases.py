@@ -49,7 +49,7 @@ def test_the_line_of_an_event(lines: pytest.LogCaptureFixture) -> None:
     assert [record.__dict__["database"] for record in lines.records] == ["other", "other"]
 
 
-def test_the_lines_of_a_process_that_serves_one(lines: pytest.LogCaptureFixture) -> None:
+def test_the_lines_of_a_process_that_serves_one_database(lines: pytest.LogCaptureFixture) -> None:
     log_context.serve("other")
     send(AttemptsCompleted([Attempt(JOB, COMPLETED, 0.0, 0.01, "w@other/1", database="other")]))
     liveness_logs.service_back("prune")
@@ -58,7 +58,7 @@ def test_the_lines_of_a_process_that_serves_one(lines: pytest.LogCaptureFixture)
     assert [record.__dict__["database"] for record in lines.records] == ["other", "other"]
 
 
-def test_the_lines_of_a_command_that_goes_over_all(lines: pytest.LogCaptureFixture) -> None:
+def test_the_lines_of_a_command_for_all_databases(lines: pytest.LogCaptureFixture) -> None:
     with using_database("other"):
         logs.not_pruned(7, OSError("no"), 60.0)
     assert lines.messages == ["job not pruned database=other id=7 error=no retry_in=1m00s"]
@@ -72,7 +72,7 @@ def test_a_line_that_names_a_database_already(lines: pytest.LogCaptureFixture) -
     assert record.__dict__["database"] == "other"
 
 
-def test_a_line_about_none_of_them(lines: pytest.LogCaptureFixture) -> None:
+def test_a_line_about_no_database(lines: pytest.LogCaptureFixture) -> None:
     liveness_logs.stopping("SIGTERM", 10.0)
     [record] = lines.records
     assert "database" not in record.getMessage()
@@ -124,7 +124,7 @@ BY_THE_COMMAND = {"supervisor_starting"}
 
 @pytest.mark.django_db(transaction=True, databases=ALIASES)
 @pytest.mark.parametrize("database", ["default,other", "other"])
-def test_every_line_of_supervisors_and_workers_names_theirs(runworker: Run, database: str) -> None:
+def test_every_line_of_supervisors_and_workers_names_their_database(runworker: Run, database: str) -> None:
     served = database.split(",")
     made = {
         (alias, Job.objects.db_manager(alias).enqueue(f"extra.jobs.{name}", max_attempts=1).pk)

@@ -1,4 +1,4 @@
-"""`logs`: what becomes a line, at which level, with which figures; and what never gets into one."""
+"""`logs`: the lines that events write, with their level and figures; and what no line contains."""
 
 import inspect
 import io
@@ -33,7 +33,7 @@ from django_skipqueue.events.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from django_skipqueue.events.log_format import COLOURS, in_words, pairs, printable
+from django_skipqueue.events.log_format import LEVEL_COLOURS, in_words, pairs, printable
 from django_skipqueue.events.sinks import LogSink, send
 from django_skipqueue.parts.batches.events import (
     BatchesFinished,
@@ -72,7 +72,7 @@ def attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """As in a worker that logs everything."""
+    """The lines of a worker that logs everything."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     return caplog
 
@@ -166,7 +166,7 @@ def test_workers_come_and_go(lines: pytest.LogCaptureFixture) -> None:
 
 
 def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """One of each line that there is a function for; what is added later is among them."""
+    """One record of each function that writes a line, also of a function that is added later."""
     values: dict[str, Any] = {
         "lines": ["text"],
         "attempts": [attempt()],
@@ -219,7 +219,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return lines.records
 
 
-def test_every_line_has_an_event_and_says_whom_it_is_about(lines: pytest.LogCaptureFixture) -> None:
+def test_every_line_has_an_event_and_names_its_subject(lines: pytest.LogCaptureFixture) -> None:
     for record in every_record(lines):
         for name in ("event", "job_id", "worker_id", "worker_name", "queue_name"):
             assert name in record.__dict__, record.getMessage()
@@ -295,11 +295,11 @@ def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFi
         assert bad not in message
 
 
-def test_what_may_stand_in_a_name_is_left_alone() -> None:
+def test_printable_names_are_left_alone() -> None:
     assert printable("größe 発送 👍 a.b-c") == "größe 発送 👍 a.b-c"
 
 
-def test_lines_that_nobody_reads_are_not_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_below_the_level_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="django_skipqueue")
     sink = LogSink()
     assert not sink.wants(AttemptStarted)
@@ -410,8 +410,8 @@ def test_a_terminal_gets_colours_unless_told_otherwise(
     assert ("\x1b" in line) is coloured
 
 
-def test_what_succeeds_and_what_fails_differ_in_weight() -> None:
-    assert len({COLOURS[level] for level in ("DEBUG", "INFO", "WARNING", "ERROR")}) == 4
+def test_successes_and_failures_have_different_levels() -> None:
+    assert len({LEVEL_COLOURS[level] for level in ("DEBUG", "INFO", "WARNING", "ERROR")}) == 4
 
 
 def failed_by(error: BaseException) -> Outcome:
@@ -420,7 +420,7 @@ def failed_by(error: BaseException) -> Outcome:
 
 
 @pytest.mark.parametrize(("stream", "asked"), [(Terminal(), False), (io.StringIO(), True), (io.StringIO(), False)])
-def test_a_failure_shows_its_traceback_to_who_sits_before_it(
+def test_a_failure_shows_its_traceback_on_a_terminal(
     package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, asked: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr", stream)
@@ -436,7 +436,7 @@ def test_a_failure_shows_its_traceback_to_who_sits_before_it(
     assert others == ["    ValueError: first", "    forged \N{REPLACEMENT CHARACTER}[31m"]
 
 
-def test_what_breaks_a_worker_shows_its_traceback_everywhere(
+def test_an_error_that_breaks_a_worker_shows_its_traceback_everywhere(
     package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()

@@ -1,4 +1,4 @@
-"""What gets events, and when: the sinks, and the signals that are sent for what is done by hand or by services."""
+"""The sinks get events, and signals are sent for changes by operators and by services."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ Received = list[tuple[str, dict[str, Any]]]
 
 @pytest.fixture
 def receive() -> Iterator[Callable[[Signal], Received]]:
-    """Collects what is sent of a signal: the senders and the arguments."""
+    """Collect the senders and the arguments with which a signal is sent."""
     connected: list[tuple[Signal, Callable[..., None]]] = []
 
     def start(signal: Signal) -> Received:
@@ -44,7 +44,7 @@ def receive() -> Iterator[Callable[[Signal], Received]]:
 
 
 def kinds(base: type[Event] = Event) -> set[type[Event]]:
-    """Every kind of event that is sent: of the package's classes those that no other class of the package inherits."""
+    """Every kind of event that is sent: the classes of the package without a subclass in the package."""
     own = [each for each in base.__subclasses__() if each.__module__.startswith("django_skipqueue.")]
     return {kind for each in own for kind in kinds(each)} if own else {base}
 
@@ -87,7 +87,7 @@ ARGUMENTS: dict[str, list[Any]] = {
         ("change_priority", "queued"),
     ],
 )
-def test_what_is_done_by_hand_is_signalled_once_for_all_jobs(
+def test_a_verb_of_an_operator_is_signalled_once_for_all_jobs(
     receive: Callable[[Signal], Received], verb: str, status: str
 ) -> None:
     changed = [make_job(status).pk for _ in range(2)]
@@ -104,7 +104,7 @@ def test_what_is_done_by_hand_is_signalled_once_for_all_jobs(
 
 
 @pytest.mark.django_db
-def test_what_services_do_is_signalled(receive: Callable[[Signal], Received], settings: Any) -> None:
+def test_changes_by_services_are_signalled(receive: Callable[[Signal], Received], settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     admitted, pruned, released = map(receive, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released))
     make_job("scheduled", run_after=timedelta(seconds=-1))
@@ -124,8 +124,8 @@ def test_what_services_do_is_signalled(receive: Callable[[Signal], Received], se
 
 
 @pytest.mark.django_db
-def test_a_store_passes_its_events_to_whom_it_was_given(receive: Callable[[Signal], Received]) -> None:
-    """As in a supervisor: no receiver runs in the thread that uses the store."""
+def test_a_store_passes_its_events_to_its_send_function(receive: Callable[[Signal], Received]) -> None:
+    """A supervisor relies on this: no receiver runs in the thread that uses the store."""
     received = receive(signals.jobs_admitted)
     sent: list[Event] = []
     make_job("scheduled", run_after=timedelta(seconds=-1))
@@ -192,7 +192,7 @@ class Undecided(Counting):
 def test_a_sink_that_cannot_say_what_it_wants_gets_nothing_and_harms_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A control loop asks it in its own thread."""
+    """The control loop calls `wants` in its own thread."""
     undecided = Undecided()
     monkeypatch.setattr(sinks, "SINKS", [undecided])
     assert not wanted(NotifyFailed)
@@ -202,7 +202,7 @@ def test_a_sink_that_cannot_say_what_it_wants_gets_nothing_and_harms_nobody(
 
 
 class Interrupted(Counting):
-    """A sink that an attempt's end meets while it says what it wants."""
+    """A sink that is interrupted by the end of an attempt while it says what it wants."""
 
     def wants(self, kind: type[Event]) -> bool:
         raise JobCancelled("ended")
@@ -217,7 +217,9 @@ def test_the_end_of_an_attempt_is_not_taken_for_a_broken_sink(monkeypatch: pytes
         wanted(NotifyFailed)
 
 
-def test_what_no_sink_wants_is_not_wanted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_no_sink_wants_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert wanted(NotifyFailed)
     caplog.set_level(logging.CRITICAL, logger="django_skipqueue")
     assert not wanted(NotifyFailed)

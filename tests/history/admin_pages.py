@@ -11,7 +11,7 @@ from django_skipqueue.console.search import cause_query
 from django_skipqueue.models import Deployment, Job, RollUp
 from django_skipqueue.parts.history.causes import acknowledge
 from django_skipqueue.parts.history.models import Span
-from django_skipqueue.values import counting as histogram
+from django_skipqueue.values.counting import added, histogram
 from django_skipqueue.values.records import Cause
 
 from ..app.failing import BAD_VALUE, make_failing
@@ -113,8 +113,8 @@ def _minute(queue_name: str, share: float, minutes: int) -> RollUp:
     waited = 0.02 * flow + (INCIDENT - minutes) * 9.0 * is_broken
     return RollUp(
         completed=number - retried - failed, retried=retried, failed=failed, enqueued=number,
-        waited=histogram.of(waited * (0.4 + n / max(number, 1)) for n in range(number)), waited_seconds=waited * number,
-        ran=histogram.of(ran * (0.3 + 1.2 * n / max(number, 1)) for n in range(number)), ran_seconds=ran * number,
+        waited=histogram(waited * (0.4 + n / max(number, 1)) for n in range(number)), waited_seconds=waited * number,
+        ran=histogram(ran * (0.3 + 1.2 * n / max(number, 1)) for n in range(number)), ran_seconds=ran * number,
         depth=round(number * 0.02) + (is_broken and (INCIDENT - minutes) * 31),
     )  # fmt: skip
 
@@ -130,8 +130,8 @@ def _empty(span: Span, queue_name: str, task: str, start: int) -> RollUp:
 def _add(total: RollUp, other: RollUp) -> None:
     for name in ("completed", "retried", "failed", "enqueued", "waited_seconds", "ran_seconds"):
         setattr(total, name, getattr(total, name) + getattr(other, name))
-    total.waited = histogram.added(total.waited or [], other.waited or [])
-    total.ran = histogram.added(total.ran or [], other.ran or [])
+    total.waited = added(total.waited or [], other.waited or [])
+    total.ran = added(total.ran or [], other.ran or [])
     if total.span == Span.MINUTE:
         total.depth = (total.depth or 0) + (other.depth or 0)
     else:

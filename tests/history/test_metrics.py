@@ -17,7 +17,7 @@ from django_skipqueue.parts.history import console as metrics
 from django_skipqueue.parts.history.claim_costs import ClaimCost
 from django_skipqueue.parts.history.rollups import AttemptCounts, roll_up, roll_up_depths, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
-from django_skipqueue.values.counting import BUCKETS, of
+from django_skipqueue.values.counting import BUCKETS, histogram
 
 from ..app.rows import make_job, make_worker
 from ..metrics.test_scrape import STORE, key, scraped, series
@@ -37,7 +37,7 @@ def test_a_queue_that_is_empty_now_has_zeros() -> None:
 
 
 def test_counters_and_histograms_of_each_task() -> None:
-    durations = {"waited": of([0.2, 3.0]), "ran": of([0.01, 0.02])}
+    durations = {"waited": histogram([0.2, 3.0]), "ran": histogram([0.01, 0.02])}
     sums = {"waited_seconds": 3.2, "ran_seconds": 0.03}
     count("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
     count("mail", "shop.send", completed=1, discarded=1, snoozed=2)
@@ -59,7 +59,7 @@ def test_counters_and_histograms_of_each_task() -> None:
 
 
 def test_claims_have_one_histogram() -> None:
-    count("", "", claims=2, claim_times=of([0.004, 0.3]), claim_seconds=0.304)
+    count("", "", claims=2, claim_times=histogram([0.004, 0.3]), claim_seconds=0.304)
     found = scraped()
     assert found[key("claim_seconds_count")] == 2
     assert found[key("claim_seconds_bucket", le="0.005")] == 1
@@ -78,7 +78,7 @@ def test_what_claims_of_the_deepest_queues_read() -> None:
 def test_the_busiest_have_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "MOST", 2)
     for number in range(1, 5):
-        count(f"q{number}", "t", completed=number, ran=of([1.0] * number), ran_seconds=float(number))
+        count(f"q{number}", "t", completed=number, ran=histogram([1.0] * number), ran_seconds=float(number))
         make_job(queue_name=f"q{number}", run_after=timedelta(seconds=-60 * number))
         for _ in range(number):
             make_job(queue_name=f"q{number}")
@@ -126,7 +126,7 @@ def test_metrics_of_other_parts_are_served_if_the_history_fails(hidden: None, ca
 
 
 def test_the_collector_has_the_histograms_of_each_task() -> None:
-    count("mail", "t", completed=2, ran=of([0.1, 0.2]), ran_seconds=0.3)
+    count("mail", "t", completed=2, ran=histogram([0.1, 0.2]), ran_seconds=0.3)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())
     by_library, ours = series(generate_latest(registry).decode()), scraped()

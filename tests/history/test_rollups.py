@@ -32,7 +32,7 @@ from django_skipqueue.parts.history.rollups import (
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import PruneJobs
-from django_skipqueue.values.bounds import DAY
+from django_skipqueue.values.bounds import DAY_SECONDS
 from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import jobs
@@ -155,7 +155,7 @@ def test_counts_that_the_database_refuses_are_dropped() -> None:
         partial(count_enqueued, store, interval=0.0),
         partial(depths_are_due, store),
         partial(roll_up_depths, store, []),
-        partial(prune_rollups, store, {0: DAY}),
+        partial(prune_rollups, store, {0: DAY_SECONDS}),
     ],
     ids=lambda statement: statement.func.__name__,
 )
@@ -384,6 +384,6 @@ def test_pruning_goes_on_while_batches_are_full() -> None:
     tally.ended(AttemptsCompleted, [attempt()])
     add(tally)
     RollUp.objects.update(starts_at=Now() - timedelta(days=4), changed_at=Now() - timedelta(days=4))
-    assert prune_rollups(store, {60: 3 * DAY}, limit=2)
-    assert not prune_rollups(store, {60: 3 * DAY}, limit=2)
+    assert prune_rollups(store, {60: 3 * DAY_SECONDS}, limit=2)
+    assert not prune_rollups(store, {60: 3 * DAY_SECONDS}, limit=2)
     assert not RollUp.objects.filter(span=60).exists()

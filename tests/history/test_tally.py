@@ -18,7 +18,7 @@ from django_skipqueue.events.events import (
 )
 from django_skipqueue.parts.history import rollups
 from django_skipqueue.parts.history.rollups import OTHER_NAME, WORKER_DIED, RollUpTally
-from django_skipqueue.values.counting import of
+from django_skipqueue.values.counting import histogram
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 
@@ -55,8 +55,8 @@ def test_an_attempt_counts_for_its_task_its_queue_and_all_in_each_span() -> None
     }
     for row in rows:
         assert row["completed"] == 2
-        assert row["waited"] == of([4.0, 4.0])
-        assert row["ran"] == of([2.0, 2.0])
+        assert row["waited"] == histogram([4.0, 4.0])
+        assert row["ran"] == histogram([2.0, 2.0])
         assert (row["waited_seconds"], row["ran_seconds"]) == (8.0, 4.0)
     assert tally.is_empty
     assert tally.take() == ([], [])
@@ -136,7 +136,7 @@ def test_claims_are_counted_for_all_queues_with_their_time() -> None:
     tally.claimed([])
     (row,) = rows_of(tally, span=60)
     assert (row["queue_name"], row["task"]) == ("", "")
-    assert (row["claims"], row["claim_seconds"], row["claim_times"]) == (1, 0.004, of([0.004]))
+    assert (row["claims"], row["claim_seconds"], row["claim_times"]) == (1, 0.004, histogram([0.004]))
 
 
 def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:

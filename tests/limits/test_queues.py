@@ -10,7 +10,7 @@ from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.limits.queues import block_surplus
-from django_skipqueue.queue.enqueue import in_queue
+from django_skipqueue.queue.enqueue import with_queue_limits
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
@@ -67,7 +67,7 @@ def test_a_deferred_job_has_the_key_of_its_queue() -> None:
 def test_other_queues_have_no_key() -> None:
     assert jobs.noop.defer().limit_key is None
     call = EncodedCall("[]", "{}")
-    assert in_queue("default", [call]) == [call]
+    assert with_queue_limits("default", [call]) == [call]
 
 
 def test_a_limit_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.models import Job
-from django_skipqueue.queue.parameters import BATCH
+from django_skipqueue.queue.parameters import BATCH_ROWS
 
 from ..app.rows import make_job
 
@@ -37,9 +37,9 @@ def test_with_nothing_to_do_it_says_so() -> None:
 
 def test_it_goes_on_until_nothing_is_left() -> None:
     old = {"queue_name": "q", "task": "t", "finished_at": "2020-01-01T00:00Z"}
-    Job.objects.bulk_create(Job(status="completed", **old) for _ in range(2 * BATCH))
+    Job.objects.bulk_create(Job(status="completed", **old) for _ in range(2 * BATCH_ROWS))
     Job.objects.bulk_create(Job(status="failed", **old) for _ in range(5))
-    assert prunejobs() == f"Deleted {2 * BATCH + 5:,} jobs: {2 * BATCH:,} completed, 5 failed.\n"
+    assert prunejobs() == f"Deleted {2 * BATCH_ROWS + 5:,} jobs: {2 * BATCH_ROWS:,} completed, 5 failed.\n"
     assert not Job.objects.exists()
 
 

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_skipqueue.values.counting import BOUNDS, of
+from django_skipqueue.values.counting import BOUNDS, histogram
 from django_skipqueue.values.exposition import Family, Histogram, Metric, exposition
 
 GAUGE = Metric("depth", "gauge", "How deep it is.", ("queue",))
@@ -24,7 +24,7 @@ def test_no_label_can_forge_a_series() -> None:
 def test_a_histogram_is_cumulative() -> None:
     metric = Metric("wait_seconds", "histogram", "How long it took.", ("task",))
     durations = [0.001, 0.3, 0.4, 100_000.0]
-    text = exposition([Family(metric, {("t",): Histogram(of(durations), sum(durations))})])
+    text = exposition([Family(metric, {("t",): Histogram(histogram(durations), sum(durations))})])
     (found,) = text_string_to_metric_families(text)
     samples = {(sample.name, sample.labels.get("le")): sample.value for sample in found.samples}
     for bound in BOUNDS:
@@ -35,6 +35,6 @@ def test_a_histogram_is_cumulative() -> None:
 
 
 def test_a_histogram_without_labels_has_buckets() -> None:
-    text = exposition([Family(Metric("s", "histogram", "t"), {(): Histogram(of([0.1]), 0.1)})])
+    text = exposition([Family(Metric("s", "histogram", "t"), {(): Histogram(histogram([0.1]), 0.1)})])
     assert 's_bucket{le="0.1"} 1\n' in text
     assert text.endswith("s_sum 0.1\ns_count 1\n")

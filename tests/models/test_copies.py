@@ -1,4 +1,4 @@
-"""`run_again`: copies of finished jobs, for one job and for those of a query set."""
+"""`run_again`: copies of finished jobs, for one job and for the jobs of a query set."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ def test_a_loop_written_by_hand_works_through_a_queue() -> None:
 
 class TestForTheHolderOfTheLease:
     @pytest.mark.core
-    def test_complete(self, row: Row) -> None:
+    def test_complete_writes_the_result(self, row: Row) -> None:
         cases: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
         for result in cases:
             with row(result=result):
@@ -105,14 +105,14 @@ class TestForTheHolderOfTheLease:
         assert (state(job)["status"], job.status) == ("failed", Status.FAILED)
 
     @pytest.mark.core
-    def test_release(self) -> None:
+    def test_release_puts_the_job_back_without_charging_the_attempt(self) -> None:
         job = claimed()
         job.release()
         after = state(job)
         assert (after["status"], after["attempts"], job.status) == ("queued", 0, Status.QUEUED)
 
     @pytest.mark.core
-    def test_heartbeat(self) -> None:
+    def test_heartbeat_renews_the_time_of_the_lock(self) -> None:
         job = claimed()
         Job.objects.update(locked_at=Now() - timedelta(hours=1))
         job.heartbeat()
@@ -143,7 +143,7 @@ LOSSES: dict[str, Callable[[Job], object]] = {
 
 
 class TestWithoutTheLease:
-    def test_nothing_is_written_and_the_holder_is_told(self, row: Row) -> None:
+    def test_with_a_lost_lease_nothing_is_written_and_the_holder_gets_an_error(self, row: Row) -> None:
         for verb, loss in product(VERBS, LOSSES):
             with row(verb=verb, loss=loss):
                 job = claimed()
@@ -195,7 +195,7 @@ class TestForOperators:
                 assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
 
     def test_the_object_has_the_status_that_the_one_statement_wrote(self, row: Row) -> None:
-        """And not one that the row has later: it may have been claimed, or deleted, when the verb returns."""
+        """The row may have another status when the verb returns: a worker may have claimed the job, or deleted it."""
         for verb in OPERATORS_VERBS:
             with row(verb):
                 call, before, after = OPERATORS_VERBS[verb]
@@ -228,7 +228,7 @@ class TestRows:
                 assert [job.status for job in getattr(Job.objects, status)()] == [status]
                 assert [job.status for job in getattr(Job.objects.all(), status)()] == [status]
 
-    def test_alive_is_what_is_not_finished(self) -> None:
+    def test_unfinished_jobs_are_those_with_an_unfinished_status(self) -> None:
         for each in STATUSES:
             make_job(each)
         assert set(Job.objects.unfinished().values_list("status", flat=True)) == set(UNFINISHED)
@@ -241,7 +241,7 @@ class TestRows:
         assert str(job) == f"tests.app.jobs.noop #{job.pk}"
         assert str(make_worker(name="web-1")) == "web-1"
 
-    def test_who_ran_a_job_is_said_by_its_row_alone(self, row: Row) -> None:
+    def test_the_row_of_a_job_names_the_worker_that_ran_it(self, row: Row) -> None:
         for locked_by, name in {
             "web/1:0123456789ab": "web/1",
             "a:b:0123456789ab": "a:b",
@@ -277,17 +277,17 @@ class TestConstraints:
         with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
             make_job("paused")
 
-    def test_what_is_not_finished_has_no_end(self, row: Row) -> None:
+    def test_an_unfinished_job_has_no_finished_at(self, row: Row) -> None:
         for status in UNFINISHED:
             with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
                 make_job(status, finished_at=timedelta(0))
 
-    def test_what_is_finished_has_an_end(self, row: Row) -> None:
+    def test_a_finished_job_has_a_finished_at(self, row: Row) -> None:
         for status in ("completed", "failed", "discarded"):
             with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
                 make_job(status, finished_at=None)
 
-    def test_what_no_statement_can_bear_is_refused_however_it_is_written(self, row: Row) -> None:
+    def test_a_value_that_breaks_statements_is_refused_even_if_written_by_hand(self, row: Row) -> None:
         for change, name in {
             "priority = 101": "priority",
             "priority = -101": "priority",
@@ -306,7 +306,7 @@ class TestConstraints:
                 with pytest.raises(IntegrityError, match=f"skipqueue_job_{name}"), connection.cursor() as cursor:
                     cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
 
-    def test_what_is_just_within_bounds_is_not(self, row: Row) -> None:
+    def test_a_value_just_within_its_bounds_is_accepted(self, row: Row) -> None:
         for change in ("priority = 100", "priority = -100", "run_after = '9998-12-31'"):
             with row(change):
                 job = make_job()
@@ -314,7 +314,7 @@ class TestConstraints:
                     cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
                 job.refresh_from_db()
 
-    def test_a_key_is_alive_once(self, row: Row) -> None:
+    def test_only_one_unfinished_job_has_a_key(self, row: Row) -> None:
         for first, second in product(UNFINISHED, UNFINISHED):
             with row(first=first, second=second):
                 make_job(first, unique_key="k")

@@ -77,11 +77,11 @@ NEWER_FAILED = Job.objects.failed().filter(task=OuterRef("task"), pk__gt=OuterRe
     }.values(),
     ids=["distinct", "slice", "subquery", "window"],
 )
-def test_which_jobs_a_query_set_has_is_not_asked_again_after_a_batch(
+def test_the_jobs_of_a_query_set_are_found_once_for_all_batches(
     newest_of_each_task: Callable[[JobQuerySet], JobQuerySet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change by the first batch would make older jobs the newest ones that failed."""
-    monkeypatch.setattr(verbs, "BATCH", 1)
+    """The first batch changes jobs, so that a second query would find other jobs."""
+    monkeypatch.setattr(verbs, "BATCH_ROWS", 1)
     _, _, *newest = [make_job("failed", task=task) for task in ("x", "y", "x", "y")]
     assert newest_of_each_task(Job.objects.failed()).retry() == 2
     assert set(Job.objects.queued()) == set(newest)
@@ -95,8 +95,8 @@ def test_which_jobs_a_query_set_has_is_not_asked_again_after_a_batch(
     ],
 )
 def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many jobs there are, the process holds the ids of one batch. A job made meanwhile is none of them."""
-    monkeypatch.setattr(verbs, "BATCH", 2)
+    """The process holds the ids of one batch. A job that is made meanwhile is not changed."""
+    monkeypatch.setattr(verbs, "BATCH_ROWS", 2)
     made = [make_job() for _ in range(5)]
     cursors: list[tuple[bool, int]] = []
 
@@ -115,8 +115,8 @@ def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, mon
     assert set(Job.objects.discarded()) == set(made)
 
 
-def test_many_are_changed_in_batches_of_one_statement_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "BATCH", 2)
+def test_many_jobs_are_changed_in_batches_of_one_statement_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs, "BATCH_ROWS", 2)
     for _ in range(5):
         make_job("queued")
     with CaptureQueriesContext(connection) as queries:
@@ -138,22 +138,22 @@ def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found
     assert list(Job.objects.queued()) == made
 
 
-def test_of_several_with_one_key_the_newest_is_retried_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "BATCH", 2)
+def test_the_newest_of_many_jobs_with_one_key_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs, "BATCH_ROWS", 2)
     made = [make_job("failed", unique_key="k") for _ in range(5)]
     assert Job.objects.failed().retry() == 1
     assert list(Job.objects.queued()) == [made[-1]]
 
 
 @pytest.mark.parametrize("verb", VERBS_BY_NAME)
-def test_who_means_all_jobs_says_so(verb: str) -> None:
-    """As with `delete`: neither a slip of the keyboard nor a template changes the whole table."""
+def test_the_manager_has_no_verbs(verb: str) -> None:
+    """So no slip of the keyboard and no template changes the whole table."""
     assert not hasattr(Job.objects, verb)
     assert getattr(JobQuerySet, verb).alters_data
 
 
 @pytest.mark.parametrize("method", ["enqueue", "insert", "claim"])
-def test_what_no_filter_concerns_is_no_method_of_a_query_set(method: str) -> None:
+def test_methods_that_ignore_filters_are_no_methods_of_a_query_set(method: str) -> None:
     assert hasattr(Job.objects, method)
     assert not hasattr(Job.objects.filter(task="x"), method)
 
@@ -167,8 +167,8 @@ def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
     assert (state(here)["status"], state(there)["status"]) == (before, after)
 
 
-def test_what_enqueue_takes_is_what_a_row_has() -> None:
-    """PartStatements the task and the metadata, which it takes otherwise, and what other code chooses."""
+def test_enqueue_takes_the_columns_of_a_row() -> None:
+    """The task and the metadata are arguments of their own; other code chooses the remaining columns."""
     others = ("task", "metadata", "retention", "columns", "after", "after_failure", "on_conflict")
     hints = get_type_hints(JobSpec)
     assert get_type_hints(JobColumns) == {name: hints[name] for name in hints if name not in others}

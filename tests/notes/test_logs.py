@@ -11,7 +11,7 @@ from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
-from django_skipqueue.values.notes import LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, logs_of, progress_of
+from django_skipqueue.values.notes import LOG_LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, logs_of, progress_of
 from django_skipqueue.values.outcomes import Outcome, Settlement
 from django_skipqueue.values.records import Noted
 from django_skipqueue.worker.notes import capturing
@@ -112,9 +112,9 @@ def test_the_last_characters_win() -> None:
 
 
 def test_a_long_line_is_cut() -> None:
-    tasks.log_many.defer(1, 10 * LINE_LIMIT)
+    tasks.log_many.defer(1, 10 * LOG_LINE_LIMIT)
     (log,) = logs_of(run_one().logs)
-    assert len(log.lines[0].message) <= LINE_LIMIT
+    assert len(log.lines[0].message) <= LOG_LINE_LIMIT
     assert "characters left out" in log.lines[0].message
 
 

@@ -15,7 +15,7 @@ from django_skipqueue.parts.rates.admit import RateGate, admit_rate_keys, blocke
 from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated, rate_queue
 from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
-from django_skipqueue.queue.enqueue import in_queue
+from django_skipqueue.queue.enqueue import with_queue_limits
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
 from django_skipqueue.queue.store import Store
@@ -107,7 +107,7 @@ def test_a_job_of_another_queue_pays_nothing() -> None:
     job = jobs.noop.defer()
     assert (job.rate_key, job.status) == (None, "queued")
     call = EncodedCall("[]", "{}")
-    assert in_queue("default", [call]) == [call]
+    assert with_queue_limits("default", [call]) == [call]
 
 
 def test_a_rate_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:

@@ -9,7 +9,7 @@ from django.db.models import F
 
 from django_skipqueue.events.events import Event, JobsRecovered
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.queue.parameters import BATCH
+from django_skipqueue.queue.parameters import BATCH_ROWS
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.liveness import PRUNE_WORKERS_SECONDS, DeadWorkers, Heartbeat, PruneWorkers
 from django_skipqueue.supervisor.recover import Recover
@@ -160,14 +160,14 @@ def test_after_a_full_batch_it_goes_on_at_once(clock: Clock) -> None:
     worker = make_worker()
     Job.objects.bulk_create(
         Job(queue_name="q", task="t", status="running", locked_by=worker.pk, locked_at="2020-01-01T00:00Z")
-        for _ in range(BATCH + 1)
+        for _ in range(BATCH_ROWS + 1)
     )
     observer = Observer(clock)
     observer.look_for(TIMEOUT - 0.1)
     intervals = itertools.takewhile(lambda _: statuses().get("running"), iter(observer.run, None))
     clock.now += 1
     assert list(intervals) == [0.0]
-    assert statuses() == {"queued": BATCH + 1}
+    assert statuses() == {"queued": BATCH_ROWS + 1}
 
 
 def test_what_of_the_dead_is_locked_is_recovered_later(clock: Clock, session: object) -> None:

@@ -99,7 +99,7 @@ def slow() -> Iterator[None]:
 def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_nevertheless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.supervisor.services.BATCH", 10)
+    monkeypatch.setattr("django_skipqueue.supervisor.services.BATCH_ROWS", 10)
     for age, count in ((OLD, 4), (timedelta(minutes=-5), 8)):
         for _ in range(count):
             make_job("completed", finished_at=age, retention={"completed": 60})

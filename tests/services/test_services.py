@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_skipqueue.models import Job
 from django_skipqueue.parts.alerts.models import Incident
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
-from django_skipqueue.queue.parameters import BATCH
+from django_skipqueue.queue.parameters import BATCH_ROWS
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor import services
 from django_skipqueue.supervisor.liveness import Heartbeat
@@ -185,7 +185,8 @@ def test_retention_may_be_nothing_for_ever_or_a_time(
 
 def test_a_full_batch_says_that_there_may_be_more() -> None:
     Job.objects.bulk_create(
-        Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z") for _ in range(BATCH + 1)
+        Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z")
+        for _ in range(BATCH_ROWS + 1)
     )
     service = PruneJobs(Store("default"))
     assert run(service) == 0

@@ -518,7 +518,9 @@ RETURNING job.id, job.queue_name, job.status
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -542,7 +544,9 @@ RETURNING job.id, job.queue_name, job.status
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'scheduled'
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND status = 'scheduled'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -588,7 +592,10 @@ RETURNING job.id, job.queue_name, job.status
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -2581,7 +2588,7 @@ FROM (
     FROM
         unnest(%(queue_names)s::text[]) AS asked (queue_name)
         CROSS JOIN generate_series(1, 7) AS ago (days)
-        CROSS JOIN generate_series(-1, 1) AS of_celery (hours)
+        CROSS JOIN generate_series(-1, 1) AS beside (hours)
         CROSS JOIN LATERAL (
             SELECT depth, oldest_seconds
             FROM skipqueue_rollup
@@ -2591,7 +2598,7 @@ FROM (
                 AND task = ''
                 AND starts_at = to_timestamp(
                     floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
-                    + 3600 * of_celery.hours
+                    + 3600 * beside.hours
                 )
             LIMIT 1
         ) AS hour

@@ -29,7 +29,7 @@ def untouched(transactional_db: None) -> Iterator[None]:
 
 
 def live_and_die(store: Store, manager: Any, worker_manager: Any) -> None:
-    """Every verb once."""
+    """Call every verb of a job once."""
     worker_id = "w:0123456789ab"
     described = {"id": worker_id, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
     store.heartbeat_workers([described])

@@ -120,14 +120,14 @@ class TestMove:
         assert Job.objects.count() == 1
 
     @pytest.mark.parametrize("status", UNFINISHED)
-    def test_no_other_is(self, status: str, archive: Callable[..., None]) -> None:
+    def test_a_job_within_its_retention_is_not_archived(self, status: str, archive: Callable[..., None]) -> None:
         archive(RETENTION={"completed": 0, "failed": 0, "discarded": 0})
         make_job(status)
         make_partitions(store)
         assert store.prune() == {}
         assert Job.objects.count() == 1
 
-    def test_a_job_past_the_retention_of_the_archive_too_is_deleted(self) -> None:
+    def test_a_job_past_the_retention_of_the_archive_is_deleted(self) -> None:
         make_job("failed", finished_at=-366 * DAY)
         kept = make_job("failed", finished_at=-364 * DAY)
         make_partitions(store)
@@ -135,13 +135,17 @@ class TestMove:
         assert store.prune() == {"failed": 2}
         assert [archived.pk for archived in ArchivedJob.objects.all()] == [kept.pk]
 
-    def test_without_a_retention_of_the_archive_it_is_archived_however_old(self, archive: Callable[..., None]) -> None:
+    def test_without_a_retention_of_the_archive_a_job_of_any_age_is_archived(
+        self, archive: Callable[..., None]
+    ) -> None:
         archive(ARCHIVE=None)
         make_job("failed", finished_at=-4000 * DAY)
         assert Pruner(store).batch() == {"failed": 1}
         assert ArchivedJob.objects.count() == 1
 
-    def test_once_it_is_switched_off_jobs_are_deleted_and_the_archive_stays(self, archive: Callable[..., None]) -> None:
+    def test_once_the_archive_is_switched_off_jobs_are_deleted_and_the_archive_stays(
+        self, archive: Callable[..., None]
+    ) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
         archive(ARCHIVE=False)
@@ -237,7 +241,7 @@ class TestCrash:
             pruning(store.prune)
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
 
-    def test_many_that_prune_at_once_move_each_job_once(self, committed: None, session: MakeSession) -> None:
+    def test_processes_that_prune_at_once_move_each_job_once(self, committed: None, session: MakeSession) -> None:
         made = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
         sessions = [session() for _ in range(4)]
         running = [each.start(lambda: Pruner(store).batch()) for each in sessions]
@@ -254,7 +258,7 @@ class TestMakePartitions:
         assert partitions() == [month(now(), later) for later in range(3)]
         assert make_partitions(store, ahead=2) == 0
 
-    def test_the_months_of_finished_jobs_and_none_between(self) -> None:
+    def test_only_months_with_finished_jobs_have_a_partition(self) -> None:
         for days in (200, 201, 199, 90):
             make_job("completed", finished_at=-days * DAY)
         make_job("failed", finished_at=-150 * DAY)
@@ -362,7 +366,7 @@ class TestDropPartition:
         archive(ARCHIVE=now() - after)
         assert drop_partition(store)
 
-    def test_for_ever_means_none(self, archive: Callable[..., None]) -> None:
+    def test_without_a_retention_no_partition_is_dropped(self, archive: Callable[..., None]) -> None:
         archive(ARCHIVE=None)
         make_job("failed", finished_at=-9000 * DAY)
         Pruner(store).batch()

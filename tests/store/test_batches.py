@@ -1,4 +1,4 @@
-"""Batches: what travels in one statement, and in which order it is locked and run."""
+"""Batches: the values that one statement sends, and the order in which jobs are locked and run."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall,
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 
 
-def test_a_batch_in_which_all_are_simply_completed_names_only_leases() -> None:
+def test_a_batch_of_plain_completions_names_only_leases() -> None:
     values = settlements_as_values([Settlement(7, 1, COMPLETED), Settlement(9, 3, COMPLETED)])
     assert {name: value for name, value in values.items() if value} == {
         "ids": "{7, 9}",
@@ -61,7 +61,7 @@ def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
     assert [error and json.loads(error) for error in errors] == [None, {"message": "ü"}, None]
 
 
-def test_a_claim_looks_after_the_position_remembered_and_from_the_front_elsewhere() -> None:
+def test_a_claim_searches_a_queue_from_its_position_and_other_queues_from_the_front() -> None:
     values = claim_values(["mail", "default"], after={"default": QueuePosition(-5, 12.5, 80)}, limit=3, worker_id="w")
     assert values["queue_names"] == ["mail", "default"]
     assert list(zip(values["ranks"], values["run_afters"], values["ids"], strict=True)) == [
@@ -70,7 +70,7 @@ def test_a_claim_looks_after_the_position_remembered_and_from_the_front_elsewher
     ]
 
 
-def test_what_is_claimed_runs_in_the_order_of_queues_then_priority_then_time_then_id() -> None:
+def test_claimed_jobs_run_in_the_order_of_queues_then_priority_then_time_then_id() -> None:
     jobs = [
         JOB._replace(id=1, priority=9),
         JOB._replace(id=2, queue_name="mail"),
@@ -81,7 +81,7 @@ def test_what_is_claimed_runs_in_the_order_of_queues_then_priority_then_time_the
     assert [job.id for job in in_claim_order(jobs, ["mail", "default"])] == [4, 3, 5, 2, 1]
 
 
-def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
+def test_calls_are_sent_by_key_and_calls_without_a_key_in_their_order() -> None:
     calls = [
         EncodedCall("[1]", "{}", {"unique_key": "b"}),
         EncodedCall("[2]", "{}"),

@@ -200,7 +200,7 @@ def test_a_claim_locks_no_row_that_it_does_not_take(connect: Callable[..., Any])
 
 
 @BOTH
-def test_a_job_that_another_claims_meanwhile_is_not_claimed_again(
+def test_a_job_that_another_worker_claims_meanwhile_is_not_claimed_again(
     claiming: Callable[..., list[Any]], session: Callable[[], Any]
 ) -> None:
     jobs.noop.defer_many([()] * 10)
@@ -223,7 +223,7 @@ def test_a_claim_rolled_back_never_happened(session: Callable[[], Any]) -> None:
 
 
 @BOTH
-def test_eight_that_claim_at_once_never_get_the_same_job_nor_more_than_they_asked_for(
+def test_eight_claims_at_once_never_get_one_job_twice_nor_more_than_the_limit(
     claiming: Callable[..., list[Any]],
 ) -> None:
     jobs.noop.defer_many([()] * 2_000)
@@ -258,7 +258,7 @@ def test_a_released_job_comes_back_in_its_old_place(claiming: Callable[..., list
 
 
 @pytest.mark.core
-def test_the_queues_that_have_jobs() -> None:
+def test_queues_with_jobs_are_listed_alphabetically() -> None:
     assert store.queues_with_jobs() == []
     for queue in ("mail", "default", "a", "Ł", "mail"):
         make_job(queue_name=queue)
@@ -285,7 +285,7 @@ def test_settle_and_claim_takes_nothing_where_nothing_is_asked_for(worker_id: st
     assert Job.objects.queued().count() == 3
 
 
-def test_release_strays_gives_back_what_a_worker_holds_without_knowing() -> None:
+def test_release_orphans_releases_jobs_that_a_worker_holds_without_knowing() -> None:
     make_worker()
     jobs.noop.defer_many([()] * 4)
     mine, theirs = claim(limit=3, worker_id="me"), claim(limit=1, worker_id="another")

@@ -1,4 +1,4 @@
-"""Rows of the project's that refer to a job by a foreign key: they hold up neither its claim nor its outcome."""
+"""Rows of the project that refer to a job by a foreign key delay neither its claim nor its outcome."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

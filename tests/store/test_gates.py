@@ -1,4 +1,4 @@
-"""The gates: in which status a job enters, and who lets it through."""
+"""The gates: the status in which a job enters, and the gate that admits it."""
 
 import inspect
 import re
@@ -53,7 +53,7 @@ def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: py
 
 
 def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
-    """Only those say `queued` themselves that give back, or admit, what is past its gates."""
+    """Only statements for jobs that have passed their gates write `queued` themselves."""
     modules = {module.__name__.rpartition("django_skipqueue.")[2]: module for module in (fragments, *MODULES)}
     sources = {name: inspect.getsource(module) for name, module in modules.items()}
     says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
@@ -105,7 +105,7 @@ class OtherGate:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
-def test_all_gates_are_asked(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
+def test_every_gate_admits(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
     found = [*(type(gate)() for gate in gates()), OtherGate(other)]
     monkeypatch.setattr(verbs, "gates", lambda: found)
     make_job("scheduled", run_after=timedelta(seconds=5))
@@ -125,7 +125,7 @@ def test_all_gates_are_asked(monkeypatch: pytest.MonkeyPatch, other: float | Non
     ],
     ids=["retry", "retry over a time", "run_now"],
 )
-def test_a_job_that_is_changed_has_the_status_that_the_gates_have_decided(
+def test_a_changed_job_has_the_status_that_the_gates_decide(
     status: str, change: Callable[[Job], bool], expected: str
 ) -> None:
     job = make_job(status)
@@ -171,7 +171,7 @@ def test_a_queue_takes_no_limit_that_would_break_the_statements_of_all_queues(ch
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_gate_that_postgresql_refuses_leaves_the_others_to_admit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_that_postgresql_refuses_does_not_stop_the_other_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: object, **options: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 / 0")

@@ -45,7 +45,7 @@ def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
 
 
 def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
-    """The lease under which the job was made, once its holder has tried to settle this outcome in vain."""
+    """The lease of the job's holder, after its settle with this outcome has written nothing."""
     assert store.settle([settlement(job, outcome)]) == set()
     return store.lost_leases([(job.pk, job.lease)])[job.pk, job.lease]
 
@@ -115,7 +115,7 @@ def test_a_cancelled_job_is_cancelled_whatever_the_outcome(row: Row) -> None:
             assert (lost.cancel_reason, lost.written_status(outcome)) == ("not wanted", None)
 
 
-def test_a_job_that_was_cancelled_and_retried_before_discards_itself() -> None:
+def test_a_discard_by_the_task_is_recognized_after_a_cancel_and_a_retry() -> None:
     made = make_job("queued")
     store.cancel([made.pk], reason="not wanted")
     store.retry([made.pk])
@@ -147,7 +147,7 @@ def delete(job: Job) -> None:
     Job.objects.filter(pk=job.pk).delete()
 
 
-def test_an_outcome_of_a_job_that_was_taken_is_not_taken_for_written(row: Row) -> None:
+def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(row: Row) -> None:
     ways = [take_by_recovery, take_by_release, delete]
     for (name, outcome), max_attempts, deaths, take in product(OUTCOMES.items(), [1, 2], DEATHS, ways):
         with row(name, max_attempts=max_attempts, deaths=deaths, take=take.__name__):

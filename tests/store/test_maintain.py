@@ -1,4 +1,4 @@
-"""`admit`, `recover`, `prune`: what keeps the table healthy, in limited batches, by the database's clock."""
+"""`admit`, `recover` and `prune` work in limited batches, by the database's clock."""
 
 import secrets
 from collections.abc import Callable
@@ -39,11 +39,11 @@ class TestAdmit:
                 assert after.pop("status") == ("queued" if status == "scheduled" else status)
                 assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
 
-    def test_what_is_not_due_stays_scheduled(self) -> None:
+    def test_a_job_that_is_not_due_stays_scheduled(self) -> None:
         make_job("scheduled", run_after=HOUR)
         assert store.admit().by_queue == {}
 
-    def test_it_counts_by_queue(self) -> None:
+    def test_admitted_jobs_are_counted_by_queue(self) -> None:
         for queue in ("mail", "default", "mail"):
             make_job("scheduled", queue_name=queue, run_after=-HOUR)
         assert store.admit().by_queue == {"mail": 2, "default": 1}
@@ -79,9 +79,7 @@ class TestRecover:
 
     @pytest.mark.core
     @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
-    def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_its_story_told(
-        self, by: dict[str, Any]
-    ) -> None:
+    def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_an_error(self, by: dict[str, Any]) -> None:
         job = make_job(
             "running", locked_at=-HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
         )
@@ -123,7 +121,7 @@ class TestRecover:
         assert after["finished_at"]
         assert after["lease"] == 2
 
-    def test_after_a_second_death_in_a_row_it_waits_for_up_to_half_a_minute(self) -> None:
+    def test_after_a_second_death_in_a_row_a_job_waits_for_up_to_half_a_minute(self) -> None:
         made = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
         recovered = store.recover(worker_ids=["gone"])
         assert {job.status for job in recovered} == {"scheduled"}
@@ -131,7 +129,7 @@ class TestRecover:
         assert len(waits) == 20, "each its own time"
         assert all(timedelta(0) < wait - now() + SECOND < timedelta(seconds=31) for wait in waits)
 
-    def test_at_the_third_death_in_a_row_it_fails_whatever_its_attempts(self) -> None:
+    def test_at_the_third_death_in_a_row_a_job_fails_whatever_its_attempts(self) -> None:
         job = make_job("running", attempts=3, max_attempts=100, deaths=["first", "second"], locked_by="gone")
         (recovered,) = store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
         after = state(job)
@@ -148,7 +146,7 @@ class TestRecover:
 
     @pytest.mark.parametrize("before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
     def test_one_worker_that_loses_a_job_again_and_again_counts_once(self, before: list[str]) -> None:
-        """It was not the job that it died of: it never died."""
+        """The worker never died, so the job is not the cause of its death."""
         job = make_job("running", attempts=6, deaths=before, locked_by="alive")
         store.recover(worker_ids=["alive"])
         after = state(job)
@@ -185,7 +183,7 @@ class TestRecover:
         assert [each.id for each in store.recover(worker_timeout=60)] == [lost.pk]
 
     def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
-        """Its relays may all be gone, and its jobs run."""
+        """The jobs of a carrier run even if all its relays are gone."""
         carrier = make_worker(heartbeat=-HOUR, is_external=True)
         make_job("running", locked_at=-HOUR, locked_by=carrier.pk)
         assert store.recover(worker_timeout=60) == []
@@ -205,8 +203,8 @@ class TestRecover:
         Job.objects.update(locked_at=job.locked_at)
         assert len(store.recover(worker_timeout=60)) == 1
 
-    def test_of_holders_without_a_row_those_lose_their_jobs_that_were_silent_since_a_time(self) -> None:
-        """Whatever the database's clock says now, and however old the heartbeat of a worker with a row."""
+    def test_a_holder_without_a_row_loses_its_jobs_if_it_was_silent_since_a_time(self) -> None:
+        """Neither the database's clock nor the heartbeat of a worker with a row changes this."""
         worker = make_worker(heartbeat=-HOUR)
         make_job("running", locked_at=-HOUR, locked_by=worker.pk)
         lost = make_job("running", locked_at=-61 * SECOND, locked_by="by hand")
@@ -214,7 +212,7 @@ class TestRecover:
         recovered = store.recover_without_worker(locked_before=now() - 60 * SECOND)
         assert [job.id for job in recovered] == [lost.pk]
 
-    def test_named_workers_lose_all_their_jobs_at_once_and_others_none(self) -> None:
+    def test_named_workers_lose_all_their_jobs_and_other_workers_lose_none(self) -> None:
         dead, live = make_worker(), make_worker()
         lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
         make_job("running", locked_by=str(live.pk), locked_at=-HOUR)
@@ -302,7 +300,7 @@ class TestPrune:
 class TestRetentionOfItsOwn:
     """A job may be kept for a shorter time than its status says."""
 
-    def test_it_is_deleted_when_its_own_time_is_over(self, db: None, row: Row) -> None:
+    def test_a_job_is_deleted_when_its_own_retention_is_over(self, db: None, row: Row) -> None:
         for status in FINISHED:
             with row(status):
                 own = {status: 60}
@@ -313,7 +311,7 @@ class TestRetentionOfItsOwn:
                 assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
                 assert gone.pk not in {early.pk, plain.pk}
 
-    def test_another_status_keeps_to_the_settings(self, db: None) -> None:
+    def test_a_status_without_its_own_retention_keeps_the_setting(self, db: None) -> None:
         make_job("failed", finished_at=timedelta(days=-3), retention={"completed": 60})
         assert store.prune() == {}
         make_job("failed", finished_at=timedelta(days=-400), retention={"completed": 60})
@@ -334,14 +332,14 @@ class TestRetentionOfItsOwn:
 
 
 class TestPruneLag:
-    """For how long the job to be deleted next has been past its retention."""
+    """`prune_lag`: the seconds for which the next job to delete has been past its retention."""
 
     def test_nothing_to_prune_is_no_lag(self) -> None:
         make_job("queued")
         make_job("completed", finished_at=-HOUR)
         assert store.prune_lag() == 0.0
 
-    def test_it_is_that_of_the_status_that_is_furthest_behind(self) -> None:
+    def test_the_lag_is_that_of_the_status_furthest_behind(self) -> None:
         make_job("completed", finished_at=timedelta(days=-1, hours=-3))
         make_job("completed", finished_at=timedelta(days=-1, hours=-2))
         make_job("failed", finished_at=timedelta(days=-30, hours=-1))
@@ -352,14 +350,14 @@ class TestPruneLag:
         make_job("completed", finished_at=timedelta(days=-1000))
         assert store.prune_lag() == 0.0
 
-    def test_a_retention_of_its_own_counts(self) -> None:
+    def test_the_lag_counts_a_retention_of_a_job(self) -> None:
         make_job("completed", finished_at=-HOUR, retention={"completed": 60})
         make_job("failed", finished_at=-HOUR, retention={"completed": 60})
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
         assert store.prune_lag() == pytest.approx(3540, abs=60)
 
-    def test_after_the_prune_there_is_none(self) -> None:
+    def test_after_a_prune_there_is_no_lag(self) -> None:
         make_job("failed", finished_at=timedelta(days=-31))
         assert store.prune_lag() == pytest.approx(86_400, abs=60)
         assert store.prune() == {"failed": 1}
@@ -367,8 +365,8 @@ class TestPruneLag:
 
 
 @pytest.mark.parametrize(("verb", "most"), [("admit", 5), ("recover", 1), ("prune", 2), ("next_due", 6)])
-def test_each_is_a_few_statements(verb: str, most: int, settings: Any) -> None:
-    """To admit is one for each gate, or two if it sweeps; to prune, it locks and then deletes."""
+def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
+    """An admission is one statement for each gate, or two if it sweeps; a prune locks and then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     store.admit()  # what other tests have left of a look that was not over
     sweep_gates_soon(store)
@@ -425,7 +423,7 @@ class TestWorkers:
         assert {name: row[name] for name in described} == described
         assert row["started_at"] == row["heartbeat_at"]
 
-    def test_a_later_heartbeat_changes_only_its_time(self) -> None:
+    def test_a_later_heartbeat_changes_only_the_time(self) -> None:
         described = self.description()
         worker = make_worker(id=described["id"], heartbeat=-HOUR, started_at=now() - HOUR)
         before = state(worker)
@@ -434,7 +432,7 @@ class TestWorkers:
         assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= HOUR
         assert after == before
 
-    def test_many_beat_in_one_statement(self) -> None:
+    def test_heartbeats_of_many_workers_are_one_statement(self) -> None:
         described = [self.description() for _ in range(5)]
         with CaptureQueriesContext(connection) as queries:
             store.heartbeat_workers(described)
@@ -454,7 +452,7 @@ class TestWorkers:
         store.heartbeat_workers([self.description()])
         assert not Worker.objects.get().is_external
 
-    def test_none_may_beat(self) -> None:
+    def test_no_worker_needs_a_heartbeat(self) -> None:
         store.heartbeat_workers([])
         assert not Worker.objects.exists()
 
@@ -479,7 +477,7 @@ class TestWorkers:
         store.prune_workers([carrier.pk, dead.pk], age=60)
         assert list(Worker.objects.all()) == [carrier]
 
-    def test_a_worker_that_beats_for_itself_learns_what_stood_there(self) -> None:
+    def test_a_worker_that_writes_its_heartbeat_gets_the_previous_one(self) -> None:
         worker = make_worker(heartbeat=-HOUR)
         before, written, _ = store.heartbeat_worker(worker.pk) or (None, None, None)
         assert before == worker.heartbeat_at
@@ -494,12 +492,12 @@ class TestWorkers:
         assert heartbeats == {worker.pk: worker.heartbeat_at}
         assert moment - worker.heartbeat_at >= HOUR
 
-    def test_the_heartbeats_of_carriers_are_not_among_them(self) -> None:
+    def test_the_heartbeats_of_carriers_are_left_out(self) -> None:
         make_worker(is_external=True)
         _, heartbeats = store.heartbeats()
         assert heartbeats == {}
 
-    def test_the_live_ones_are_told_by_the_databases_clock(self, settings: Any) -> None:
+    def test_live_workers_are_found_by_the_databases_clock(self, settings: Any) -> None:
         make_worker(heartbeat=-61 * SECOND)
         fresh = make_worker(heartbeat=-30 * SECOND)
         assert list(Worker.objects.live()) == [fresh]

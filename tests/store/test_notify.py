@@ -1,4 +1,4 @@
-"""NOTIFY: after the commit, once for each queue and transaction, and never needed."""
+"""NOTIFY is sent after the commit, once for each queue and transaction, and nothing depends on it."""
 
 import contextlib
 import signal
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Listener:
-    """A connection that listens as a worker does, or on another channel, as a supervisor."""
+    """A connection that listens as a worker does, or on the channel of supervisors."""
 
     def __init__(self, channel: LiteralString = "skipqueue") -> None:
         self.connection = connect_to()
@@ -40,11 +40,11 @@ class Listener:
         self.fence = 0
 
     def heard(self) -> list[str]:
-        """The queues that were named since the last call."""
+        """The queues that notifications have named since the last call."""
         return [jobs_in(payload)[0] for payload in self.payloads()]
 
     def payloads(self) -> list[str]:
-        """What was said since the last call: messages come in the order of commits, so one of ours ends them."""
+        """The payloads since the last call. They come in the order of commits, so this reads up to one of its own."""
         self.fence += 1
         mark = f"fence {self.fence}"
         with connect_to() as other:
@@ -97,7 +97,7 @@ def test_the_payload_has_the_number_of_jobs(listener: Listener) -> None:
 
 
 def test_the_notify_is_a_statement_of_its_own_after_the_commit() -> None:
-    """Inside the transaction it would take a lock on the whole database at the caller's commit."""
+    """A NOTIFY inside the transaction would lock the whole database at the caller's commit."""
     with CaptureQueriesContext(connection) as queries, transaction.atomic():
         noop("a")
         noop("a")
@@ -105,7 +105,9 @@ def test_the_notify_is_a_statement_of_its_own_after_the_commit() -> None:
     assert said == ["BEGIN", "INSERT", "INSERT", "COMMIT", "SELECT"]
 
 
-def test_when_told_the_job_can_be_claimed(listener: Listener, connect: Callable[..., psycopg.Connection[Any]]) -> None:
+def test_a_job_can_be_claimed_when_its_notification_arrives(
+    listener: Listener, connect: Callable[..., psycopg.Connection[Any]]
+) -> None:
     other = connect()
     with transaction.atomic():
         noop("a")
@@ -137,13 +139,13 @@ def test_a_rollback_does_not_silence_the_next_transaction(listener: Listener) ->
 
 
 class TestSavepoints:
-    def test_one_that_rolls_back_tells_nothing(self, listener: Listener) -> None:
+    def test_a_savepoint_that_rolls_back_sends_nothing(self, listener: Listener) -> None:
         with transaction.atomic(), contextlib.suppress(RuntimeError), transaction.atomic():
             noop("a")
             raise RuntimeError
         assert listener.heard() == []
 
-    def test_after_one_that_rolled_back_a_job_is_told(self, listener: Listener) -> None:
+    def test_after_a_savepoint_that_rolled_back_a_job_is_notified(self, listener: Listener) -> None:
         with transaction.atomic():
             with contextlib.suppress(RuntimeError), transaction.atomic():
                 noop("a")
@@ -151,7 +153,7 @@ class TestSavepoints:
             noop("a")
         assert listener.heard() == ["a"]
 
-    def test_one_that_rolls_back_does_not_silence_the_job_before_it(self, listener: Listener) -> None:
+    def test_a_savepoint_that_rolls_back_does_not_silence_the_job_before_it(self, listener: Listener) -> None:
         with transaction.atomic():
             noop("a")
             with contextlib.suppress(RuntimeError), transaction.atomic():
@@ -159,7 +161,7 @@ class TestSavepoints:
                 raise RuntimeError
         assert listener.heard() == ["a"]
 
-    def test_one_that_is_released_tells_once(self, listener: Listener) -> None:
+    def test_a_released_savepoint_sends_one_notification(self, listener: Listener) -> None:
         with transaction.atomic():
             with transaction.atomic():
                 noop("a")
@@ -168,7 +170,7 @@ class TestSavepoints:
             noop("a")
         assert listener.heard() == ["a"]
 
-    def test_an_inner_one_that_is_released_inside_one_that_rolls_back(self, listener: Listener) -> None:
+    def test_a_savepoint_released_inside_one_that_rolls_back_sends_nothing(self, listener: Listener) -> None:
         with transaction.atomic():
             with contextlib.suppress(RuntimeError), transaction.atomic():
                 with transaction.atomic():
@@ -208,7 +210,7 @@ class TestWithoutAutocommit:
             assert cursor.fetchone() == ("on",)
 
 
-def test_what_is_not_due_is_told_when_it_is_admitted(listener: Listener) -> None:
+def test_a_job_that_is_not_due_is_notified_when_it_is_admitted(listener: Listener) -> None:
     jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()
     jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer_many([()] * 3)
     assert listener.heard() == []
@@ -271,7 +273,7 @@ def test_run_now_tells_its_queue(listener: Listener) -> None:
     assert listener.heard() == ["a"]
 
 
-def test_what_makes_no_job_claimable_tells_nothing(listener: Listener) -> None:
+def test_a_change_that_makes_no_job_claimable_sends_nothing(listener: Listener) -> None:
     make_job("running", attempts=10, max_attempts=10)
     held = make_job("running", locked_by="another")
     store.recover(worker_ids=["w"])
@@ -341,7 +343,7 @@ def test_a_notify_that_fails_harms_neither_the_caller_nor_the_job(monkeypatch: p
 @pytest.mark.parametrize(
     ("delay", "heard"), [(1.0, [""]), (3600.0, [])], ids=["due before the next look", "seen by the next look"]
 )
-def test_supervisors_hear_of_what_is_due_soon_and_of_nothing_else(delay: float, heard: list[str]) -> None:
+def test_supervisors_are_notified_only_of_jobs_that_are_due_soon(delay: float, heard: list[str]) -> None:
     listener = Listener("skipqueue_supervisors")
     later = jobs.noop.using(run_after=timedelta(seconds=delay))
     keyed = jobs.noop.using(run_after=timedelta(seconds=delay), unique_key="k")
@@ -369,7 +371,9 @@ class TestInOneMessage:
         assert listener.payloads() == ["a"]
 
     @pytest.mark.parametrize("options", [{"unique_key": "k"}, {"run_after": timedelta(hours=1)}])
-    def test_a_job_that_may_not_be_queued_is_told_apart(self, listener: Listener, options: dict[str, Any]) -> None:
+    def test_a_job_that_may_not_be_queued_is_notified_in_a_statement_of_its_own(
+        self, listener: Listener, options: dict[str, Any]
+    ) -> None:
         jobs.noop.using(queue_name="a", **options).defer()
         jobs.noop.using(queue_name="a", **options).defer()
         assert len(listener.heard()) == (1 if "unique_key" in options else 0)
@@ -415,7 +419,7 @@ class TestInOneMessage:
         assert "channel name cannot be empty" in caplog.text
         assert connection.connection.info.transaction_status == TransactionStatus.IDLE
 
-    def test_where_the_session_is_another_one_the_error_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_in_another_session_the_error_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pooler has moved the client: nobody knows whether the job is committed."""
         refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
         monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", refused)
@@ -478,7 +482,7 @@ class TestInOneMessage:
 
 
 def refuse_job(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any) -> Any:
-    """Stands for a wrapper of the user's, which sends a statement or raises."""
+    """An execute wrapper, as a project may have it, that sends a statement or raises."""
     if "INSERT INTO skipqueue_job" in statement:
         raise DatabaseError("no more jobs")
     return execute(statement, params, many, context)
@@ -498,14 +502,14 @@ class TestWhereOneMessageIsNotPossible:
             raise ZeroDivisionError
         assert not Job.objects.exists()
 
-    def test_a_pipeline_takes_it(self, listener: Listener) -> None:
+    def test_in_a_pipeline_the_notify_is_a_statement_of_its_own(self, listener: Listener) -> None:
         connection.ensure_connection()
         with connection.connection.pipeline():
             noop("a")
         assert listener.heard() == ["a"]
 
     @pytest.mark.parametrize("option", [{"cursor_factory": psycopg.Cursor}, {"server_side_binding": True}])
-    def test_a_cursor_that_binds_on_the_server_takes_it(
+    def test_with_parameters_bound_on_the_server_the_notify_is_a_statement_of_its_own(
         self, listener: Listener, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         connection.close()
@@ -528,12 +532,12 @@ class TestWhereOneMessageIsNotPossible:
         (f"mail,{'9' * 5000}", ("mail", 1)), ("mail,\u0663", ("mail", 1)), ("q" * 7999, ("", 1)),
     ],
 )  # fmt: skip
-def test_whatever_a_stranger_sends_is_a_queue_and_a_number(payload: str, meant: tuple[str, int]) -> None:
+def test_any_payload_is_read_as_a_queue_and_a_number(payload: str, meant: tuple[str, int]) -> None:
     assert jobs_in(payload) == meant
 
 
 @pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [LIMITS_PAYLOAD])])
-def test_who_puts_jobs_back_for_some_seconds_tells_supervisors_and_no_worker(
+def test_jobs_put_back_for_some_seconds_notify_supervisors_and_no_worker(
     listener: Listener, later: bool, workers: list[str], supervisors: list[str]
 ) -> None:
     noop("a")

@@ -1,4 +1,4 @@
-"""What is in the queues now, read by a few probes of an index."""
+"""`observe` reads what is in the queues now, by a few probes of an index."""
 
 from datetime import timedelta
 
@@ -57,7 +57,7 @@ def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: b
     assert 290 <= queue.queued <= 310
 
 
-def test_of_many_queues_fewer_jobs_are_counted() -> None:
+def test_among_many_queues_fewer_jobs_of_each_are_counted() -> None:
     for name, number in (("a", 9), ("b", 12), ("c", 20)):
         Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
     for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
@@ -65,7 +65,7 @@ def test_of_many_queues_fewer_jobs_are_counted() -> None:
         assert {queue.name for queue in found if queue.is_estimate} == estimated
 
 
-def test_of_many_running_jobs_all_are_estimated_in_the_proportion_of_the_first() -> None:
+def test_many_running_jobs_are_estimated_in_the_proportion_of_the_first() -> None:
     for name, number, age in (("a", 300, -2), ("b", 100, -2), ("a", 200, -1)):
         multiply(make_job("running", queue_name=name, locked_at=timedelta(minutes=age)), number - 1)
     with connection.cursor() as cursor:
@@ -84,7 +84,7 @@ def test_blocked_jobs_are_counted_by_queue_up_to_a_bound(monkeypatch: pytest.Mon
     assert blocked_now(store) == ({"mail": 2}, True)
 
 
-def test_of_many_blocked_jobs_all_are_estimated() -> None:
+def test_many_blocked_jobs_are_estimated() -> None:
     multiply(make_job("blocked", queue_name="a"), 299)
     make_job("blocked", queue_name="b")
     with connection.cursor() as cursor:
@@ -106,7 +106,7 @@ def test_an_estimate_is_never_below_what_was_counted() -> None:
     assert queue.queued >= 21
 
 
-def test_of_many_long_queues_those_are_estimated_that_wait_for_the_longest_time(
+def test_among_many_long_queues_those_with_the_longest_wait_are_estimated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(observe, "MOST_ESTIMATED", 2)

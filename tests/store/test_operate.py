@@ -1,4 +1,4 @@
-"""The verbs of operators: what they do to many jobs at once, and what the rows keep of it."""
+"""The verbs of operators change many jobs at once, and are recorded in the rows."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -105,7 +105,7 @@ class TestRetry:
         make_job("completed", unique_key="k")
         assert store.retry([job.pk]).keys() == {job.pk}
 
-    def test_of_several_that_share_a_key_the_newest_is_retried(self) -> None:
+    def test_the_newest_of_several_jobs_with_one_key_is_retried(self) -> None:
         older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
         completed = make_job("completed", unique_key="k")
         alone = make_job("failed", unique_key="another")
@@ -118,13 +118,13 @@ class TestRetry:
         assert store.retry(iter([job.pk, job.pk, 10**15])).keys() == {job.pk}
         assert store.retry([]).keys() == set()
 
-    def test_many_are_one_statement(self) -> None:
+    def test_many_jobs_are_one_statement(self) -> None:
         made = [make_job("failed", unique_key=str(number)) for number in range(50)]
         with CaptureQueriesContext(connection) as queries:
             assert len(store.retry([job.pk for job in made])) == 50
         assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
 
-    def test_many_are_searched_once_for_each_although_the_planner_expects_few(self) -> None:
+    def test_each_job_of_many_is_looked_up_once_although_the_planner_expects_few(self) -> None:
         multiply(make_job("failed"), 2_999)
         ids = list(Job.objects.values_list("pk", flat=True))
         with connection.cursor() as cursor:
@@ -135,7 +135,7 @@ class TestRetry:
         assert document[0]["Plan"]["Shared Hit Blocks"] < 30 * len(ids)
         assert set(statuses()) == {"queued"}
 
-    def test_inside_a_transaction_it_is_part_of_it(self) -> None:
+    def test_a_retry_in_a_transaction_is_part_of_the_transaction(self) -> None:
         job = make_job("failed")
         with transaction.atomic():
             assert store.retry([job.pk])
@@ -176,7 +176,7 @@ class TestDiscard:
         assert store.discard(iter([job.pk, job.pk, 10**15])).keys() == {job.pk}
         assert store.discard([]).keys() == set()
 
-    def test_many_are_one_statement(self) -> None:
+    def test_many_jobs_are_one_statement(self) -> None:
         made = [make_job() for _ in range(50)]
         with CaptureQueriesContext(connection) as queries:
             assert len(store.discard([job.pk for job in made])) == 50
@@ -272,7 +272,7 @@ class TestRunNow:
         (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed.attempts == 4
 
-    def test_what_is_overdue_keeps_its_place(self) -> None:
+    def test_an_overdue_job_keeps_its_place(self) -> None:
         job = make_job("scheduled", run_after=-HOUR)
         store.run_now([job.pk])
         assert state(job)["run_after"] == job.run_after
@@ -294,13 +294,13 @@ class TestPostpone:
         assert after["run_after"] - datetime.fromisoformat(operation["at"]) == HOUR
         assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
 
-    def test_a_time_is_taken_as_it_is(self) -> None:
+    def test_a_job_is_postponed_to_a_datetime(self) -> None:
         job = make_job("scheduled")
         until = datetime(2100, 1, 1, tzinfo=UTC)
         assert job.postpone(until)
         assert (job.status, state(job)["run_after"]) == ("scheduled", until)
 
-    def test_nothing_is_brought_forward(self) -> None:
+    def test_a_postpone_makes_no_job_due_earlier(self) -> None:
         job = make_job("scheduled", run_after=24 * HOUR)
         assert store.postpone([job.pk], HOUR).keys() == set()
         assert state(job) == {name: getattr(job, name) for name in state(job)}
@@ -327,7 +327,7 @@ class TestReschedule:
 
 
 class TestChanges:
-    def test_only_jobs_that_wait_are_changed_and_once(self, row: Row) -> None:
+    def test_only_waiting_jobs_are_changed_and_only_once(self, row: Row) -> None:
         for verb, status in product(["change_queue", "change_priority"], STATUSES):
             with row(verb=verb, status=status):
                 job = make_job(status)
@@ -336,7 +336,7 @@ class TestChanges:
                 assert state(job)[column] == (value if status in WAITING else getattr(job, column))
                 assert apply(verb, [job.pk]) == {}, "it has the value already"
 
-    def test_the_old_and_the_new_value_are_noted(self) -> None:
+    def test_the_old_and_the_new_value_are_recorded(self) -> None:
         job = make_job(priority=3)
         job.change_queue("mail", by="ann")
         job.change_priority(-5, by="ben")
@@ -372,14 +372,14 @@ class TestSpread:
         assert all(timedelta(0) <= delay <= HOUR for delay in delays)
         assert max(delays) - min(delays) > HOUR / 2, "1 in 10^16 that it is not"
 
-    def test_a_job_says_what_it_is_then(self) -> None:
+    def test_the_object_has_the_new_values(self) -> None:
         job = make_job("failed")
         assert job.retry(over=60.0)
         assert job.status == state(job)["status"] == "scheduled"
 
 
 class TestOperations:
-    def test_each_verb_is_noted_in_the_row(self, row: Row) -> None:
+    def test_each_verb_is_recorded_in_the_row(self, row: Row) -> None:
         for verb, status in VERBS.items():
             with row(verb):
                 job = make_job(status, attempts=3)
@@ -391,14 +391,14 @@ class TestOperations:
                 assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
                 assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
 
-    def test_nothing_is_noted_of_what_was_not_changed(self, row: Row) -> None:
+    def test_a_verb_that_changes_nothing_is_not_recorded(self, row: Row) -> None:
         for verb in VERBS:
             with row(verb):
                 job = make_job("completed")
                 assert not apply(verb, [job.pk], by="anna")
                 assert state(job)["operations"] is None
 
-    def test_they_stand_in_order_and_tell_how_many_attempts_there_were(self) -> None:
+    def test_operations_are_in_order_and_have_the_number_of_attempts(self) -> None:
         job = make_job("failed", attempts=10)
         job.retry(by="anna")
         job.postpone(HOUR, by="ben")
@@ -412,7 +412,7 @@ class TestOperations:
             ("cancel", "cem", "no more", 0),
         ]
 
-    def test_the_newest_fifty_are_kept(self, row: Row) -> None:
+    def test_the_newest_fifty_operations_are_kept(self, row: Row) -> None:
         for verb, status in VERBS.items():
             with row(verb):
                 job = make_job(status, operations=[{"verb": "old", "attempts": number} for number in range(50)])
@@ -429,7 +429,7 @@ class TestOperations:
         assert len(operation["reason"]) == 500
 
     @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
-    def test_in_the_place_of_an_error_stands_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
+    def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
         ended = {
             f"{done} by hand.": {},
             f"{done} by anna.": {"by": "anna"},
@@ -443,7 +443,7 @@ class TestOperations:
 
 
 class TestKeepErrors:
-    """What an attempt ended with after its job had been cancelled."""
+    """The error of an attempt whose job had been cancelled is appended to the row."""
 
     ERROR = {"attempt": 1, "exception": "x.JobCancelled", "message": "it hung", "traceback": "…", "duration_ms": 12.5}
     ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
@@ -451,7 +451,7 @@ class TestKeepErrors:
     def keep(self, job: Job, outcome: Outcome = ENDED) -> bool:
         return store.append_cancelled_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
 
-    def test_the_job_keeps_it_and_nothing_else_changes(self) -> None:
+    def test_a_cancelled_job_keeps_the_error_of_its_attempt_and_nothing_else_changes(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")
         job.cancel("it hung")
         before = state(job)
@@ -461,12 +461,12 @@ class TestKeepErrors:
         assert kept == self.ERROR | {"at": kept["at"], "worker_id": "w:0123456789ab"}
         assert after == {name: value for name, value in before.items() if name != "errors"}
 
-    def test_sent_twice_it_is_kept_once(self) -> None:
+    def test_an_error_that_is_sent_twice_is_kept_once(self) -> None:
         job = make_job("running")
         job.cancel()
         assert [self.keep(job), self.keep(job)] == [True, False]
 
-    def test_of_the_errors_the_last_ten_are_kept(self) -> None:
+    def test_the_last_ten_errors_are_kept(self) -> None:
         job = make_job("running", errors=[{"attempt": number} for number in range(10)])
         job.cancel()
         assert self.keep(job)
@@ -488,7 +488,7 @@ class TestKeepErrors:
         assert not self.keep(job)
         assert state(job)["errors"] == []
 
-    def test_without_an_error_there_is_nothing_to_keep(self, django_assert_num_queries: Any) -> None:
+    def test_an_attempt_without_an_error_appends_nothing(self, django_assert_num_queries: Any) -> None:
         job = make_job("running")
         with django_assert_num_queries(0):
             assert not self.keep(job, COMPLETED)

@@ -1,4 +1,4 @@
-"""`pipelined`: when PostgreSQL works, when it commits, and what the caller does at the same time."""
+"""`pipelined`: PostgreSQL runs the statements and commits while the caller goes on."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode everything works but LISTEN: no statement needs the one before it."""
+"""Behind PgBouncer in transaction mode everything works but LISTEN: no statement needs an earlier statement."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def database_behind(alias: str) -> dict[str, Any]:
 
 @pytest.fixture
 def pooled(transactional_db: None) -> Iterator[str]:
-    """Django's second database, by way of PgBouncer."""
+    """Connect Django's second database through PgBouncer."""
     wrapper = connections["other"]
     before = wrapper.settings_dict
     with pgbouncer(database_behind("other")) as folder:
@@ -78,7 +78,7 @@ def test_a_pooler_without_our_timeouts_is_named_once(runworker: Run, transaction
 
 
 def settings(folder: Path) -> str:
-    """The same for a process of its own."""
+    """The settings of a process that uses the pooler."""
     changed = behind(folder, connections["default"].settings_dict)
     return f"DATABASES['default'] |= {changed!r}"
 

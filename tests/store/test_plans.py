@@ -100,7 +100,7 @@ def state(request: pytest.FixtureRequest, table: Table) -> tuple[Table, int]:
 
 
 def asked_for(case: Case) -> int:
-    """How many rows the statement may take: its limit, or as many as it names."""
+    """The number of rows that the statement may take: its limit, or the number of ids that it names."""
     if "limit" in case.values:
         return int(case.values["limit"])
     texts = [value for value in case.values.values() if isinstance(value, str) and value[:1] == "["]
@@ -148,7 +148,7 @@ def test_a_statement_reads_what_it_needs_and_takes_no_more_than_its_limit(
 
 
 def running(table: Table, case: Case) -> int:
-    """How many rows more may be read: those who take back, forget or count look at what runs, some of them twice."""
+    """The number of further rows that may be read: some statements read the running jobs, some of them twice."""
     looking = ("RECOVER", "RECOVER_RETURNED", "RELEASE_ORPHANS", "STILL_HOLDING", "PRUNE_WORKERS")
     is_looking = case.statement in looking or case.statement.startswith("CARRIED_")
     return 2 * table.size // 100 if is_looking else 0

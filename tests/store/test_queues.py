@@ -1,4 +1,4 @@
-"""Pausing a queue: nobody claims of it, until it is resumed or its time is over."""
+"""A pause: nobody claims jobs of a paused queue, until it is resumed or its time is over."""
 
 import logging
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def claimed(*queue_names: str, limit: int = 100) -> list[int]:
 
 
 def end_pause(name: str) -> None:
-    """Have the time of the pause be over."""
+    """End the time of the pause."""
     Queue.objects.filter(name=name).update(paused_until=Now())
 
 
@@ -154,7 +154,7 @@ def test_a_name_that_no_queue_can_have_is_refused(name: Any) -> None:
 
 
 @pytest.mark.parametrize("for_", [60, timedelta(0), timedelta(seconds=-1), timedelta(days=4000)])
-def test_a_time_that_is_none_is_refused(for_: Any) -> None:
+def test_a_pause_for_an_invalid_time_is_refused(for_: Any) -> None:
     with pytest.raises(InvalidOption, match="for_ must be a timedelta"):
         Queue.pause("mail", for_=for_)
 
@@ -173,7 +173,7 @@ def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
         assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",limits"])
 
 
-def test_both_are_signalled_and_logged(
+def test_a_pause_and_a_resume_are_signalled_and_logged(
     sent: Callable[[Signal], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
     paused, resumed = sent(signals.queue_paused), sent(signals.queue_resumed)

@@ -1,4 +1,4 @@
-"""Two or more at once: what each sees, and what becomes of the job they both want."""
+"""Two or more transactions at once: what each sees, and what happens to the job that both want."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_a_settle_wins_where_the_recovery_is_rolled_back(session: MakeSession) -
     assert written.result(20) == {job.pk}
 
 
-def test_of_two_recoveries_each_job_is_in_one(session: MakeSession) -> None:
+def test_two_recoveries_share_no_job(session: MakeSession) -> None:
     for _ in range(4):
         make_job("running")
     other = session()
@@ -149,7 +149,7 @@ def test_of_two_recoveries_each_job_is_in_one(session: MakeSession) -> None:
 
 
 def test_a_discard_and_a_settle_of_a_job_to_be_retried(session: MakeSession) -> None:
-    """The discard sees a running job, which is not its to touch; once the settle is committed, it is."""
+    """The discard sees a running job and leaves it; after the commit of the settle it discards the job."""
     make_job()
     (job,) = claim()
     settling = session()
@@ -162,7 +162,7 @@ def test_a_discard_and_a_settle_of_a_job_to_be_retried(session: MakeSession) -> 
     assert complete(job) == set()
 
 
-def test_a_claim_does_not_take_what_is_being_discarded(session: MakeSession) -> None:
+def test_a_claim_does_not_take_a_job_that_is_being_discarded(session: MakeSession) -> None:
     job = make_job()
     discarding = session()
     discarding.begin()
@@ -173,7 +173,7 @@ def test_a_claim_does_not_take_what_is_being_discarded(session: MakeSession) -> 
     assert claim() == []
 
 
-def test_a_discard_does_not_take_what_is_being_claimed(session: MakeSession) -> None:
+def test_a_discard_does_not_take_a_job_that_is_being_claimed(session: MakeSession) -> None:
     job = make_job()
     claiming = session()
     claiming.begin()
@@ -184,7 +184,7 @@ def test_a_discard_does_not_take_what_is_being_claimed(session: MakeSession) -> 
     assert store.discard([job.pk]).keys() == set()
 
 
-def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any) -> None:
+def test_a_job_that_is_being_retried_is_not_pruned(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
     job = make_job("failed")
     retrying = session()
@@ -197,7 +197,7 @@ def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any
     assert state(job)["status"] == "queued"
 
 
-def test_what_was_chosen_to_be_pruned_is_not_retried_before_it_is_deleted(session: MakeSession, settings: Any) -> None:
+def test_a_job_chosen_to_be_pruned_is_not_retried_before_it_is_deleted(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
     make_job("failed")
     other = session()
@@ -214,7 +214,7 @@ def test_what_was_chosen_to_be_pruned_is_not_retried_before_it_is_deleted(sessio
     assert not Job.objects.exists()
 
 
-def test_what_is_being_pruned_is_not_retried(session: MakeSession, settings: Any) -> None:
+def test_a_job_that_is_being_pruned_is_not_retried(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
     job = make_job("failed")
     pruning = session()
@@ -266,7 +266,7 @@ def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSe
     assert (found.pk, found.created) == (failed.pk, False)
 
 
-def test_of_two_retries_one_counts(session: MakeSession) -> None:
+def test_only_one_of_two_retries_changes_a_job(session: MakeSession) -> None:
     job = make_job("failed")
     other = session()
     other.begin()
@@ -279,12 +279,12 @@ def test_of_two_retries_one_counts(session: MakeSession) -> None:
 
 
 def look_up_one_by_one() -> None:
-    """Have this session join as it would join a batch to a table of millions."""
+    """Have the planner of this session join as it joins a batch to a table of millions."""
     with connection.cursor() as cursor:
         cursor.execute("SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off")
 
 
-def test_a_worker_that_beats_while_its_supervisor_does_sees_that_heartbeat(session: MakeSession) -> None:
+def test_a_worker_sees_the_heartbeat_that_its_supervisor_writes_meanwhile(session: MakeSession) -> None:
     worker = make_worker(heartbeat=-timedelta(hours=1))
     row = {name: value for name, value in state(worker).items() if name not in ("started_at", "heartbeat_at")}
     supervisor, itself = session(), session()
@@ -306,7 +306,7 @@ def give_back(*held: Job) -> set[int]:
 def test_batches_that_end_the_same_jobs_in_opposite_order_do_not_deadlock(
     session: MakeSession, end: Callable[..., Any]
 ) -> None:
-    """Both begin while a third holds a job in their middle; locking in the order given, each would hold one end."""
+    """Both begin while a third transaction holds a middle job: without a lock order each would hold one end."""
     jobs.noop.defer_many([()] * 9)
     held = claim()
     gate, up, down = session(), session(), session()
@@ -391,7 +391,7 @@ TAKES = pytest.mark.parametrize("take", [recover, give_back_strays, give_back])
 
 @TAKES
 @pytest.mark.parametrize("use", [complete, give_back, heartbeat])
-def test_a_lease_that_is_being_ended_waits_and_is_worth_nothing(
+def test_a_settle_waits_while_its_lease_is_being_ended_and_writes_nothing(
     session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
 ) -> None:
     make_job()
@@ -454,7 +454,7 @@ def test_what_is_being_settled_is_not_pruned_and_what_is_being_pruned_can_no_lon
     assert not Job.objects.exists()
 
 
-def test_a_job_that_is_being_retried_is_claimed_only_once_it_is(session: MakeSession) -> None:
+def test_a_job_that_is_being_retried_is_claimed_only_after_the_retry(session: MakeSession) -> None:
     job = make_job("failed", attempts=10)
     retrying = session()
     retrying.begin()

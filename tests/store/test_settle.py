@@ -1,4 +1,4 @@
-"""`settle`, `settle_and_claim`, `release`, `heartbeat`: only who holds the lease writes what an attempt came to."""
+"""`settle`, `exchange`, `release`, `heartbeat`: only the holder of the lease writes the outcome of an attempt."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -92,7 +92,7 @@ class TestTransitions:
             (left,) = cursor.fetchone()
         assert timedelta(seconds=55) < left <= timedelta(seconds=60)
 
-    def test_a_retry_at_once_queues_behind_what_already_waits(self) -> None:
+    def test_a_retry_at_once_queues_behind_waiting_jobs(self) -> None:
         first, second = claimed(1)[0], make_job()
         settle([settlement(first, RETRY_NOW)])
         order = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
@@ -133,7 +133,7 @@ class TestTransitions:
         after = state(job)
         assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
 
-    def test_it_is_unknown_since_the_first_worker_did_not_know_its_task(self) -> None:
+    def test_unknown_since_is_when_the_first_worker_did_not_know_the_task(self) -> None:
         (job,) = claimed()
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
         since = state(job)["unknown_since"]
@@ -145,19 +145,19 @@ class TestTransitions:
     @pytest.mark.parametrize(
         "outcome", [COMPLETED, RETRY_NOW, Outcome("scheduled", refund=1)], ids=["completed", "retried", "snoozed"]
     )
-    def test_an_outcome_of_the_task_says_that_it_is_known_and_that_no_worker_died(self, outcome: Outcome) -> None:
+    def test_an_outcome_of_a_known_task_clears_unknown_since_and_the_deaths(self, outcome: Outcome) -> None:
         (job,) = claimed(unknown_since=Now(), deaths=["w"])
         settle([settlement(job, outcome)])
         after = state(job)
         assert (after["unknown_since"], after["deaths"]) == (None, None)
 
-    def test_a_worker_that_does_not_know_the_task_says_nothing_about_the_deaths_before(self) -> None:
-        """In a rolling deploy, workers of the old code take turns with those that die."""
+    def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
+        """In a rolling deploy, workers of the old code claim a job between workers that die of it."""
         (job,) = claimed(deaths=["w"])
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
         assert state(job)["deaths"] == ["w"]
 
-    def test_a_refused_outcome_is_raised_where_the_caller_asks_for_that(self) -> None:
+    def test_a_refused_outcome_is_raised_with_raises(self) -> None:
         (job,) = claimed()
         with pytest.raises(DatabaseError), transaction.atomic():
             store.settle([settlement(job, Outcome("completed", result="{oops"))], raises=True)
@@ -292,7 +292,7 @@ LOSSES = [
 
 
 class TestFences:
-    """A lease that has passed on writes nothing."""
+    """A lease that is no longer valid writes nothing."""
 
     @pytest.mark.core
     @BOTH
@@ -328,7 +328,7 @@ class TestFences:
                 assert list(Job.objects.order_by("pk").values()) == before
 
 
-def test_of_two_outcomes_for_one_attempt_in_one_batch_one_is_written() -> None:
+def test_only_one_of_two_outcomes_of_an_attempt_in_a_batch_is_written() -> None:
     (job,) = claimed()
     assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
     after = state(job)
@@ -344,8 +344,8 @@ PARTS = {"plain": COMPLETED, "error": RETRY_LATER, "reason": ONLY_A_REASON, "not
 
 
 @BOTH
-def test_of_every_mix_of_outcomes_all_is_written(row: Row, settling: Settling) -> None:
-    """The statement of a batch writes only what one of its outcomes has: each mix has to find one that writes all."""
+def test_every_mix_of_outcomes_is_written(row: Row, settling: Settling) -> None:
+    """Each mix of outcomes must choose a statement that writes all of them."""
     for names in [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)]:
         with row(" ".join(names)):
             held = dict(zip(names, claimed(len(names)), strict=True))
@@ -383,7 +383,7 @@ def test_releasing_many_is_one_statement() -> None:
     assert store.release([]) == set()
 
 
-def test_what_somebody_else_has_locked_is_found_without_waiting(
+def test_locked_rows_are_found_without_waiting(
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
     locked, free, gone, passed_on = claimed(4)
@@ -449,7 +449,7 @@ TOO_FAR = Outcome("scheduled", delay=1e12)
 def test_a_row_for_which_even_the_failure_is_refused_is_left_alone_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As a trigger of the project's does, or a column that somebody has added."""
+    """A trigger of the project may refuse every update, or a column that somebody has added."""
     bad, good = claimed(2)
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {bad.pk} OR lease < 2)")
@@ -503,8 +503,8 @@ def test_a_refused_batch_costs_no_claim() -> None:
     assert {job.id for job in taken} == set(Job.objects.running().values_list("pk", flat=True))
 
 
-def test_where_nobody_can_be_notified_the_result_of_a_round_trip_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is committed: whoever does not learn of it holds jobs that he does not know."""
+def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round trip is committed: a worker that loses its result holds jobs that it does not know."""
     monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
     (retried,) = claimed()
     waiting = make_job(queue_name="other")
@@ -595,7 +595,7 @@ class TestSnoozes:
                 job = make_job(operations=[{"verb": "snooze", "times": times}])
                 assert len(self.snooze(job)) == 1
 
-    def test_no_other_outcome_is_noted(self, row: Row) -> None:
+    def test_only_a_snooze_is_recorded_as_an_operation(self, row: Row) -> None:
         for outcome in (COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)):
             with row(outcome=outcome):
                 job = make_job("running")

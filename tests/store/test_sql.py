@@ -1,4 +1,4 @@
-"""The statements of the queue: each uses its index among 100,000 rows, however it is planned."""
+"""Each statement of the queue uses its index among 100,000 rows, whatever its plan."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.parts.batches.dependencies import NeededJob, UnmetNeed
 from django_skipqueue.parts.history.rollups import AttemptCounts, FailedAttempts, rows_of_counts, rows_of_failures
 from django_skipqueue.parts.limits.claim import AheadWish, ahead_as_values
-from django_skipqueue.queue.fragments import KEYS
+from django_skipqueue.queue.fragments import CALL_KEYS
 from django_skipqueue.queue.parameters import (
     as_array,
     calls_as_values,
@@ -723,8 +723,8 @@ def test_an_insert_writes_all_that_a_job_is_specified_by() -> None:
     """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
     for name in ("ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"):
         asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
-        assert asked >= insert_values(JobSpec("t")).keys() - NO_PARAMETERS - KEYS.keys(), name
-        assert asked & KEYS.keys() or asked >= {f"{key}s" for key in KEYS}, name
+        assert asked >= insert_values(JobSpec("t")).keys() - NO_PARAMETERS - CALL_KEYS.keys(), name
+        assert asked & CALL_KEYS.keys() or asked >= {f"{key}s" for key in CALL_KEYS}, name
 
 
 NO_PARAMETERS = {"columns", "after", "after_failure", "on_conflict"}
@@ -744,7 +744,7 @@ LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK
 
 
 def test_rows_are_chosen_once_and_then_looked_up() -> None:
-    """Another form may choose again for every row it compares, or have the planner read the whole table."""
+    """Another form may choose rows again for every row that it compares, or read the whole table."""
     rows, columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
     looked_up = rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)"
     bounds = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
@@ -756,7 +756,7 @@ def test_rows_are_chosen_once_and_then_looked_up() -> None:
 
 
 def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else() -> None:
-    """With a status as well, the planner may walk the recover index over every running and dead entry."""
+    """If the condition had a status as well, the planner might walk the whole recover index."""
     for name in ("SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"):
         condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
         assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}, name

@@ -67,7 +67,7 @@ exceptions = st.sampled_from(
 
 @dataclass(frozen=True)
 class Row:
-    """What the model says of a job."""
+    """A job as the model sees it."""
 
     max_attempts: int
     unique_key: str | None
@@ -84,7 +84,7 @@ class Row:
     """Whether it has the time of its last start: sequences are ordered by that, and by the attempts."""
 
     def settled(self, outcome: Outcome) -> "Row":
-        """After its worker has settled it."""
+        """The row after its worker has settled it."""
         due = outcome.delay <= 0
         status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
         row = self.failed() if outcome.error else self
@@ -93,11 +93,11 @@ class Row:
         )
 
     def released(self) -> "Row":
-        """After its worker has given it back."""
+        """The row after its worker has released it."""
         return replace(self, status="queued", lease=self.lease + 1, attempts=self.attempts - 1, has_started=False)
 
     def recovered(self, *, is_returned: bool = False) -> "Row":
-        """After its worker was taken for dead, or its carrier has returned it: that counts each time."""
+        """The row after its worker counted as dead, or its carrier returned it: each time is a death."""
         is_known = self.holder in self.deaths and not is_returned
         dead = self.deaths if is_known else (*self.deaths, self.holder)
         is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may be the cause
@@ -110,7 +110,7 @@ class Row:
         )
 
     def failed(self, dead: str = "") -> "Row":
-        """With one more failure to its name, or one more worker that died of it."""
+        """The row with one more failure, or one more death of its worker."""
         return replace(self, failures=(*self.failures, (dead, self.attempts))[-10:])
 
 
@@ -294,7 +294,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 3))
     def carry_and_give_back(self, times: int) -> None:
-        """The same jobs so often in a row, if there are few."""
+        """Hand over and release jobs several times in a row."""
         for _ in range(times):
             self.admit(limit=4, chosen=range(1_000))
             self.claim_and_hand_over(limit=4, chosen=range(1_000))
@@ -319,7 +319,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(limit=limits, chosen=choices)
     def admit(self, limit: int, chosen: Sequence[int]) -> None:
-        """After a time that makes some of the scheduled jobs due."""
+        """Admit jobs after a time in which some scheduled jobs become due."""
         ripe = pick(sorted(self.with_status("scheduled")), chosen)
         Job.objects.filter(pk__in=ripe).update(run_after=Now() - timedelta(seconds=1))
         self.model |= {id: replace(self.model[id], due=True) for id in ripe}
@@ -338,7 +338,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(worker=workers, times=st.integers(1, 3))
     def claim_and_die(self, worker: str, times: int) -> None:
-        """The same one so often in a row, then the others, of the same jobs if there are few."""
+        """Have one worker claim and die several times in a row, then the other workers."""
         for dead in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
             self.admit(limit=4, chosen=range(1_000))
             self.claim(dead, limit=4)
@@ -401,7 +401,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(chosen=choices)
     def cancel(self, chosen: Sequence[int]) -> None:
-        """Also what runs: the outcome comes late then."""
+        """Cancel jobs, running jobs as well: their outcome comes late."""
         ids = pick(sorted(self.model), chosen)
         expected = {
             id: replace(self.model[id], status="discarded", lease=self.model[id].lease + 1)
@@ -454,7 +454,7 @@ class Queue(RuleBasedStateMachine):
 
 
 def as_row(name: str, id: str) -> dict[str, Any]:
-    """What a worker writes of itself."""
+    """The row that a worker writes for itself."""
     return {"id": id, "name": name, "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
 
 
@@ -478,12 +478,12 @@ def row_of(job: Job) -> Row:
 
 
 def pick(existing: list[T], chosen: Sequence[int]) -> list[T]:
-    """These of what there is, each once."""
+    """Choose some of these items, each once."""
     return [existing[-1 - number] for number in sorted({*chosen}) if number < len(existing)]
 
 
 def outcome_of(job: Job, error: BaseException | None) -> Outcome:
-    """What a worker makes of an attempt that ended so."""
+    """The outcome of an attempt that ended in this way."""
     if error is None:
         return COMPLETED
     entry = error_entry(error, attempt=job.attempts, worker="w", duration_ms=1.0)

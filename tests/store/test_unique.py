@@ -46,7 +46,7 @@ def test_a_finished_job_holds_no_key(status: str) -> None:
     assert made.pk != holder.pk
 
 
-def test_no_key_is_never_taken() -> None:
+def test_jobs_without_a_key_do_not_exclude_each_other() -> None:
     assert jobs.noop.defer().created
     assert jobs.noop.defer().created
 
@@ -158,7 +158,7 @@ def test_a_defer_waits_for_the_transaction_that_is_making_the_job(session: Calla
     assert (found.pk, found.created) == (theirs.pk, False)
 
 
-def test_a_defer_makes_the_job_when_that_transaction_rolls_back(session: Callable[[], Session]) -> None:
+def test_a_defer_makes_the_job_if_the_transaction_that_took_its_key_rolls_back(session: Callable[[], Session]) -> None:
     other = session()
     other.begin()
     other(defer)
@@ -171,7 +171,7 @@ def test_a_defer_makes_the_job_when_that_transaction_rolls_back(session: Callabl
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
-def test_a_defer_while_its_holder_is_being_settled_waits_to_see_what_becomes_of_it(
+def test_a_defer_waits_while_the_holder_of_its_key_is_being_settled(
     session: Callable[[], Session], commits: bool
 ) -> None:
     defer()

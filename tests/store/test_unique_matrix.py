@@ -63,14 +63,14 @@ def brought_to(name: str, until: Any) -> Job:
 
 
 def holds(name: str, until: Any) -> bool:
-    """What the documentation promises."""
+    """Whether the documentation promises that a job in this state holds its key."""
     if until == "started":
         return name in ("scheduled", "queued")
     return name not in ("completed", "failed", "discarded") or until == HOUR
 
 
 def call(task: Task[..., Any], many: bool, value: int) -> tuple[int, str]:
-    """One call by either way. Returns the id of its job, and what became of it."""
+    """Make one call by `defer` or `defer_many`. Returns the id of its job, and the outcome of the call."""
     if many:
         deferred = task.defer_many([(value,)])
         return deferred[0], deferred.outcomes[0]
@@ -161,7 +161,7 @@ class TestLife:
         assert old.retry()
         assert task(until).defer(2).created == (until == "started")
 
-    def test_many_calls_of_one_batch(self, until: Any) -> None:
+    def test_many_calls_in_one_batch(self, until: Any) -> None:
         by_value = jobs.add.using(unique_key=lambda a, b=0: f"k{a}", until=until)
         held = by_value.defer(1)
         deferred = by_value.defer_many([(1, 5), (2, 1), (3,), (2, 2)])
@@ -187,7 +187,7 @@ class TestLife:
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
 class TestWindow:
     def over(self) -> None:
-        """Let the time of every key be over: the database's clock cannot be turned, so the enqueue was earlier."""
+        """Let the time of every key be over: the database's clock cannot be set, so the enqueue becomes earlier."""
         Job.objects.update(enqueued_at=Job.objects.first().enqueued_at - 2 * HOUR)  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
@@ -199,12 +199,12 @@ class TestWindow:
         assert pk != holder.pk
         assert call(task(HOUR), many, 3) == (pk, "existing")
 
-    def test_a_job_that_is_not_finished_keeps_it(self, many: bool) -> None:
+    def test_an_unfinished_job_keeps_its_key_after_its_time(self, many: bool) -> None:
         holder = brought_to("running", HOUR)
         self.over()
         assert call(task(HOUR), many, 2) == (holder.pk, "existing")
 
-    def test_any_other_enqueue_respects_it(self, many: bool) -> None:
+    def test_every_kind_of_enqueue_respects_a_key_for_a_time(self, many: bool) -> None:
         holder = brought_to("completed", HOUR)
         assert call(task("finished"), many, 2) == (holder.pk, "existing")
         assert call(task("started"), many, 2) == (holder.pk, "existing")
@@ -394,7 +394,7 @@ def test_the_victim_of_a_deadlock_gets_a_clear_error(
     two.begin()
 
 
-def test_the_three_ways_out(session: Callable[[], Session]) -> None:
+def test_three_ways_avoid_a_deadlock(session: Callable[[], Session]) -> None:
     """In the order of the keys the second waits, and all go on; with defer_many in any order; after the commit."""
     one, two = session(), session()
     one.begin()
@@ -413,7 +413,7 @@ def test_the_three_ways_out(session: Callable[[], Session]) -> None:
 
 
 def test_a_deadlock_without_a_key_stays_postgresqls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of ours has caused it."""
+    """Unique keys have not caused the deadlock."""
     deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"
     monkeypatch.setattr(enqueue, "ENQUEUE", deadlock)
     with pytest.raises(OperationalError) as raised, transaction.atomic():

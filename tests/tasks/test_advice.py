@@ -1,4 +1,4 @@
-"""What somebody does wrong in the first hour is answered with what to do."""
+"""The mistakes of a newcomer are answered with advice."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def test_an_option_of_another_queue_is_answered_with_ours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "retries", "time_limit", "bind"])
-def test_the_decorator_says_so_too(name: str) -> None:
+def test_the_decorator_suggests_the_right_option_too(name: str) -> None:
     with pytest.raises(TypeError, match=rf"job\(\) has no option '{name}'\. Did you mean "):
         job(**{name: 1})  # type: ignore[call-overload]
 
@@ -154,7 +154,7 @@ def test_a_function_typed_into_a_shell_is_no_task(manage: Callable[..., ManagePy
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nor_is_one_typed_by_hand(manage: Callable[..., ManagePy]) -> None:
+def test_a_function_typed_by_hand_is_no_task(manage: Callable[..., ManagePy]) -> None:
     process = manage("shell", "--interface", "python", "--no-startup", terminal=True)
     process.wait_for(">>> ")
     process.type("from django_skipqueue import job\n@job\ndef typed(): ...\n\n")

@@ -53,7 +53,7 @@ def task(registry: Registry) -> Task[..., Any]:
 
 
 def test_a_signature_is_bound_once_for_each_form_of_call(task: Task[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """To bind it takes longer than all the rest of a call."""
+    """To bind a signature takes longer than the rest of a call."""
     bound = []
     original = inspect.Signature.bind
 

@@ -1,4 +1,4 @@
-"""`@job(retention=…)` and `.using(metadata=…)`: what a job is kept for, and what its links can use."""
+"""`@job(retention=…)`: how long a job is kept. `.using(metadata=…)`: the data that its links can use."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""`@job` makes a task out of a function; `.defer()` makes a job out of a call, and refuses what could never run."""
+"""`@job` makes a task out of a function; `.defer()` makes a job out of a call, and refuses a call that cannot run."""
 
 import asyncio
 import contextlib
@@ -128,7 +128,7 @@ UNUSABLE_COLUMNS: list[dict[str, Any]] = [
 
 
 class TestDefining:
-    def test_bare(self, registry: Registry) -> None:
+    def test_job_without_brackets_makes_a_task(self, registry: Registry) -> None:
         task = job(plain)
         assert isinstance(task, Task)
         assert task.name == "tests.tasks.test_tasks.plain"
@@ -136,10 +136,10 @@ class TestDefining:
         assert list(registry) == [task]
         assert len(registry) == 1
 
-    def test_with_empty_brackets(self, registry: Registry) -> None:
+    def test_job_with_empty_brackets_makes_a_task(self, registry: Registry) -> None:
         assert job()(plain).name == "tests.tasks.test_tasks.plain"
 
-    def test_with_options(self, registry: Registry) -> None:
+    def test_job_with_options_makes_a_task(self, registry: Registry) -> None:
         task = job(
             name="sums",
             queue_name="maths",
@@ -201,9 +201,9 @@ class TestDefining:
 
     def test_a_method_is_no_task(self, registry: Registry) -> None:
         with pytest.raises(InvalidTask, match="not at module level"):
-            job(TestDefining.test_bare)
+            job(TestDefining.test_job_without_brackets_makes_a_task)
 
-    def test_what_is_no_function_is_no_task(self, registry: Registry, subtests: pytest.Subtests) -> None:
+    def test_an_object_that_is_no_function_is_no_task(self, registry: Registry, subtests: pytest.Subtests) -> None:
         things: list[Any] = [functools.partial(plain, 1), int, print, 5, "name", jobs.noop]
         for thing in things:
             with subtests.test(thing=thing), pytest.raises(InvalidTask, match="@job takes a function, not"):
@@ -211,7 +211,7 @@ class TestDefining:
 
     @pytest.mark.parametrize("function", [generator, agenerator])
     def test_a_generator_is_no_task(self, registry: Registry, function: Any) -> None:
-        """Calling it would run nothing, and look as if it had."""
+        """A call of a generator function runs nothing of its body."""
         with pytest.raises(InvalidTask, match="generator yields, so calling it would run nothing of it"):
             job(function)
 
@@ -332,7 +332,7 @@ class TestDeferring:
                 assert jobs.noop.using(priority=priority).defer().priority == priority
 
     @pytest.mark.parametrize("max_attempts", [1, 32_767])
-    def test_attempts_within_their_bounds(self, max_attempts: int) -> None:
+    def test_max_attempts_are_within_their_bounds(self, max_attempts: int) -> None:
         assert jobs.noop.using(max_attempts=max_attempts).defer().max_attempts == max_attempts
 
     @pytest.mark.core
@@ -343,7 +343,7 @@ class TestDeferring:
                     jobs.noop.using(**options).defer()
                 assert not Job.objects.exists()
 
-    def test_the_verbs_below_refuse_it_as_well_before_anything_is_written(self, row: Row) -> None:
+    def test_the_store_refuses_a_wrong_option_before_anything_is_written(self, row: Row) -> None:
         for columns in UNUSABLE_COLUMNS:
             with row(columns=columns), CaptureQueriesContext(connection) as queries:
                 with pytest.raises(InvalidOption, match=next(iter(columns))):
@@ -476,7 +476,7 @@ REFUSED_CALLS: dict[str, tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], 
     ids=["plain", "with options"],
 )
 def test_the_job_returned_is_the_row_as_it_is_read_back(options: dict[str, Any]) -> None:
-    """It is put together from what was sent, so that a new column must not be forgotten there."""
+    """The job is made from the values that were sent: this fails if a new column is forgotten there."""
     job = jobs.gather.using(**options).defer(1, "ü", [1.5, None, 1e23], flag={"b": 1, "a": True})  # type: ignore[arg-type]
     read = Job.objects.get()
     assert {field.name: getattr(job, field.name) for field in Job._meta.fields} == state(read)
@@ -498,7 +498,7 @@ class TestRefusing:
                 assert said in str(raised.value)
                 assert not queries.captured_queries, "nothing reaches the database"
 
-    def test_one_such_call_among_many_is_named_and_none_is_written(self, row: Row) -> None:
+    def test_a_call_that_cannot_run_is_named_among_many_and_none_is_written(self, row: Row) -> None:
         for name, (task, args, kwargs, said) in REFUSED_CALLS.items():
             if args and kwargs:
                 continue  # `defer_many` takes one or the other
@@ -530,7 +530,7 @@ class TestAsync:
         with pytest.raises(InvalidArguments, match="a is a set"):
             async_to_sync(jobs.aadd.adefer)({1})  # type: ignore[arg-type]
 
-    def test_many_at_once(self) -> None:
+    def test_defer_many_defers_all_calls(self) -> None:
         async def main() -> list[Job]:
             return list(await asyncio.gather(*(jobs.aadd.adefer(number) for number in range(50))))
 
@@ -541,7 +541,7 @@ class TestAsync:
 
 @pytest.mark.django_db(transaction=True)
 class TestDeferringMany:
-    def test_fifty_thousand_in_one_statement_with_the_ids_in_order(self) -> None:
+    def test_fifty_thousand_calls_are_one_statement_with_the_ids_in_order(self) -> None:
         calls = [(number,) for number in range(50_000)]
         started = time.monotonic()
         with CaptureQueriesContext(connection) as queries:
@@ -554,12 +554,12 @@ class TestDeferringMany:
             assert cursor.fetchall() == list(zip(ids, range(50_000), strict=True))
         assert time.monotonic() - started < 20
 
-    def test_none_at_all(self) -> None:
+    def test_defer_many_takes_no_calls(self) -> None:
         with CaptureQueriesContext(connection) as queries:
             assert jobs.add.defer_many([]) == []
         assert not queries.captured_queries
 
-    def test_dicts_tuples_and_lists_may_be_mixed(self) -> None:
+    def test_defer_many_takes_dicts_tuples_and_lists(self) -> None:
         ids = jobs.add.defer_many([{"a": 1, "b": 2}, (3,), [4, 5], {"a": 6}])
         stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
         assert [stored[id] for id in ids] == [([], {"a": 1, "b": 2}), ([3], {}), ([4, 5], {}), ([], {"a": 6})]
@@ -585,13 +585,13 @@ class TestDeferringMany:
     def test_calls_may_come_from_a_generator(self) -> None:
         assert len(jobs.add.defer_many((number,) for number in range(3))) == 3  # type: ignore[arg-type]
 
-    def test_all_of_them_have_the_options_of_the_task(self) -> None:
+    def test_all_jobs_of_defer_many_have_the_options_of_the_task(self) -> None:
         task = jobs.add.using(queue_name="sums", priority=3, max_attempts=2, run_after=timedelta(hours=1))
         task.defer_many([(1,), (2,)])
         rows = Job.objects.values_list("queue_name", "priority", "max_attempts", "status").distinct()
         assert list(rows) == [("sums", 3, 2, "scheduled")]
 
-    def test_they_are_atomic_with_the_callers_data(self) -> None:
+    def test_the_jobs_of_defer_many_are_atomic_with_the_callers_data(self) -> None:
         with transaction.atomic():
             jobs.add.defer_many([(1,), (2,)])
             transaction.set_rollback(True)
@@ -620,7 +620,7 @@ class TestTransactions:
             assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (0,)
         assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
 
-    def test_a_savepoint_rolled_back_leaves_what_stood_before_it(self) -> None:
+    def test_a_savepoint_that_rolls_back_leaves_the_jobs_before_it(self) -> None:
         with transaction.atomic():
             kept = jobs.noop.defer()
             with contextlib.suppress(RuntimeError), transaction.atomic():
@@ -653,7 +653,7 @@ class TestSize:
             jobs.echo.defer("é" * 60)
 
     @pytest.mark.django_db
-    def test_of_many_calls_the_one_that_is_too_large_is_named_and_none_is_written(self, settings: Any) -> None:
+    def test_a_call_that_is_too_large_is_named_among_many_and_none_is_written(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
         with pytest.raises(InvalidArguments, match="call 1: the arguments are"):
             jobs.echo.defer_many([("a",), ("b" * 100,)])

@@ -1,4 +1,4 @@
-"""`@with_options` checks at import, and stands between Django's `@task` and the function."""
+"""`@with_options` is put between Django's `@task` and the function, and checks its options at import."""
 
 from typing import Any
 
@@ -31,11 +31,11 @@ def test_the_function_stays_what_it_was() -> None:
     assert function(3) == 3
 
 
-def test_without_it_nothing_is_found() -> None:
+def test_a_function_without_with_options_has_no_options() -> None:
     assert options_given_to(plain) is None
 
 
-def test_it_keeps_every_option() -> None:
+def test_with_options_keeps_every_option() -> None:
     def slowly(attempt: int) -> float:
         return 60.0 * attempt
 
@@ -75,7 +75,7 @@ def test_a_value_that_cannot_be_used_is_refused_at_import(options: Any, message:
 
 
 @pytest.mark.parametrize("name", ["name", "atomic", "takes_context", "run_after", "database", "max_retries"])
-def test_an_option_that_it_does_not_have_is_refused(name: str) -> None:
+def test_an_option_that_with_options_does_not_have_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=rf"with_options\(\) has no option '{name}'"):
         with_options(**{name: 1})  # type: ignore[arg-type]
 
@@ -88,11 +88,11 @@ def test_job_takes_its_options_itself(registry: Registry) -> None:
     assert [task.name for task in registry] == ["tests.tasks.test_with_options.plain"]
 
 
-def test_twice_is_once_too_often() -> None:
+def test_a_second_with_options_is_refused() -> None:
     with pytest.raises(InvalidTask, match="Put all options into one"):
         with_options(timeout=5)(with_options(max_attempts=2)(fresh()))
 
 
-def test_every_shared_option_is_one_of_its_own() -> None:
-    """So an option that is added to `JobOptions` needs nothing here."""
+def test_with_options_has_every_option_that_job_and_using_share() -> None:
+    """An option that is added to `JobOptions` is then an option of `@with_options` as well."""
     assert set(RunOptions.__annotations__) >= {"unique_key", "timeout", "max_attempts", "backoff", "redact"}

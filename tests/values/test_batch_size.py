@@ -1,9 +1,9 @@
-"""`BatchSize`: half as many rows after a failure, and slowly more after that."""
+"""`BatchSize` halves the number of rows after a failure, and raises it slowly after successes."""
 
 from django_skipqueue.values.counting import MOST_ROWS, BatchSize
 
 
-def test_it_is_halved_down_to_one_row() -> None:
+def test_a_batch_size_is_halved_down_to_one_row() -> None:
     portion = BatchSize()
     sizes = []
     for _ in range(6):
@@ -12,7 +12,7 @@ def test_it_is_halved_down_to_one_row() -> None:
     assert sizes == [4, 2, 1, 1, 1, 1]
 
 
-def test_it_grows_again_until_nothing_limits_it() -> None:
+def test_a_batch_size_grows_again_to_its_maximum() -> None:
     portion = BatchSize()
     portion.failed(1)
     sizes = []

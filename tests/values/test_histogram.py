@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_skipqueue.values.counting import BOUNDS, BUCKETS, added, full, of, quantile
+from django_skipqueue.values.counting import BOUNDS, BUCKETS, added, all_buckets, histogram, quantile
 
 durations = st.lists(st.floats(min_value=-1, max_value=200_000), max_size=50)
 
@@ -16,22 +16,22 @@ def test_each_duration_is_in_the_bucket_that_ends_at_or_above_it(values: list[fl
     expected = [0] * BUCKETS
     for value in values:
         expected[bisect_left(BOUNDS, value)] += 1
-    assert full(of(values)) == expected
-    assert not values or of(values)[-1]
+    assert all_buckets(histogram(values)) == expected
+    assert not values or histogram(values)[-1]
 
 
 @given(durations, durations)
-def test_the_histogram_of_both_is_the_sum(one: list[float], other: list[float]) -> None:
-    assert of(one + other) == added(of(one), of(other))
-    assert len(full(of(one))) == BUCKETS
+def test_the_histogram_of_two_lists_is_the_sum_of_their_histograms(one: list[float], other: list[float]) -> None:
+    assert histogram(one + other) == added(histogram(one), histogram(other))
+    assert len(all_buckets(histogram(one))) == BUCKETS
 
 
 def test_a_duration_at_a_bound_is_below_it_and_the_last_bucket_has_no_bound() -> None:
-    assert of([BOUNDS[0], BOUNDS[-1], BOUNDS[-1] + 1]) == [1, *[0] * (BUCKETS - 3), 1, 1]
+    assert histogram([BOUNDS[0], BOUNDS[-1], BOUNDS[-1] + 1]) == [1, *[0] * (BUCKETS - 3), 1, 1]
 
 
 def test_a_quantile_lies_within_its_bucket() -> None:
-    counts = of([0.07] * 90 + [3.0] * 10)
+    counts = histogram([0.07] * 90 + [3.0] * 10)
     assert quantile(counts, 0.5) == pytest.approx(0.05 + 0.05 * 50 / 90)
     assert quantile(counts, 0.95) == pytest.approx(2.5)
     assert quantile(counts, 1.0) == 3.0
@@ -39,20 +39,20 @@ def test_a_quantile_lies_within_its_bucket() -> None:
 
 def test_a_quantile_of_nothing_is_none_and_none_is_above_the_highest_bound() -> None:
     assert quantile([], 0.5) is None
-    assert quantile(of([10.0**9]), 0.5) == BOUNDS[-1]
+    assert quantile(histogram([10.0**9]), 0.5) == BOUNDS[-1]
 
 
 @given(st.floats(min_value=1.01, max_value=86_400), st.integers(min_value=1, max_value=200))
 def test_a_quantile_above_a_second_is_wrong_by_half_at_most(duration: float, number: int) -> None:
-    found = quantile(of([duration] * number), 0.95)
+    found = quantile(histogram([duration] * number), 0.95)
     assert found is not None
     assert 1 / 1.5 <= found / duration <= 1.5
 
 
 def test_the_95th_percentile_of_equal_waits_is_that_wait_and_not_the_end_of_a_wide_bucket() -> None:
-    """40 jobs that all waited 16 minutes were reported with 57."""
-    found = quantile(of([981.6] * 40), 0.95)
+    """It was reported as 57 minutes when 40 jobs had all waited 16 minutes."""
+    found = quantile(histogram([981.6] * 40), 0.95)
     assert found == pytest.approx(981.6, rel=0.25)
-    assert quantile(of([981.6] * 40), 0.95, 981.6) == 981.6
-    assert quantile(of([981.6] * 40), 0.01, 981.6) == pytest.approx(900, rel=0.01)
-    assert quantile(of([0.2] * 40), 0.95, None) == quantile(of([0.2] * 40), 0.95)
+    assert quantile(histogram([981.6] * 40), 0.95, 981.6) == 981.6
+    assert quantile(histogram([981.6] * 40), 0.01, 981.6) == pytest.approx(900, rel=0.01)
+    assert quantile(histogram([0.2] * 40), 0.95, None) == quantile(histogram([0.2] * 40), 0.95)

@@ -1,4 +1,4 @@
-"""The limits of numbers: each stands once, for settings, options of tasks and options of `runworker`."""
+"""Each number has one range, for settings, options of tasks and options of `runworker`."""
 
 import io
 from contextlib import redirect_stderr

@@ -1,4 +1,4 @@
-"""`link_template`: which addresses are templates, and what is put into them."""
+"""`link_template`: which addresses are templates, and which values fill them."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_an_address_with_known_fields_is_a_template(template: str) -> None:
         "https://x/{", "https://x/}", "https://x/a b", "https://x/{{job_id}}", "", None, 3,
     ],
 )  # fmt: skip
-def test_what_is_no_template_has_a_problem(template: object) -> None:
+def test_a_text_that_is_no_template_has_a_problem(template: object) -> None:
     assert template_problem(template)
 
 

@@ -55,7 +55,7 @@ class TestDescribing:
         assert len(json.dumps(entry)) < 20_000
 
     @pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "\udfff", "🐘\0"], ids=ascii)
-    def test_what_postgresql_refuses_is_made_visible(self, text: str) -> None:
+    def test_characters_that_postgresql_refuses_are_made_visible(self, text: str) -> None:
         error = ValueError(text)
         told = json.dumps(error_entry(error, attempt=1, worker="", duration_ms=0), ensure_ascii=False) + summary(error)
         assert "\0" not in told

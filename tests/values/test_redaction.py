@@ -1,4 +1,4 @@
-"""`redaction`: which arguments are masked, and that they are masked wherever a job is shown or told of."""
+"""`redaction`: which arguments are masked, in every place that shows a job."""
 
 import json
 import logging
@@ -60,7 +60,7 @@ class TestNames:
             with subtests.test(name):
                 assert not is_masked(name)
 
-    def test_more_names_follow_the_same_rule(self) -> None:
+    def test_names_of_the_project_match_as_the_fixed_names_do(self) -> None:
         assert is_masked("cardNumber", also=["card"])
         assert is_masked("номер_карты", also=["карты"])
         assert not is_masked("discard", also=["card"])
@@ -80,15 +80,15 @@ class TestNames:
 
 
 class TestValues:
-    def test_at_any_depth_and_whole(self) -> None:
+    def test_a_secret_is_masked_whole_at_any_depth(self) -> None:
         shown = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
         assert shown.args == [[{"token": MASK}, 2]]
         assert shown.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
 
-    def test_by_the_names_of_positional_arguments_as_far_as_they_are_known(self) -> None:
+    def test_positional_arguments_are_masked_by_their_known_names(self) -> None:
         assert redact(["ada", SECRET, "x"], names=["login", "password"]).args == ["ada", MASK, "x"]
 
-    def test_whatever_it_is_but_nothing(self, subtests: pytest.Subtests) -> None:
+    def test_a_secret_of_any_type_but_none_is_masked(self, subtests: pytest.Subtests) -> None:
         cases: list[Any] = ["", 0, False, 1.5, [], {}, "x", [SECRET], {"a": 1}]
         for value in cases:
             with subtests.test(value=value):
@@ -100,7 +100,7 @@ class TestValues:
         redact(args, kwargs)
         assert (args, kwargs) == ([{"token": SECRET}], {"password": SECRET})
 
-    def test_what_lies_too_deep_is_left_out_and_still_kept_out_of_errors(self) -> None:
+    def test_a_value_that_is_too_deep_is_left_out_and_masked_in_errors(self) -> None:
         value: Any = {"token": SECRET}
         for _ in range(5_000):
             value = [value]
@@ -128,13 +128,13 @@ class TestValues:
 
 
 def charge_card(login: str, password: str, *card: str, **more: Any) -> None:
-    """Tells its secrets in its error."""
+    """A function whose error contains its secrets."""
     raise ValueError(f"{login}: no {password}, {card[0]}, {more}")
 
 
 @pytest.fixture
 def forget_tasks() -> Iterator[None]:
-    """Tasks that a test registers are gone after it."""
+    """Remove the tasks that a test has registered."""
     known = dict(registry._tasks)
     yield
     registry._tasks.clear()
@@ -148,13 +148,13 @@ def charge(forget_tasks: None) -> Any:
 
 
 class TestTheOption:
-    def test_it_is_known_to_the_task_and_its_variants(self, charge: Any) -> None:
+    def test_the_names_of_a_task_are_known_to_its_variants(self, charge: Any) -> None:
         assert charge.redact == charge.using(priority=1).redact == ("card",)
 
-    def test_one_name_alone_is_taken_as_well(self, forget_tasks: None) -> None:
+    def test_redact_takes_a_single_name(self, forget_tasks: None) -> None:
         assert job(redact="card")(charge_card).redact == ("card",)
 
-    def test_what_is_no_name_is_refused(self, forget_tasks: None, subtests: pytest.Subtests) -> None:
+    def test_redact_refuses_a_value_that_is_no_name(self, forget_tasks: None, subtests: pytest.Subtests) -> None:
         cases: list[Any] = [None, 1, [1], [""], ["42"], {"card"}, ("card", "-")]
         for names in cases:
             with subtests.test(names=names), pytest.raises(InvalidOption, match="redact must be a tuple of names"):

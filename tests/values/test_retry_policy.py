@@ -43,7 +43,7 @@ def test_a_retry_says_when(after: Any) -> None:
 
 @pytest.mark.parametrize("after", ["soon", [60], object()], ids=["text", "list", "object"])
 @pytest.mark.parametrize("kind", [Retry, Snooze])
-def test_a_delay_that_is_none_is_refused_in_the_line_that_says_it(kind: Any, after: Any) -> None:
+def test_an_invalid_delay_is_refused_where_it_is_raised(kind: Any, after: Any) -> None:
     with pytest.raises(InvalidOption, match=f"after of {kind.__name__} must be a number of seconds or a timedelta"):
         kind("not yet", after=after)
 
@@ -76,7 +76,7 @@ def test_a_discard_ends_the_job_with_its_reason(attempt: int) -> None:
     assert outcome == Outcome("discarded", last_error="the payment was refunded", error=ENTRY)
 
 
-def test_only_what_is_listed_is_retried() -> None:
+def test_only_the_errors_of_retry_on_are_retried() -> None:
     policy: dict[str, Any] = {"retry_on": (OSError, KeyError)}
     assert decide(ConnectionError(), **policy).status == "scheduled", "a subclass counts"
     assert decide(KeyError("x"), **policy).status == "scheduled"
@@ -87,17 +87,17 @@ def test_nothing_is_retried_by_an_empty_list() -> None:
     assert decide(ValueError("x"), retry_on=()).status == "failed"
 
 
-def test_what_is_listed_to_be_discarded_comes_before_what_is_to_be_retried() -> None:
+def test_discard_on_comes_before_retry_on() -> None:
     outcome = decide(ConnectionError("gone"), retry_on=(OSError,), discard_on=(ConnectionError,))
     assert outcome == Outcome("discarded", last_error="ConnectionError: gone", error=ENTRY)
 
 
-def test_what_is_to_be_discarded_is_discarded_on_the_last_attempt_as_well() -> None:
+def test_an_error_of_discard_on_discards_on_the_last_attempt_as_well() -> None:
     assert decide(KeyError("x"), attempt=3, discard_on=(LookupError,)).status == "discarded"
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
-def test_what_is_no_exception_is_decided_as_well(error: BaseException) -> None:
+def test_a_base_exception_is_decided_as_well(error: BaseException) -> None:
     assert decide(error).status == "scheduled"
 
 

@@ -1,4 +1,4 @@
-"""A traceback as text, whatever the exception is like."""
+"""Tracebacks as text, for exceptions of every kind."""
 
 import sys
 from typing import Any

@@ -25,7 +25,7 @@ from django.utils.translation import override
 
 from ...events.log_format import counted
 from ...models import Job, Status
-from ...queue.parameters import BATCH
+from ...queue.parameters import BATCH_ROWS
 from ...queue.store import Store
 from ..job_states import RETRYING, STATES
 from ..parts import why_unchanged
@@ -74,7 +74,7 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
     for part in choice.parts():
         jobs = part.jobs.filter(verb.condition, pk__lte=newest)
         ids = iter(list(jobs.values_list("pk", flat=True)))
-        while batch := list(islice(ids, BATCH)):
+        while batch := list(islice(ids, BATCH_ROWS)):
             yield batch
 
 

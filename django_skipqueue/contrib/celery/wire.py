@@ -19,7 +19,7 @@ from operator import contains
 from typing import Any, NamedTuple, NoReturn, TypeGuard, get_args, get_type_hints
 
 from ...values.bounds import MAX_KEY_BYTES
-from ...values.outcomes import LONGEST_DELAY, NAME_LIMIT, Outcome
+from ...values.outcomes import ERROR_NAME_LIMIT, LONGEST_DELAY, Outcome
 from ...values.records import LARGEST_ID, LEFT_OUT, MOST_DIGITS, Attempt, ClaimedJob, LeaseRef
 from .carrier import BegunJob, ReturnedJob, ReturnedOutcome, Taken
 
@@ -48,7 +48,7 @@ LATEST_TIME = 253_402_300_800
 _INT, _REAL = (int,), (int, float)
 _ID, _COUNT, _FLAG = _Kind(_INT, 0, LARGEST_ID), _Kind(_INT, -(2**15), 2**31 - 1), _Kind((bool,))
 _TIME, _NUMBER = _Kind(_REAL, -LATEST_TIME, LATEST_TIME), _Kind(_REAL, -1e15, 1e15)
-_TEXT, _NAME, _ERROR_NAME = (_Kind((str,), most=most) for most in (0, MAX_KEY_BYTES, 4 * NAME_LIMIT))
+_TEXT, _NAME, _ERROR_NAME = (_Kind((str,), most=most) for most in (0, MAX_KEY_BYTES, 4 * ERROR_NAME_LIMIT))
 
 
 def _or_none(kind: _Kind) -> _Kind:
@@ -82,7 +82,7 @@ class _Form:
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
         return "\0" not in text and (
-            size <= 4 * NAME_LIMIT or all(len(values[place].encode()) <= most for place, most in self._names)
+            size <= 4 * ERROR_NAME_LIMIT or all(len(values[place].encode()) <= most for place, most in self._names)
         )
 
 

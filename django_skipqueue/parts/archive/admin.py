@@ -39,7 +39,7 @@ from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import Search, is_id
 from ...console.verbs.table import BUTTONS, RUN_AGAIN
 from ...models import FINISHED, ArchivedJob, Job, Status
-from ...models.copies import TEXTS, call_of, spec_of, why_not_copied
+from ...models.copies import ARGUMENT_TEXTS, call_of, spec_of, why_not_copied
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         if reason := why_held_elsewhere(job):
             self.message_user(request, reason, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
-        original: Any = ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at)
+        original: Any = ArchivedJob.objects.annotate(**ARGUMENT_TEXTS).get(pk=job.pk, finished_at=job.finished_at)
         copy = Job.objects.insert(spec_of(original), call_of(original, original.args_text, original.kwargs_text))
         values = {"id": job.pk, "copy": copy.pk}
         if not copy.created:

@@ -15,7 +15,7 @@ from django.db import DatabaseError, transaction
 from ...conf import settings
 from ...events.log_format import in_a_line, in_words
 from ...events.logs import write
-from ...queue.fragments import KEPT, PIECES, joined
+from ...queue.fragments import KEPT_COLUMNS, PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
@@ -26,7 +26,7 @@ _COLUMNS = ", ".join(
         "id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status",
         "queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations",
         "progress, logs",
-        *KEPT,
+        *KEPT_COLUMNS,
     ]
 )
 

@@ -18,7 +18,7 @@ from ...events.events import JobsAdmitted
 from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
-from ...queue.parameters import BATCH, as_array
+from ...queue.parameters import BATCH_ROWS, as_array
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
@@ -366,7 +366,7 @@ def admit_dependants(store: "Store", ids: Iterable[int]) -> Dependants:
     return found
 
 
-def look_after(store: "Store", ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
+def look_after(store: "Store", ids: Iterable[int], *, limit: int = BATCH_ROWS) -> Dependants:
     """Admit the jobs that wait for these alone, or discard them. Notifies nobody: `admit` does, for all gates."""
     found = Dependants()
     left = set(ids)
@@ -399,12 +399,12 @@ def _note(store: "Store", passed: Collection[Dependant], found: Dependants) -> s
     return {job.id for job in passed if job.status == "discarded"}
 
 
-def predecessors(store: "Store", *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
+def predecessors(store: "Store", *, after: int = 0, limit: int = BATCH_ROWS) -> dict[int, bool]:
     """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
     return dict(store.rows(PREDECESSORS, {"after": after, "limit": limit}))
 
 
-def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATCH) -> bool:
+def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATCH_ROWS) -> bool:
     """Clear dependencies on these that nobody waits for, some at each call. Returns whether there were any."""
     values = {"ids": as_array(ids), "limit": limit}
     for rounds in range(MOST_ROUNDS):
@@ -447,7 +447,7 @@ class DependencyGate:
 
     def next_due(self, store: "Store") -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
-        if self._ready(store, limit=BATCH)[0]:
+        if self._ready(store, limit=BATCH_ROWS)[0]:
             return 0.0
         return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import signals
-from ...events.events import Event, Sent
+from ...events.events import Event, SignalArguments
 from ...events.log_format import in_a_line
 from ...events.logs import write
 from ...values.records import Dependant
@@ -31,7 +31,7 @@ class DependantsDiscarded(Event):
             extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name}
             write(logging.WARNING, "dependant_discarded", shown, extra=extra)
 
-    def sent(self) -> Sent:
+    def signal_arguments(self) -> SignalArguments:
         for job in self.jobs:
             yield job.task, {"database": self.database, "job": job}
 
@@ -53,7 +53,7 @@ class BatchesFinished(Event):
             shown = {"batch": batch.id, **({"name": batch.name} if batch.name else {}), **counts}
             write(logging.INFO, "batch_finished", shown, extra={"batch_id": batch.id, **counts})
 
-    def sent(self) -> Sent:
+    def signal_arguments(self) -> SignalArguments:
         for batch in self.batches:
             yield batch.name, {"database": self.database, "batch": batch}
 

@@ -23,7 +23,7 @@ from django.db import DatabaseError, Error, transaction
 from ...conf import settings
 from ...queue.enqueue import new_job
 from ...queue.fragments import joined
-from ...queue.parameters import BATCH, as_array, is_refused
+from ...queue.parameters import BATCH_ROWS, as_array, is_refused
 from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
@@ -364,7 +364,7 @@ def join_batch(store: "Store", batch_id: int) -> bool:
     return bool(store.rows(JOIN_BATCH, {"id": batch_id}))
 
 
-def open_batches(store: "Store", *, after: int = 0, limit: int = BATCH) -> list[int]:
+def open_batches(store: "Store", *, after: int = 0, limit: int = BATCH_ROWS) -> list[int]:
     return [id for (id,) in store.rows(OPEN_BATCHES, {"after": after, "limit": limit})]
 
 
@@ -397,7 +397,7 @@ def finish_empty_batch(store: "Store", id: int) -> None:
 
 
 def finish_open_batches(
-    store: "Store", *, after: int = 0, limit: int = BATCH, skipped: Collection[int] = ()
+    store: "Store", *, after: int = 0, limit: int = BATCH_ROWS, skipped: Collection[int] = ()
 ) -> tuple[int | None, Looked]:
     """Look at the next open batches after an id, but for some. Returns the id after which the next ones are.
 
@@ -436,7 +436,7 @@ def batch_progress(store: "Store", ids: Collection[int], *, most: int | None = N
     return found
 
 
-def prune_batches(store: "Store", *, limit: int = BATCH) -> int:
+def prune_batches(store: "Store", *, limit: int = BATCH_ROWS) -> int:
     """Delete finished batches past their retention, which is that of jobs. Returns how many."""
     kept = {status: settings.retention_of(status) for status in ("completed", "failed")}
     [(deleted,)] = store.rows(PRUNE_BATCHES, {**kept, "limit": limit})

@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 from ...conf import settings
 from ...exceptions import InvalidOption
 from ...jobs.placement import Placement
-from ...queue.fragments import KEYS
+from ...queue.fragments import CALL_KEYS
 from ...queue.silence import can_be_reached
 from ...queue.unique_keys import unique_keys
 from ...values.codec import decode
@@ -142,7 +142,7 @@ def _placing_key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | N
     columns = dict(call.columns)
     if columns.get("limit_kind") == "fair" or columns.get("limit_key") == f"rerun:{call.unique_key}":
         del columns["limit_key"]
-    keys = {columns[name] for name in KEYS if columns.get(name) is not None}
+    keys = {columns[name] for name in CALL_KEYS if columns.get(name) is not None}
     if len(keys) > 1:
         raise InvalidOption(
             f"{spec.task} has a unique key and limits of different keys, which SKIPQUEUE['PLACEMENT'] = 'spread' would "

@@ -310,7 +310,7 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
     }
     found = []
     for task, queue_name, number, failed, mean, longest, ran in situation.store.rows(SLOWEST_TASKS, values):
-        counts = counting.full(())
+        counts = counting.all_buckets(())
         for place, times in ran:
             counts[int(place) - 1] = int(times)
         p95, share = counting.quantile(counts, 0.95, longest) or 0.0, 100 * int(failed) / int(number)

@@ -36,11 +36,11 @@ from ...events.events import (
 )
 from ...queue.fragments import joined
 from ...queue.observe import QueueNow, queues_now
-from ...queue.parameters import BATCH, Cursor, Rows, Statement, is_refused, pipelined
+from ...queue.parameters import BATCH_ROWS, Cursor, Rows, Statement, is_refused, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
-from ...values.bounds import DAY
-from ...values.counting import added, of
+from ...values.bounds import DAY_SECONDS
+from ...values.counting import added, histogram
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
 from ...worker.loop import Periodic
 from .claim_costs import ClaimCost, measure_claim
@@ -182,7 +182,7 @@ class RollUpTally:
             counted = self._counts_of(int(jobs[0].locked_at // 60), "", "")
             counted.claims += 1
             counted.claim_seconds += seconds
-            counted.claim_times = added(counted.claim_times, of([seconds]))
+            counted.claim_times = added(counted.claim_times, histogram([seconds]))
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
         """Count jobs that were recovered from dead workers. A job that failed by it counts as failed as well."""
@@ -216,8 +216,8 @@ class RollUpTally:
         for key, (waited, ran) in durations.items():
             counted = self._counts_of(int(_ended_at(attempts[-1]) // 60), *key)
             setattr(counted, column, getattr(counted, column) + len(ran))
-            counted.waited = added(counted.waited, of(waited))
-            counted.ran = added(counted.ran, of(ran))
+            counted.waited = added(counted.waited, histogram(waited))
+            counted.ran = added(counted.ran, histogram(ran))
             counted.waited_seconds += sum(waited)
             counted.ran_seconds += sum(ran)
             counted.waited_longest = max(counted.waited_longest, *waited)
@@ -556,7 +556,7 @@ def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[Cla
     _run(store, (ROLL_UP_DEPTHS, {"rows": json.dumps(rows)}))
 
 
-def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH) -> bool:
+def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH_ROWS) -> bool:
     """Delete the roll-ups that are older than the age in seconds of their span. Return whether there may be more."""
     has_more = False
     for span, age in ages.items():
@@ -653,7 +653,7 @@ class SampleDepths(Periodic):
         self.run_again_in(SAMPLE_INTERVAL)
 
 
-KEPT_SECONDS = {60: 3.0 * DAY, 3600: 90.0 * DAY, 0: 90.0 * DAY}
+KEPT_SECONDS = {60: 3.0 * DAY_SECONDS, 3600: 90.0 * DAY_SECONDS, 0: 90.0 * DAY_SECONDS}
 """Seconds for which supervisors keep roll-ups, by the length of their span. The span 0 counts from its last change."""
 
 ROLL_UP_PRUNE_INTERVAL = 300.0

@@ -17,7 +17,7 @@ from ...events.events import Event
 from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
-from ...queue.parameters import BATCH, noted
+from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
@@ -129,7 +129,7 @@ def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> N
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 
-def block_surplus(store: "Store", *, limit: int = BATCH) -> int:
+def block_surplus(store: "Store", *, limit: int = BATCH_ROWS) -> int:
     """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
     ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
     return int(number)

@@ -16,7 +16,7 @@ from ...events import logs
 from ...events.events import Event
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
-from ...queue.parameters import BATCH, noted
+from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
@@ -140,7 +140,7 @@ def _set_rate(store: "Store", name: str, interval: float | None, burst: int | No
     store.send(QueueRated(store.alias, name, interval, stored_by))
 
 
-def block_unrated(store: "Store", *, limit: int = BATCH) -> int:
+def block_unrated(store: "Store", *, limit: int = BATCH_ROWS) -> int:
     """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
     blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
     notify_of_keys(store, RATE_PREFIX, blocked)

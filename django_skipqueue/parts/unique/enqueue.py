@@ -15,7 +15,7 @@ Used by the enqueues, and by the manual retry.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -26,10 +26,10 @@ from django.db.models.functions import Now
 from ...events.log_format import job_name
 from ...exceptions import UniqueKeyTaken
 from ...models import Job
-from ...queue.fragments import CALLS, COLUMNS_OF_CALL, INSERT_CALLS, KEYS_OF_CALL, PIECES, entering, joined
+from ...queue.fragments import CALL_EXPRESSIONS, CALLS, INSERT_CALLS, KEY_EXPRESSIONS, PIECES, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
-from ...queue.unique_keys import explained_deadlock
+from ...queue.unique_keys import ReplacedJob, explained_deadlock
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 from .columns import HOLDS_KEY
 from .models import HOLDS_KEY as HELD
@@ -94,13 +94,13 @@ RETURNING
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 """
 
-_SET_COLUMNS = ",\n    ".join(f"{name} = {value}" for name, value in COLUMNS_OF_CALL.items() if name != "unique_key")
+_SET_COLUMNS = ",\n    ".join(f"{name} = {value}" for name, value in CALL_EXPRESSIONS.items() if name != "unique_key")
 
 _REPLACING = {
     "holds_key": HOLDS_KEY,
     "columns": _SET_COLUMNS,
     "calls": CALLS,
-    **entering(column="job.{}", run_after="due.run_after", **KEYS_OF_CALL),
+    **entering(column="job.{}", run_after="due.run_after", **KEY_EXPRESSIONS),
 }
 
 REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
@@ -179,16 +179,6 @@ WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('failed', 'discarded') AND uni
 
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
-
-
-class Replaced(NamedTuple):
-    unique_key: str
-    id: int
-    status: str
-    gate: str | None
-    run_after: datetime
-    enqueued_at: datetime
-    delay: float
 
 
 class Announce(Protocol):
@@ -278,18 +268,18 @@ def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:
     return {key: id for key, id, _, _ in rows}
 
 
-def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
+def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
     """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
 
     A holder that runs stays as it is. One that somebody writes is waited for.
     """
     by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
-    def replace(keys: Sequence[str], waits: bool) -> list[Replaced]:
+    def replace(keys: Sequence[str], waits: bool) -> list[ReplacedJob]:
         statement = REPLACE_WAITING if waits else REPLACE_UNLOCKED
         chosen = [by_key[key] for key in keys]
         rows = store.rows(statement, {**values, **calls_as_values(chosen)})
-        return list(starmap(Replaced, rows))
+        return list(starmap(ReplacedJob, rows))
 
     keys = list(by_key)
     if len(keys) > 1:
@@ -360,13 +350,13 @@ def enqueue_unique(
 
 def _write_unique(
     store: "Store", spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], *, announce: Announce
-) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
+) -> tuple[list[tuple[int, str | None]], list[ReplacedJob]]:
     """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
     keys: list[str | None] = [call.unique_key for call in calls]
     parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
     inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
-    replaced: list[Replaced] = []
+    replaced: list[ReplacedJob] = []
     if spec.replaces and len(inserted) < len(calls):
         written = {key for _, key in inserted}
         replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in written])

@@ -47,7 +47,7 @@ NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three jobs are many, and two are a batch."""
     monkeypatch.setattr(job_admin, "MANY", 2)
-    monkeypatch.setattr(many_jobs, "BATCH", 2)
+    monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
 
 
 def retry_all(client: Client, address: str = FAILED, *, action: str = "retry_selected", **more: str) -> Any:

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue.models import RollUp
 from django_skipqueue.parts.history.dashboard import MANY_RECOVERED
 from django_skipqueue.parts.history.models import Span
-from django_skipqueue.values import counting as histogram
+from django_skipqueue.values import counting
 
 from ..conftest import WORKERS
 from ..dashboard.test_dashboard import DASHBOARD, card, content, look
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 def make_rollup(*, minutes: float, span: Span = Span.MINUTE, queue: str = "", task: str = "", **fields: Any) -> RollUp:
     """Make a row of roll-ups of `minutes` ago."""
-    times = {name: histogram.of(fields.pop(name, ())) for name in ("waited", "ran")}
+    times = {name: counting.histogram(fields.pop(name, ())) for name in ("waited", "ran")}
     starts_at = Now() - timedelta(minutes=minutes)
     return RollUp.objects.create(
         span=span, queue_name=queue, task=task, starts_at=starts_at, **times, **({"depth": None} | fields)

@@ -30,7 +30,7 @@ def deploy(name: str, *, minutes: float) -> None:
 
 def ended(seconds: float, **numbers: Any) -> AttemptCounts:
     number = sum(numbers.values())
-    times = counting.of([seconds] * number)
+    times = counting.histogram([seconds] * number)
     return AttemptCounts(
         waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **numbers
     )

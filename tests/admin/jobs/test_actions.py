@@ -196,7 +196,7 @@ class TestTheAnswer:
     def test_all_matching_means_the_filters_and_not_the_page(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(many_jobs, "BATCH", 2)
+        monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
         mails = [make_job("failed", queue_name="mail") for _ in range(5)]
         make_job("failed", queue_name="default")
         response = post(

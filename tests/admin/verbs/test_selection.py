@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_ids_ascend_and_end_with_the_newest_there_was_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_jobs, "BATCH", 2)
+    monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
     jobs = [make_job("failed").pk for _ in range(3)]
     batches = Selection(Job.objects.failed().order_by("-finished_at")).batches()
     assert next(batches) == jobs[:2]

@@ -126,7 +126,7 @@ def test_nothing_in_it_is_markup(operator: Client, settings: Any) -> None:
 
 
 def test_carried_jobs_do_not_hide_those_of_workers(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.queue.observe.MOST_RUNNING", 1)
+    monkeypatch.setattr("django_skipqueue.queue.observe.MOST_RUNNING_READ", 1)
     make_carrier()
     make_carried(locked_at=-HOUR)
     make_job("running", locked_by=make_worker(name="w/1").pk, task="a.jobs.young")

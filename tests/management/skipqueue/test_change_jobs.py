@@ -278,7 +278,7 @@ class TestWindows:
     @pytest.fixture(autouse=True)
     def _small_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
-        monkeypatch.setattr(batches, "BATCH", 1)
+        monkeypatch.setattr(batches, "BATCH_ROWS", 1)
 
     @pytest.fixture
     def jobs(self) -> list[Job]:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext
 
 from ....models import Job, Status
 from ....values.codec import clean, shorten
-from ....values.notes import LINE_LIMIT, MOST_LINES, logs_of
+from ....values.notes import LOG_LINE_LIMIT, MOST_LINES, logs_of
 from ....values.outcomes import Discard
 from ....values.tracebacks import LIBRARY
 from ...durations import moment_of, span
@@ -139,7 +139,7 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
                 line.at,
                 shorten(line.level, NAME_LIMIT),
                 shorten(line.logger, NAME_LIMIT),
-                clean(masked(line.message), LINE_LIMIT),
+                clean(masked(line.message), LOG_LINE_LIMIT),
                 line.level in WARNING_LEVELS,
             )
             for line in log.lines[-MOST_LINES:]

@@ -23,7 +23,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
 from ....models import Job, Status
-from ....queue.parameters import BATCH
+from ....queue.parameters import BATCH_ROWS
 from ...counts import Count, grouped
 from ...search import is_id
 from ...verbs.verb import Changed, Instruction, Verb
@@ -72,12 +72,12 @@ class Selection:
     def batches(self, *, after: int = 0, newest: int | None = None) -> Iterator[list[int]]:
         """The ids, ascending, above `after` up to `newest`, by default the newest now: later jobs are left out."""
         if self.ids is not None:
-            yield from (list(self.ids[start : start + BATCH]) for start in range(0, len(self.ids), BATCH))
+            yield from (list(self.ids[start : start + BATCH_ROWS]) for start in range(0, len(self.ids), BATCH_ROWS))
             return
         if newest is None:
             newest = newest_id()
         by_id = self.jobs.order_by("pk").filter(pk__lte=newest).values_list("pk", flat=True)
-        while ids := list(by_id.filter(pk__gt=after)[:BATCH]):
+        while ids := list(by_id.filter(pk__gt=after)[:BATCH_ROWS]):
             yield ids
             after = ids[-1]
 
