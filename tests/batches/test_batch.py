@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django_skipqueue import Batch
 from django_skipqueue.exceptions import BatchFinished, InvalidArguments, InvalidOption
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.parts.batches.finish import Looked, finish_batches, finish_open_batches, prune_batches
+from django_skipqueue.parts.batches.finish import FinishResult, finish_batches, finish_open_batches, prune_batches
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -302,7 +302,7 @@ class TestNested:
         with Batch(name="1", **EVERY), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
         run_first()
-        assert finish_batches(store, [innermost.id]) == Looked(3)
+        assert finish_batches(store, [innermost.id]) == FinishResult(3)
         assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
         assert callbacks_of("1") == [BAD, OVER]
         assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
@@ -343,10 +343,10 @@ class TestConcurrency:
         assert job.discard()
         other = session()
         other.begin()
-        assert other(finish_batches, store, [batch.id]) == Looked(1)
-        assert finish_batches(store, [batch.id]) == Looked(missed=True), "the other has locked it"
+        assert other(finish_batches, store, [batch.id]) == FinishResult(1)
+        assert finish_batches(store, [batch.id]) == FinishResult(missed=True), "the other has locked it"
         other.commit()
-        assert finish_batches(store, [batch.id]) == Looked()
+        assert finish_batches(store, [batch.id]) == FinishResult()
         assert callbacks_of() == [("noop", [])]
 
     def test_a_job_that_is_added_after_the_look_and_before_the_lock_is_seen(
@@ -366,7 +366,7 @@ class TestConcurrency:
             return rows(self, statement, values)
 
         monkeypatch.setattr(Store, "rows", add_before_the_lock)
-        assert finish_batches(store, [batch.id]) == Looked(missed=True)
+        assert finish_batches(store, [batch.id]) == FinishResult(missed=True)
         assert not finished()
         assert batch.progress().total == 2
 

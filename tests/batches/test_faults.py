@@ -21,7 +21,7 @@ from django_skipqueue.parts.batches import finish as batches
 from django_skipqueue.parts.batches import services
 from django_skipqueue.parts.batches.dependencies import Dependants
 from django_skipqueue.parts.batches.events import BatchesFinished, BatchNotFinished, CallbackSkipped
-from django_skipqueue.parts.batches.finish import Looked, finish_all_batches, finish_batches, finish_open_batches
+from django_skipqueue.parts.batches.finish import FinishResult, finish_all_batches, finish_batches, finish_open_batches
 from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, SHARE, BatchCheck, FinishBatches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker.by_hand import run
@@ -355,9 +355,9 @@ class TestPauses:
     LOOK, FINISH = 0.25, 0.5
 
     @pytest.fixture
-    def found(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, Looked]:
+    def found(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, FinishResult]:
         """The results of slow statements."""
-        dependants, looked, clock = Dependants(), Looked(), [100.0]
+        dependants, looked, clock = Dependants(), FinishResult(), [100.0]
 
         def takes(seconds: float, result: Any) -> Any:
             clock[0] += seconds
@@ -382,13 +382,13 @@ class TestPauses:
         assert self.pause(store, is_idle=True) == pytest.approx(both), "no other job has to wait"
 
     def test_a_check_that_finishes_a_batch_delays_the_next_one_by_its_own_time(
-        self, store: Store, found: tuple[Dependants, Looked]
+        self, store: Store, found: tuple[Dependants, FinishResult]
     ) -> None:
         found[1].finished = 1
         assert self.pause(store) == pytest.approx(self.LOOK + self.FINISH + SHARE * self.LOOK)
 
     def test_the_steps_of_a_chain_do_not_wait_for_vain_looks_at_its_batch(
-        self, store: Store, found: tuple[Dependants, Looked]
+        self, store: Store, found: tuple[Dependants, FinishResult]
     ) -> None:
         found[0].admitted["default"] = 1
         found[0].batch_ids.add(1)

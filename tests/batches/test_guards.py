@@ -11,7 +11,7 @@ from django.db import connection
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.parts.batches.finish import (
-    Looked,
+    FinishResult,
     finish_batches,
     finish_open_batches,
     open_batches,
@@ -58,16 +58,16 @@ class TestLooks:
         """The worker that settles it knows the inner one alone, which is finished."""
         with Batch(name="outer", **EVERY), Batch(on_finish=jobs.noop) as inner:
             pass
-        assert finish_batches(store, [inner.id]) == Looked()
+        assert finish_batches(store, [inner.id]) == FinishResult()
         run_first()
-        assert finish_batches(store, [inner.id]) == Looked(1)
+        assert finish_batches(store, [inner.id]) == FinishResult(1)
         assert callbacks_of("outer") == [GOOD, OVER]
 
     def test_a_finished_batch_is_left_alone(self) -> None:
         with Batch(**EVERY) as batch:
             pass
         before = batch.row
-        assert finish_batches(store, [batch.id]) == Looked()
+        assert finish_batches(store, [batch.id]) == FinishResult()
         assert batch.row.finished_at == before.finished_at
         assert callbacks_of() == [GOOD, OVER]
 

@@ -106,12 +106,11 @@ def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
     [
         (sql.BLOCKED_KEYS, {"after": "", "limit": 2}),
         (rate_sql.BLOCKED_RATES, {"after": "", "limit": 2}),
-        (limits_now.WAITING_KEYS, {"after": "", "is_from": False, "limit": 2}),
-        (limits_now.WAITING_KEYS, {"after": "key 1", "is_from": True, "limit": 2}),
+        (limits_now.WAITING_KEYS, {"after": "", "limit": 2}),
         (limits_now.KEYS_NOW, {"keys": ["key 11", "key 12"], "limit": 100}),
         (rates_now.RATE_KEYS_NOW, {"keys": ["key 11", "key 12"], "limit": 100}),
     ],
-    ids=["blocked keys", "blocked rates", "waiting keys", "from a key", "keys now", "rates now"],
+    ids=["blocked keys", "blocked rates", "waiting keys", "keys now", "rates now"],
 )
 def test_a_look_at_keys(misjudged: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> None:
     assert jobs_read(misjudged, statement, **values) < READ

@@ -8,8 +8,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.limits.now import halted_keys, keys_now, waiting_keys
-from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states
+from django_skipqueue.parts.limits.now import halted_keys, waiting_keys
+from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states, limit_states
 from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
@@ -108,13 +108,11 @@ class TestKeysInOrder:
             make_limited(key)
         assert waiting_keys(store, limit=2) == ["a", "b"]
         assert waiting_keys(store, after="b", limit=9) == ["c", "d"]
-        assert waiting_keys(store, after="b", is_from=True, limit=9) == ["b", "c", "d"]
-        assert waiting_keys(store, after="bb", is_from=True, limit=9) == ["c", "d"]
 
     def test_a_key_of_a_job_that_is_gone_is_left_out(self) -> None:
         make_limited("a")
-        assert [each.key for each in keys_now(store, ["b", "a"])] == ["a"]
-        assert keys_now(store, []) == []
+        assert [each.key for each in limit_states(store, ["b", "a"], {})] == ["a"]
+        assert limit_states(store, [], {}) == []
 
 
 def test_only_so_many_failed_jobs_are_looked_at() -> None:

@@ -45,7 +45,7 @@ def test_it_wants_no_more_than_wait_already(lines: Lines) -> None:
 
 
 def test_it_wants_few_where_jobs_are_long(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "AHEAD_SECONDS", -1.0)
+    monkeypatch.setattr(exchange, "CLAIM_AHEAD_SECONDS", -1.0)
     made = Lines()
     made.claimed([keyed(1)])
     assert ClaimAhead(made).wishes([attempt(keyed(1))]) == []

@@ -518,7 +518,7 @@ def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
 
 
 def test_more_keys_than_one_transaction_takes_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
     in_order.defer_many([(f"k{number}",) for number in range(5)])
     assert statuses() == {"queued": 5}
 
@@ -594,7 +594,7 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
 def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
     for number in range(5):
         make_job("blocked", limit_key=f"k{number}", limit_kind="concurrency", capacity=1)
-    sweep = limits.new_sweep()
+    sweep = keyed_gate.Sweep(limits.blocked_keys)
     assert [len(sweep.run(store, lambda _, keys: keys, limit=2)) for _ in range(3)] == [2, 2, 1]
     assert sweep.after == ""
 

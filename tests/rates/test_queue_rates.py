@@ -10,9 +10,9 @@ from django.db import connection, transaction
 from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.parts.limits.queues import block_surplus, limit_queue
+from django_skipqueue.parts.limits.queues import block_surplus
 from django_skipqueue.parts.rates.admit import RateGate, admit_rate_keys, blocked_rates, due_rates, next_rate
-from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated, rate_queue
+from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated
 from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.enqueue import in_queue
@@ -292,7 +292,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
 
 def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
     Queue.rate("mail", "2/s")
-    limit_queue(store, "mail", 2)
+    Queue.objects.update_or_create(name="mail", defaults={"concurrency": 2})
     Queue.pause("mail")
     Queue.rate("mail", "3/s")
     queue = Queue.objects.paused().get()
@@ -302,7 +302,7 @@ def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
 
 
 def test_a_row_without_a_rate_leaves_that_of_the_settings() -> None:
-    limit_queue(store, "mail", 5)
+    Queue.objects.create(name="mail", concurrency=5)
     mail.defer_many([()] * 3)
     assert statuses() == {"queued": 1, "blocked": 2}
 
@@ -311,7 +311,7 @@ def test_the_rate_of_another_queue_is_another() -> None:
     Queue.rate("later", "1/h")
     mail.defer_many([()] * 2)
     assert claim() != []
-    rate_queue(store, "default", "1/h")
+    Queue.objects.create(name="default", rate_interval=3_600.0, rate_burst=1)
     three_at_once.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
 

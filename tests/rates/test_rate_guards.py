@@ -6,6 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
+from django_skipqueue.parts.keyed import gate as keyed_gate
 from django_skipqueue.parts.rates import admit as rates
 from django_skipqueue.parts.rates.admit import (
     LOCK_RATES,
@@ -190,7 +191,7 @@ def test_what_is_pruned() -> None:
 
 
 def test_more_keys_than_fit_into_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
     three_at_once.defer_many([(number,) for number in range(5)])
     assert statuses() == {"queued": 5}
 
@@ -200,7 +201,7 @@ def test_of_many_keys_that_are_locked_as_many_are_announced_by_name_as_fit() -> 
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
         other.execute(LOCK_RATES, {"keys": keys})
-        rates.admit_rates(store, keys)
+        RateGate().admit_keys(store, keys)
         named, sweep = [found.payload for found in listening.notifies(timeout=5, stop_after=2)]
     assert sweep == LIMITS_PAYLOAD
     assert 7_700 < len(named) < 8_000

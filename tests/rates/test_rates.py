@@ -24,6 +24,7 @@ from django_skipqueue.parts.rates.admit import (
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import TIME_GATE, sweep_gates
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
+from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -305,7 +306,7 @@ def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
     store.change_queue([last.pk], "mail")
     claim()
     pass_time(3600)
-    assert admit_rate_keys(store, [last.rate_key or ""]) == ({"mail": 1}, [])
+    assert admit_rate_keys(store, [last.rate_key or ""]) == Admitted({"mail": 1}, [])
 
 
 def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
@@ -372,7 +373,7 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == Admitted({}, ["k"])
 
 
 def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -> None:
@@ -493,7 +494,7 @@ def test_two_at_once_never_take_the_same_token() -> None:
     with connect(autocommit=False) as other:
         other.execute(LOCK_RATES, {"keys": ["k"]})
         other.execute(rate_sql.ADMIT_BY_RATE)
-        assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == Admitted({}, ["k"])
         other.commit()
     assert admit_rate_keys(store, ["k"]) == ({}, [])
     assert statuses() == {"queued": 1, "blocked": 1}

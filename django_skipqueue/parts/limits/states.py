@@ -1,4 +1,4 @@
-"""Limits as operators see them: how many jobs of a key hold a permit, what has halted, and the limits of queues."""
+"""Limits as operators see them: how many jobs of a key hold a permit, halted sequences, and the limits of queues."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from ...queue.store import Store
 from ...values.fact import Fact
 from ...values.settings import LARGEST_LIMIT
 from ..keyed.sql import key_of, queues_with
-from ..keyed.states import KeyState, counted
+from ..keyed.states import KeyState, counted, read_keys
 from .models import HAS_BEGUN, LIMIT_RANK
-from .now import HaltedKey, LimitNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
-from .queues import columns_of
+from .now import KEYS_NOW, HaltedKey, LimitNow, first_blocked_keys, halted_keys, waiting_keys
+from .queues import limit_columns_of
 
 KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
 NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
 
 NEXT_KEYS = 20
-"""Keys that are looked at beside the halted ones, of the longest waiting jobs, for those that are shown first."""
+"""The number of keys, beside the halted sequences, among which the dashboard finds the longest waiting jobs."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class LimitState(KeyState[LimitNow]):
 
     @property
     def seconds(self) -> float:
-        """For how long it has been halted; of every other key, for how long its first job has waited."""
+        """For how long the sequence has been halted, or else for how long the first job of the key has waited."""
         return self.oldest if self.halted is None else self.halted.seconds
 
 
-LIMIT: tuple[Fact[LimitState], ...] = (
+LIMIT_OF_KEY: tuple[Fact[LimitState], ...] = (
     Fact("key", _("key"), lambda state: state.masked),
     Fact("kind", _("kind"), lambda state: state.now.kind),
     Fact("state", _("state"), lambda state: state.halted and "halted", field=None),
@@ -66,7 +66,7 @@ LIMIT: tuple[Fact[LimitState], ...] = (
 
 
 def halted_by_key(store: Store) -> dict[str, HaltedKey]:
-    """The sequences that have halted and keep jobs waiting, the longest first, with the job that failed first."""
+    """The halted sequences that keep jobs waiting, the longest halted first; each with the job that failed first."""
     firsts: dict[str, HaltedKey] = {}
     for each in halted_keys(store):
         firsts.setdefault(each.key, each)
@@ -79,9 +79,9 @@ def halted_states(store: Store, *, most: int) -> list[LimitState]:
 
 
 def first_states(store: Store, *, most: int) -> list[LimitState]:
-    """The keys that an operator has to look at: the halted ones, then those whose jobs have waited for the longest.
+    """The keys that an operator has to look at: halted sequences, then keys whose jobs have waited for the longest.
 
-    Of many keys, those are chosen whose jobs were enqueued first.
+    Of many keys, the function reads the ones whose jobs were enqueued first.
     """
     halted = halted_by_key(store)
     keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]
@@ -90,8 +90,10 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
 
 
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
-    """These keys in their order, as far as they have waiting jobs."""
-    return [LimitState(each, halted.get(each.key)) for each in keys_now(store, list(keys))]
+    """The states of those of these keys that have waiting jobs, in the given order."""
+    columns = ("kind", "capacity", "held", "waiting", "oldest")
+    found = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
+    return [LimitState(each, halted.get(each.key)) for each in found]
 
 
 def key_of_limit(key: str) -> Key:
@@ -111,7 +113,7 @@ def holders_of(key: str) -> "QuerySet[Job]":
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:
-    """How many jobs of a key may be queued or running, by the column of one of them; `None`: any number."""
+    """How many jobs of the key may be queued or running; `None`: any number. `capacity`: that of one of its jobs."""
     name = limit_key.removeprefix(key_of(""))
     if name == limit_key:
         return capacity
@@ -144,7 +146,7 @@ LIMITS = QueueOption(
     name="limit",
     column="concurrency",
     names=lambda: queues_with("concurrency"),
-    by_settings=lambda name: (columns_of(name).get("limit_key"), columns_of(name).get("capacity")),
+    by_settings=lambda name: (limit_columns_of(name).get("limit_key"), limit_columns_of(name).get("capacity")),
     form=LimitForm,
     change=Queue.limit,
     follow_settings=Queue.limit_by_settings,

@@ -9,7 +9,7 @@ from ...models.expressions import is_number
 HOLDS_KEY = Q(unique_key__isnull=False) & (
     Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
 )
-"""The condition that a job holds its unique key. `parts.unique.enqueue` explains it. Index: unique."""
+"""The condition that a job holds its unique key. `parts.unique.enqueue` explains the condition. Index: unique."""
 
 
 class UniqueColumns(models.Model):

@@ -181,7 +181,7 @@ def test_the_graph_has_a_link_for_each_job_and_an_edge_for_each_need(operator: C
 def test_a_large_batch_is_folded_and_read_in_part(
     operator: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
-    monkeypatch.setattr(picture, "NEWEST", 50)
+    monkeypatch.setattr(picture, "MOST_JOBS_OF_STATUS", 50)
     batch = make_batch(number=60)
     operator.get(page(batch))
     with django_assert_max_num_queries(32):
