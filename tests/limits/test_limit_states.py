@@ -1,4 +1,4 @@
-"""The keys of limits as operators see them: what has halted, who waits, and in which order they are shown."""
+"""The keys of limits as operators see them: halted sequences, waiting jobs, and the order of the keys."""
 
 from datetime import timedelta
 
@@ -38,7 +38,7 @@ def test_a_key_says_who_holds_its_permits_and_who_waits() -> None:
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_keyed("limit:t", "running")
     make_keyed("sequence:t", "failed", kind="halting")
-    make_keyed("limit:t", held=True)  # waits for another job first
+    make_keyed("limit:t", held=True)  # this job waits for another job first
     assert first() == []
     assert halted_keys(store) == []
     assert waiting_keys(store, limit=9) == []
@@ -74,7 +74,7 @@ def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
     assert first(most=3)[0].now.key == "zzz"
 
 
-def test_counts_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_a_key_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.states.OF_KEY", 2)
     make_limited("many", held=4, waiting=5)
     (state,) = first()
@@ -103,7 +103,7 @@ def test_the_number_of_queries_does_not_grow_with_the_keys() -> None:
 
 
 class TestKeysInOrder:
-    def test_they_are_read_from_one_on(self) -> None:
+    def test_keys_are_read_after_a_key(self) -> None:
         for key in ("a", "b", "c", "d"):
             make_limited(key)
         assert waiting_keys(store, limit=2) == ["a", "b"]
@@ -115,7 +115,7 @@ class TestKeysInOrder:
         assert limit_states(store, [], {}) == []
 
 
-def test_only_so_many_failed_jobs_are_looked_at() -> None:
+def test_the_number_of_failed_jobs_that_are_read_is_limited() -> None:
     for number in range(3):
         make_halted(f"key {number}", minutes=10 - number)
     assert [halted.key for halted in halted_keys(store, limit=2)] == ["key 0", "key 1"]

@@ -13,7 +13,7 @@ Used by enqueues, by the gate of dependencies, and by workers after a settle.
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -22,11 +22,9 @@ from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import BATCH, as_array
+from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 # enqueue, in the transaction of the INSERT → the ids of `needs` that no job has. Each of the jobs `ids` waits for all
 # of `needs`. The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed
@@ -337,7 +335,7 @@ MOST_PAGES = 20
 """The maximum of batches of predecessors that one look reads."""
 
 
-def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
+def hold(store: Store, spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
     """Have new jobs wait for the jobs that the spec names. Returns the new jobs that need not wait.
 
     Called in the transaction of the INSERT. Raises `InvalidOption` if a named job does not exist, or is in another
@@ -362,7 +360,7 @@ def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
     return passed
 
 
-def admit_dependants(store: "Store", ids: Iterable[int]) -> Dependants:
+def admit_dependants(store: Store, ids: Iterable[int]) -> Dependants:
     """Admit the jobs that wait only for these predecessors, or discard them, and notify the workers.
 
     If a dependant is discarded, its own dependants are discarded, or admitted, as well.
@@ -374,7 +372,7 @@ def admit_dependants(store: "Store", ids: Iterable[int]) -> Dependants:
     return found
 
 
-def admit_silently(store: "Store", ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
+def admit_silently(store: Store, ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
     """Admit the jobs that wait only for these predecessors, or discard them. Notifies nobody: the caller does."""
     found = Dependants()
     left = set(ids)
@@ -390,12 +388,12 @@ def admit_silently(store: "Store", ids: Iterable[int], *, limit: int = BATCH) ->
     return found
 
 
-def _admit_or_discard(store: "Store", ids: Collection[int]) -> list[Dependant]:
+def _admit_or_discard(store: Store, ids: Collection[int]) -> list[Dependant]:
     """Admit, or discard, those of these jobs that wait for no other job any more."""
     return [Dependant._make(row) for row in store.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
 
 
-def _note(store: "Store", passed: Collection[Dependant], found: Dependants) -> set[int]:
+def _note(store: Store, passed: Collection[Dependant], found: Dependants) -> set[int]:
     """Count these jobs, and send the event of the discarded jobs. Returns the ids of the discarded jobs."""
     found.admitted.update(job.queue_name for job in passed if job.status == "queued")
     found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
@@ -407,12 +405,12 @@ def _note(store: "Store", passed: Collection[Dependant], found: Dependants) -> s
     return {job.id for job in passed if job.status == "discarded"}
 
 
-def predecessors(store: "Store", *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
+def predecessors(store: Store, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
     """The next predecessors after an id; for each, whether it may admit a dependant."""
     return dict(store.rows(PREDECESSORS, {"after": after, "limit": limit}))
 
 
-def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATCH) -> bool:
+def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH) -> bool:
     """Clear some of the dependencies on these predecessors for which no job waits. Returns whether there were any."""
     values = {"ids": as_array(ids), "limit": limit}
     for rounds in range(MOST_ROUNDS):
@@ -434,7 +432,7 @@ class DependencyGate:
     def __init__(self) -> None:
         self._after: dict[str, int] = {}  # where the next look begins, by database
 
-    def admit(self, store: "Store", *, limit: int) -> GateResult:
+    def admit(self, store: Store, *, limit: int) -> GateResult:
         ready, end = self._ready(store, limit=limit)
         found = admit_silently(store, ready, limit=limit)
         has_discarded = found.discarded_any
@@ -444,13 +442,13 @@ class DependencyGate:
                 self._after[store.alias] = end  # rows that another session has locked must not delay the next rows
         return GateResult(found.admitted, has_discarded)
 
-    def next_due(self, store: "Store") -> float | None:
+    def next_due(self, store: Store) -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if a job waits; `None` if no job waits."""
         if self._ready(store, limit=BATCH)[0]:
             return 0.0
         return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 
-    def _ready(self, store: "Store", *, limit: int) -> tuple[list[int], int]:
+    def _ready(self, store: Store, *, limit: int) -> tuple[list[int], int]:
         """The next predecessors that may admit a dependant, and the id after which the next look may go on.
 
         Reads on from where the last look has ended, at most once round, and at most `MOST_PAGES` batches.

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import DatabaseError, Error, transaction
 
@@ -23,12 +23,10 @@ from ...conf import settings
 from ...queue.enqueue import new_job
 from ...queue.fragments import joined
 from ...queue.parameters import BATCH, as_array, is_refused
+from ...queue.store import Store
 from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 # Batch → the id of the new batch. Nobody finishes the batch before its transaction is committed: until then nobody else
 # sees it.
@@ -345,23 +343,23 @@ class FinishResult:
     """The batches for which no time was left."""
 
 
-def insert_batch(store: "Store", *, name: str, parent_id: int | None, callbacks: Mapping[str, Any]) -> int:
+def insert_batch(store: Store, *, name: str, parent_id: int | None, callbacks: Mapping[str, Any]) -> int:
     """Insert a batch, and return its id. Nobody finishes the batch before the caller's transaction ends."""
     values = {"name": name, "parent_id": parent_id, "callbacks": json.dumps(callbacks)}
     [(id,)] = store.rows(INSERT_BATCH, values)
     return int(id)
 
 
-def join_batch(store: "Store", batch_id: int) -> bool:
+def join_batch(store: Store, batch_id: int) -> bool:
     """Keep an open batch from being finished until the caller's transaction ends. Returns whether it is open."""
     return bool(store.rows(JOIN_BATCH, {"id": batch_id}))
 
 
-def open_batches(store: "Store", *, after: int = 0, limit: int = BATCH) -> list[int]:
+def open_batches(store: Store, *, after: int = 0, limit: int = BATCH) -> list[int]:
     return [id for (id,) in store.rows(OPEN_BATCHES, {"after": after, "limit": limit})]
 
 
-def finish_batches(store: "Store", ids: Iterable[int | None]) -> FinishResult:
+def finish_batches(store: Store, ids: Iterable[int | None]) -> FinishResult:
     """Finish these batches, and the batches outside of them, if all of their jobs are finished.
 
     Finishes a limited number. Raises a database error that does not concern a single batch.
@@ -383,14 +381,14 @@ def finish_batches(store: "Store", ids: Iterable[int | None]) -> FinishResult:
     return result
 
 
-def finish_empty_batch(store: "Store", id: int) -> None:
+def finish_empty_batch(store: Store, id: int) -> None:
     """Finish a batch that the caller's transaction has inserted, if it has no unfinished job. Raises all errors."""
     if store.rows(DONE_BATCHES, {"ids": as_array([id])}):
         _finish(store, id)
 
 
 def finish_open_batches(
-    store: "Store", *, after: int = 0, limit: int = BATCH, skipped: Collection[int] = ()
+    store: Store, *, after: int = 0, limit: int = BATCH, skipped: Collection[int] = ()
 ) -> tuple[int | None, FinishResult]:
     """Finish the next open batches after an id, if their jobs are finished; but not the `skipped` batches.
 
@@ -403,7 +401,7 @@ def finish_open_batches(
     return ids[-1] if len(ids) == limit else None, result
 
 
-def finish_all_batches(store: "Store") -> int:
+def finish_all_batches(store: Store) -> int:
     """Finish batches that are done, for a drain: their callbacks are jobs. Returns how many; 0: no batch is left to do.
 
     Batches that cannot be finished are left to the supervisors.
@@ -418,7 +416,7 @@ def finish_all_batches(store: "Store") -> int:
     return 0
 
 
-def batch_progress(store: "Store", ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
+def batch_progress(store: Store, ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
     """For each of these batches the number of its jobs, with those of inner batches, by status.
 
     most: the maximum of jobs that are counted in one batch and one status.
@@ -429,14 +427,14 @@ def batch_progress(store: "Store", ids: Collection[int], *, most: int | None = N
     return found
 
 
-def prune_batches(store: "Store", *, limit: int = BATCH) -> int:
+def prune_batches(store: Store, *, limit: int = BATCH) -> int:
     """Delete finished batches past their retention: the retention of jobs. Returns the number of deleted batches."""
     kept = {status: settings.retention_of(status) for status in ("completed", "failed")}
     [(deleted,)] = store.rows(PRUNE_BATCHES, {**kept, "limit": limit})
     return int(deleted)
 
 
-def after_settle(store: "Store", rows: Sequence[tuple[int, int, int | None]]) -> None:
+def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> None:
     """After the caller's commit, admit the jobs that waited for these jobs, and finish their batches if they are done.
 
     rows: ids, leases and batches. After an error, a supervisor does the rest.
@@ -447,13 +445,13 @@ def after_settle(store: "Store", rows: Sequence[tuple[int, int, int | None]]) ->
         transaction.on_commit(look, using=store.alias, robust=True)
 
 
-def _look_quietly(store: "Store", batch_ids: Collection[int], job_ids: Collection[int]) -> None:
+def _look_quietly(store: Store, batch_ids: Collection[int], job_ids: Collection[int]) -> None:
     with suppress(DatabaseError):
         admit_dependants(store, job_ids)
         finish_batches(store, batch_ids)
 
 
-def _finish_apart(store: "Store", id: int, result: FinishResult) -> FinishedBatch | None:
+def _finish_apart(store: Store, id: int, result: FinishResult) -> FinishedBatch | None:
     """Finish a batch, and note the result. An error that concerns this batch alone is logged."""
     try:
         finished = _finish(store, id)
@@ -468,7 +466,7 @@ def _finish_apart(store: "Store", id: int, result: FinishResult) -> FinishedBatc
     return finished
 
 
-def _finish(store: "Store", id: int) -> FinishedBatch | None:
+def _finish(store: Store, id: int) -> FinishedBatch | None:
     """Finish a batch, unless somebody else has locked it, or it is not done any more."""
     limits_locks = store.connection.get_autocommit()  # the caller's transaction would keep the limit
     skipped: list[CallbackSkipped] = []
@@ -485,7 +483,7 @@ def _finish(store: "Store", id: int) -> FinishedBatch | None:
     return finished
 
 
-def _call_back(store: "Store", batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
+def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
     """Enqueue the callbacks of a batch that is finished now. Each belongs to the batch, and so finds it.
 
     Callbacks with a unique key come last, by their keys, so that two batches with the same keys never deadlock.

@@ -7,12 +7,10 @@ operator has made a permit free, or the clock was set back.
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ...queue.parameters import Admitted
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
+from ...queue.store import Store
 
 T = TypeVar("T")
 
@@ -27,9 +25,7 @@ SWEEP_SHARE = 1 / 20
 """The largest share of its time that a process spends on sweeps."""
 
 
-def admit_in_batches(
-    store: "Store", keys: Sequence[str], admit: Callable[["Store", Sequence[str]], Admitted]
-) -> Admitted:
+def admit_in_batches(store: Store, keys: Sequence[str], admit: Callable[[Store, Sequence[str]], Admitted]) -> Admitted:
     """Call `admit` with batches of these keys, and return the sums of its results."""
     counts: Counter[str] = Counter()
     missed: list[str] = []
@@ -45,7 +41,7 @@ def admit_in_batches(
 class BlockedKeys(Protocol):
     """Reads at most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
 
-    def __call__(self, store: "Store", /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
+    def __call__(self, store: Store, /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
 
 
 class Sweep:
@@ -61,7 +57,7 @@ class Sweep:
         self.found_any = False
         """Whether the last sweep has found a key with blocked jobs."""
 
-    def run(self, store: "Store", look: Callable[["Store", list[str]], T], *, limit: int) -> T:
+    def run(self, store: Store, look: Callable[[Store, list[str]], T], *, limit: int) -> T:
         """Call `look` with those of the next keys that need a look. Its time counts as time of the sweep."""
         started = time.monotonic()
         keys = self._blocked(store, after=self.after, limit=limit)
@@ -79,7 +75,7 @@ class Sweep:
         """Have the next sweep due as soon as allowed. It goes on after the last key, so that every key has its turn."""
         self.due_at, self.found_any = min(self.due_at, self._rested_at), True
 
-    def next_due(self, store: "Store") -> float | None:
+    def next_due(self, store: Store) -> float | None:
         """The seconds until the next sweep; `None` if no job waits."""
         due_in = self.due_at - time.monotonic()
         if due_in > 0:

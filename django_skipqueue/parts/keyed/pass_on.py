@@ -32,14 +32,12 @@ A place in a statement is a name in braces:
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...conf import settings
 from ...queue.fragments import joined, places
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
+from ...queue.store import Store
 
 # The queues that are served: if `are_all`, all queues but the paused ones, else the queues of `names`. With `idle`,
 # only workers with a free slot count. A worker that hands its jobs on has no slots. Index: recover, once for each
@@ -221,7 +219,7 @@ class Contested(NamedTuple):
     """The ids of the other unclaimed jobs."""
 
 
-def contested(store: "Store", held: Held, *, after: str, limit: int) -> list[Contested]:
+def contested(store: Store, held: Held, *, after: str, limit: int) -> list[Contested]:
     """At most `limit` keys with waiting jobs, alphabetically after `after`."""
     values = {"after": after, "limit": limit, **_served(idle=False)}
     return [
@@ -231,7 +229,7 @@ def contested(store: "Store", held: Held, *, after: str, limit: int) -> list[Con
 
 
 def pass_on(
-    store: "Store", held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+    store: Store, held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
 ) -> tuple[Admitted, set[int]]:
     """Give the permits or tokens of queued jobs to waiting jobs of a higher priority, and put the queued jobs back.
 

@@ -7,15 +7,13 @@ masked like the argument that it comes from, and no search finds it.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...console.arguments import redacted
 from ...console.counts import OF_KEY, Count
 from ...models import Job
+from ...queue.store import Store
 from ...values.codec import decode_shown, shorten
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ Now = TypeVar("Now", bound=KeyNow)
 
 
 def read_keys(
-    store: "Store", statement: str, keys: Iterable[str], record: Callable[..., Now], *columns: str
+    store: Store, statement: str, keys: Iterable[str], record: Callable[..., Now], *columns: str
 ) -> list[Now]:
     """The records of these keys. The statement returns the key and its next job, and then these columns."""
     names = ("key", "next_id", "task", "args", "kwargs", *columns)

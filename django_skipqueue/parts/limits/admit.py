@@ -28,7 +28,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from psycopg.pq import TransactionStatus
 
@@ -36,14 +35,11 @@ from ...queue.fragments import INSERT_JOB, joined
 from ...queue.gates import with_later
 from ...queue.notify import notify_of_keys, wake
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
+from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, walking
 from .sql import DUE, HOLDS, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
 
 # How many jobs of the key hold a permit, and how many of these run. Nothing is counted if there is no limit, nor beyond
 # the limit. The LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the
@@ -350,7 +346,7 @@ def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) 
     return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
 
 
-def admit_keys(store: "Store", keys: Collection[str]) -> Admitted:
+def admit_keys(store: Store, keys: Collection[str]) -> Admitted:
     """Admit jobs of these keys, as far as permits are free. Notifies nobody.
 
     In a transaction of the caller the keys stay locked until the end of the transaction.
@@ -359,7 +355,7 @@ def admit_keys(store: "Store", keys: Collection[str]) -> Admitted:
     return Admitted.decode(locked, admitted)
 
 
-def admit_lone(store: "Store", id: int, key: str) -> Admitted | None:
+def admit_lone(store: Store, id: int, key: str) -> Admitted | None:
     """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
 
     Returns `None` if the job was not admitted: then `admit_keys` is to be called. Locks the key as `admit_keys` does.
@@ -370,7 +366,7 @@ def admit_lone(store: "Store", id: int, key: str) -> Admitted | None:
     return None
 
 
-def _admitted(store: "Store", statements: Sequence[Statement | None]) -> list[Rows]:
+def _admitted(store: Store, statements: Sequence[Statement | None]) -> list[Rows]:
     """Run statements that admit jobs. Outside of a transaction, their commit does not wait for the disk."""
     connection = store.connection
     connection.ensure_connection()
@@ -381,12 +377,12 @@ def _admitted(store: "Store", statements: Sequence[Statement | None]) -> list[Ro
         return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
 
-def blocked_keys(store: "Store", *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+def blocked_keys(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
     """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
     return dict(store.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
 
 
-def admit_on(store: "Store", keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+def admit_on(store: Store, keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     """Admit jobs of these keys, and then, by the next gate, the jobs that wait there now.
 
     Returns the number of admitted jobs, by queue, and the keys that another transaction has locked.
@@ -412,7 +408,7 @@ class LimitGate(KeyedGate):
         self._rests: dict[str, float] = {}
         """The seconds between the last look and the next one, by database, while a key stays locked."""
 
-    def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
+    def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         """Try each key that another transaction has locked once more: most transactions hold a lock for a millisecond.
 
         The supervisors are notified of the keys that are still locked then.
@@ -424,14 +420,14 @@ class LimitGate(KeyedGate):
         notify_of_keys(store, self.prefix, second.missed)
         return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
-    def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
+    def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
         admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
         if is_urgent and not (lone and admitted.counts):
             notify_of_keys(store, self.prefix, keys)
         return admitted
 
-    def sweep(self, store: "Store", *, limit: int) -> bool:
+    def sweep(self, store: Store, *, limit: int) -> bool:
         """Admit jobs of the first keys with free permits. Called when a drain may be over."""
         sweep = self._new_sweep()
         while True:
@@ -440,7 +436,7 @@ class LimitGate(KeyedGate):
                 wake(store, admitted)
                 return bool(admitted)
 
-    def admit(self, store: "Store", *, limit: int) -> GateResult:
+    def admit(self, store: Store, *, limit: int) -> GateResult:
         """Admit jobs of the named keys. If a sweep is due, also of keys with free permits among the next `limit`."""
         sweep = self._sweeps[store.alias]
         admitted = Counter(self._admit_named(store))
@@ -450,7 +446,7 @@ class LimitGate(KeyedGate):
             self.want(store.alias, missed)
         return GateResult(dict(admitted))
 
-    def next_due(self, store: "Store") -> float | None:
+    def next_due(self, store: Store) -> float | None:
         """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""
         until_sweep = self._sweeps[store.alias].next_due(store)
         if not self._wanted[store.alias]:
@@ -463,7 +459,7 @@ class LimitGate(KeyedGate):
             self._named_at[alias] = 0.0
         super().want(alias, keys)
 
-    def _admit_named(self, store: "Store") -> Mapping[str, int]:
+    def _admit_named(self, store: Store) -> Mapping[str, int]:
         """Admit jobs of the named keys. A key that another transaction has locked stays named."""
         alias, wanted = store.alias, self._wanted[store.alias]
         if not wanted or self._named_at[alias] > time.monotonic():

@@ -17,7 +17,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from django.db import DatabaseError
 
@@ -27,6 +26,7 @@ from ...jobs.registry import registry
 from ...queue.gates import gate_after
 from ...queue.notify import notify_of_keys, wake
 from ...queue.parameters import Admitted, ExchangeResult
+from ...queue.store import Store
 from ...values.counting import Recent
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ...worker.in_exchange import BeginOrder, InExchange, PartStatements
@@ -34,10 +34,6 @@ from ..keyed.sql import queues_with
 from .admit import admission
 from .claim import CLAIM_AHEAD, CLAIM_OR_ADMIT, AheadWish, ahead_as_values
 from .options import TaskLimit
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
 
 CLAIM_AHEAD_SECONDS = 0.06
 """The time of some round trips. A worker claims ahead as many jobs of a key as have ended in the last such time."""
@@ -214,7 +210,7 @@ FAIR_DELAY = 0.01
 class LimitsInExchange(InExchange):
     """What limits add to the exchanges of one worker. Only the control loop's thread uses it."""
 
-    def __init__(self, store: "Store", worker_id: str, *, claims_ahead: bool) -> None:
+    def __init__(self, store: Store, worker_id: str, *, claims_ahead: bool) -> None:
         lines = Lines()
         super().__init__(lines)
         self._store = store
@@ -283,7 +279,7 @@ def limit_statements(
     return PartStatements([claim_ahead, *admitting], CLAIM_OR_ADMIT if admits else None, admits)
 
 
-def announced(store: "Store", answer: ExchangeResult) -> Admitted:
+def announced(store: Store, answer: ExchangeResult) -> Admitted:
     """Return what an exchange has admitted, and send the event.
 
     Notifies other workers if the exchange has admitted more jobs of a queue than it has claimed.

@@ -7,16 +7,14 @@ and which jobs wait for a permit.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...console.counts import MOST_HALTING
 from ...queue.fragments import joined
+from ...queue.store import Store
 from ..keyed.sql import indented, walking
 from ..keyed.states import KeyNow
 from .sql import HOLDS, LIMITED, RANK, WAITS_FOR_PERMIT
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 # pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest halted
 # first: the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs that halt a
@@ -138,7 +136,7 @@ class LimitNow(KeyNow):
     """The number of jobs that hold a permit. It is counted up to `OF_KEY` + 1."""
 
 
-def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]:
+def halted_keys(store: Store, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
     """The sequences that have halted and keep jobs waiting, the longest halted first.
 
     limit: how many failed jobs are read, in the order in which they failed.
@@ -146,11 +144,11 @@ def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]
     return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
 
 
-def waiting_keys(store: "Store", *, after: str = "", limit: int) -> list[str]:
+def waiting_keys(store: Store, *, after: str = "", limit: int) -> list[str]:
     """Keys with waiting jobs, alphabetically after `after`."""
     return [key for (key,) in store.rows(WAITING_KEYS, {"after": after, "limit": limit})]
 
 
-def first_blocked_keys(store: "Store", *, most: int) -> list[str]:
+def first_blocked_keys(store: Store, *, most: int) -> list[str]:
     values = {"limit": MOST_FIRST_BLOCKED, "most": most}
     return [key for (key,) in store.rows(FIRST_BLOCKED_KEYS, values)]

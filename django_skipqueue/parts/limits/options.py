@@ -135,11 +135,8 @@ class TaskLimit(PartOptions):
         return bool(self.concurrency or self.sequence)
 
     def check_signature(self, signature: Signature) -> None:
-        for named in (self.concurrency, self.sequence):
-            if named is not None:
-                require_arguments("by", named.names, signature)
-        if self.fair_by is not None:
-            require_arguments("fair_by", names_of("fair_by", self.fair_by), signature)
+        if self.limit is not None:
+            require_arguments("by" if self.fair_by is None else "fair_by", self.limit.names, signature)
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
         limit = self.limit

@@ -9,7 +9,7 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...conf import settings
 from ...events import logs
@@ -18,14 +18,11 @@ from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
-from ...queue.store import in_each
+from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import CONCURRENCY, is_concurrency
 from ..keyed.sql import key_of, require_changed
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 
 def limit_columns_of(queue_name: str) -> dict[str, Any]:
@@ -109,7 +106,7 @@ ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 """
 
 
-def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> None:
+def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> None:
     check_columns({"queue_name": name})
     stored_by = noted(by, "")["by"]
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
@@ -119,7 +116,7 @@ def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> N
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 
-def block_surplus(store: "Store", *, limit: int = BATCH) -> int:
+def block_surplus(store: Store, *, limit: int = BATCH) -> int:
     """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number of these jobs."""
     ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
     return int(number)

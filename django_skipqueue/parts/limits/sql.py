@@ -57,7 +57,7 @@ _PERMIT_GIVEN = """status = {status},
     gate = {gate},
     run_after = {due}"""
 
-# The columns that a statement sets in a job to which it gives a permit. The job may wait for its rate now.
+# statements that give permits: the columns that they set in a job. The job may wait for its rate now.
 PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE, 4))
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that

@@ -22,17 +22,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ...queue.fragments import joined
 from ...queue.notify import notify_of_keys, wake, wake_supervisors
 from ...queue.parameters import Admitted, Statement, fetched, pipelined
+from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, locking, walking
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 # The condition of a job that waits for a token of its key.
 WAITS_FOR_RATE = "gate = 'rate'"
@@ -296,7 +293,7 @@ VAIN_INTERVAL = 0.1
 """Seconds until the next admission after one that has admitted nothing: another supervisor was faster."""
 
 
-def admit_rate_keys(store: "Store", keys: Collection[str]) -> Admitted:
+def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
     """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
 
     In a transaction of the caller the keys stay locked until the end of the transaction.
@@ -309,27 +306,27 @@ def admit_rate_keys(store: "Store", keys: Collection[str]) -> Admitted:
         return Admitted(dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()])
 
 
-def due_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> list[str]:
+def due_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> list[str]:
     return [key for (key,) in store.rows(DUE_RATES, {"limit": limit})]
 
 
-def next_rate(store: "Store") -> float | None:
+def next_rate(store: Store) -> float | None:
     """The seconds until a key is due, below 0 if a key is overdue; `None` if no job is known to wait."""
     return next((seconds for (seconds,) in store.rows(NEXT_RATE)), None)
 
 
-def blocked_rates(store: "Store", *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
     """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
     return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
 
 
-def prune_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> int:
+def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
     """Delete buckets that are full. Returns their number."""
     [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
     return int(number)
 
 
-def _themselves(_store: "Store", keys: list[str]) -> list[str]:
+def _themselves(_store: Store, keys: list[str]) -> list[str]:
     return keys
 
 
@@ -351,12 +348,12 @@ class RateGate(KeyedGate):
         self._not_before: defaultdict[str, float] = defaultdict(float)
         """The earliest time of the next admission, by database."""
 
-    def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
+    def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         found = admit_in_batches(store, sorted(keys), admit_rate_keys)
         notify_of_keys(store, self.prefix, found.missed)
         return found
 
-    def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
+    def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         ordered = sorted(keys)
         notify_of_keys(store, self.prefix, ordered[RATES_AFTER_COMMIT:])
         admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
@@ -365,7 +362,7 @@ class RateGate(KeyedGate):
             notify_of_keys(store, self.prefix, ordered)
         return admitted
 
-    def sweep(self, store: "Store", *, limit: int) -> bool:
+    def sweep(self, store: Store, *, limit: int) -> bool:
         """Admit jobs of all keys that have tokens. Called when a drain may be over."""
         sweep = self._new_sweep()
         admitted: Counter[str] = Counter()
@@ -376,7 +373,7 @@ class RateGate(KeyedGate):
                 wake(store, admitted)
                 return bool(admitted)
 
-    def admit(self, store: "Store", *, limit: int) -> GateResult:
+    def admit(self, store: Store, *, limit: int) -> GateResult:
         if self._not_before[store.alias] > time.monotonic():
             return GateResult({})
         most, sweep, wanted = min(limit, KEYS_AT_ONCE), self._sweeps[store.alias], self._wanted[store.alias]
@@ -391,7 +388,7 @@ class RateGate(KeyedGate):
         self._not_before[store.alias] = time.monotonic() + (LEAST_INTERVAL if found.counts else VAIN_INTERVAL)
         return GateResult(dict(found.counts))
 
-    def next_due(self, store: "Store") -> float | None:
+    def next_due(self, store: Store) -> float | None:
         """The seconds until the gate has to look at a key; `None` if no job waits at this gate."""
         dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
         if self._wanted[store.alias]:

@@ -9,7 +9,7 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...conf import settings
 from ...events import logs
@@ -17,14 +17,11 @@ from ...events.events import Event
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH, noted
-from ...queue.store import in_each
+from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import burst_of, interval_of, rate_text
 from ..keyed.sql import key_of, require_changed
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 
 def rate_columns_of(queue_name: str) -> dict[str, Any]:
@@ -120,7 +117,7 @@ ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_bu
 """
 
 
-def _set_rate(store: "Store", name: str, interval: float | None, burst: int | None, by: str) -> None:
+def _set_rate(store: Store, name: str, interval: float | None, burst: int | None, by: str) -> None:
     check_columns({"queue_name": name})
     stored_by = noted(by, "")["by"]
     store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
@@ -130,7 +127,7 @@ def _set_rate(store: "Store", name: str, interval: float | None, burst: int | No
     store.send(QueueRated(store.alias, name, interval, stored_by))
 
 
-def block_unrated(store: "Store", *, limit: int = BATCH) -> int:
+def block_unrated(store: Store, *, limit: int = BATCH) -> int:
     """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number of these jobs."""
     blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
     notify_of_keys(store, RATE_PREFIX, blocked)

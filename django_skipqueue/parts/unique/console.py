@@ -16,7 +16,6 @@ from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
-from ..keyed.states import key_of_job
 from .models import HOLDS_KEY
 
 # stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
@@ -130,6 +129,10 @@ def _shown_key(store: Store, job_id: int, key: str) -> str:
     return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
 
 
+LONGEST_KEY_IN_MESSAGE = 200
+"""Characters of a key."""
+
+
 def why_its_key_is_taken(job_id: int) -> str:
     """The message that names the holder of this job's key; empty if no other job holds the key. Index: unique."""
     job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
@@ -144,7 +147,7 @@ def key_is_held(job: Job, holder: Job) -> str:
     """The message for a job whose unique key another job holds. The key may have secrets of both jobs in it."""
     key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
     return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
-        "key": key_of_job(job, key),
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), LONGEST_KEY_IN_MESSAGE),
         "id": holder.shown_id,
         "status": holder.get_status_display(),
     }

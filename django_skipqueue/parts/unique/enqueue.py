@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import transaction
 from django.db.models import DurationField, ExpressionWrapper, F, Q
@@ -30,13 +30,11 @@ from ...models import Job
 from ...queue.fragments import CALLS, COLUMNS_OF_CALL, INSERT_CALLS, KEYS_OF_CALL, PIECES, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
+from ...queue.store import Store
 from ...queue.unique_keys import explained_deadlock
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 from .columns import HOLDS_KEY
 from .models import HOLDS_KEY as HELD
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 # enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
 # order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of queued
@@ -199,7 +197,7 @@ class KeyHolder(NamedTuple):
     is_unclaimed: bool
 
 
-def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
+def unique_key_holders(store: Store, keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
     """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
 
     seconds: `unique_seconds` of the caller's spec. With 0, the waiting holders are locked until the caller's commit, so
@@ -216,7 +214,7 @@ def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | 
     return found | {each.unique_key: each.id for each in rows}
 
 
-def holder(store: "Store", spec: JobSpec, key: str) -> Job | None:
+def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
     """The job that holds this unique key; `None`: the key is free by now."""
     if spec.columns.get("unique_seconds") == 0:
         with explained_deadlock():
@@ -238,11 +236,11 @@ def held(alias: str, keys: Collection[str]) -> dict[str, int]:
     return {key: id for key, id in in_time.values_list("unique_key", "pk") if key is not None}
 
 
-def _holders(store: "Store", keys: Sequence[str]) -> list[KeyHolder]:
+def _holders(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
     return list(starmap(KeyHolder, store.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
 
 
-def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:
+def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
     """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
 
     Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
@@ -262,7 +260,7 @@ def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:
     return {key: id for key, id, _, _ in rows}
 
 
-def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
+def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
     """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
 
     A running holder stays as it is. If somebody else writes a holder, the call waits for the end of that transaction.
@@ -281,7 +279,7 @@ def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[E
     return _lock_by_key(store, sorted(keys), replace)
 
 
-def _lock_by_key(store: "Store", keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
+def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
     """Call `lock` with these sorted keys. It sends a statement that locks the waiting holders, and returns rows by key.
 
     PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
@@ -307,17 +305,17 @@ def _lock_by_key(store: "Store", keys: Sequence[str], lock: Callable[[Sequence[s
     return kept + _lock_by_key(store, rest[:half], lock) + _lock_by_key(store, rest[half:], lock)
 
 
-def free_unique_keys(store: "Store", keys: Sequence[str]) -> list[str]:
+def free_unique_keys(store: Store, keys: Sequence[str]) -> list[str]:
     """Free the keys whose jobs are finished and whose time is over. Returns the freed keys."""
     return [key for (key,) in store.rows(FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
 
 
-def unique_keys_of(store: "Store", ids: Sequence[int]) -> list[str]:
+def unique_keys_of(store: Store, ids: Sequence[int]) -> list[str]:
     return [key for (key,) in store.rows(UNIQUE_KEYS_OF, {"ids": list(ids)})]
 
 
 def enqueue_unique(
-    store: "Store",
+    store: Store,
     spec: JobSpec,
     values: Mapping[str, Any],
     calls: Sequence[EncodedCall],
@@ -351,14 +349,14 @@ def enqueue_unique(
 
 
 def _write_unique(
-    store: "Store",
+    store: Store,
     spec: JobSpec,
     values: Mapping[str, Any],
     calls: Sequence[EncodedCall],
     *,
     announce: Callable[..., object],
 ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
-    """Insert these calls, sorted by key, or replace. Returns the inserted jobs with their keys, and the replaced ones."""
+    """Insert these calls, sorted by key, or replace. Returns the inserted jobs with their keys, and replaced jobs."""
     keys: list[str | None] = [call.unique_key for call in calls]
     parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
