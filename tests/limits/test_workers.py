@@ -56,23 +56,31 @@ class Witness:
 
 
 @contextmanager
-def witnessed(most: int | None = None) -> Iterator[Witness]:
-    """In this block no key may exceed `most` or, without it, its own limit."""
-    witness, is_over = Witness(most), threading.Event()
+def watched(witness: Any, *, pause: float = 0.0) -> Iterator[None]:
+    """In this block, a thread calls `witness.look` again and again."""
+    is_over = threading.Event()
 
     def watch() -> None:
         with connect() as session:
-            while not is_over.is_set():
+            while not is_over.wait(pause):
                 witness.look(session)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         wait_until(lambda: witness.looks, "it watches")
-        yield witness
+        yield
     finally:
         is_over.set()
         thread.join()
+
+
+@contextmanager
+def witnessed(most: int | None = None) -> Iterator[Witness]:
+    """In this block no key may exceed `most` or, without it, its own limit."""
+    witness = Witness(most)
+    with watched(witness):
+        yield witness
     assert witness.looks > 10
     assert not witness.broken
 

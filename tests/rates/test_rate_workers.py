@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from ..app.rates.jobs import twenty
 from ..app.sessions import connect
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from ..limits.test_workers import has_retried, order_of, overlaps
+from ..limits.test_workers import has_retried, order_of, overlaps, watched
 
 Run = Callable[..., ManagePy]
 
@@ -82,21 +81,9 @@ class Witness:
 @contextmanager
 def witnessed() -> Iterator[Witness]:
     """In this block no key may exceed its rate."""
-    witness, is_over = Witness(), threading.Event()
-
-    def watch() -> None:
-        with connect() as session:
-            while not is_over.wait(0.002):
-                witness.look(session)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: witness.looks, "it watches")
+    witness = Witness()
+    with watched(witness, pause=0.002):
         yield witness
-    finally:
-        is_over.set()
-        thread.join()
     witness.assert_held()
 
 

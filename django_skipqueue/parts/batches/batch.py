@@ -9,9 +9,9 @@ batch of which some jobs are missing, and nothing of the batch stays if the bloc
 `BatchContext`: what a job can ask about its batch, and about the jobs that it has waited for.
 """
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
-from contextvars import ContextVar, Token
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property
 from itertools import groupby, starmap
 from types import TracebackType
@@ -132,13 +132,6 @@ def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
     return placed
 
 
-class _Block(NamedTuple):
-    transaction: AbstractContextManager[Any]
-    token: Token[CurrentBatch | None]
-    is_first: bool
-    """Whether this block has made the batch."""
-
-
 class Batch:
     """Jobs that belong together: the jobs that are deferred in its `with` block, and the jobs that are added later.
 
@@ -184,7 +177,7 @@ class Batch:
         self._callbacks = {
             key: stored(call.spec._replace(on_conflict="skip"), call.call) for key, call in calls.items()
         }
-        self._blocks: list[_Block] = []
+        self._blocks: list[AbstractContextManager[None]] = []
 
     def __repr__(self) -> str:
         return f"<Batch {self._id or 'not yet inserted'}>"
@@ -264,16 +257,9 @@ class Batch:
 
     def __enter__(self) -> Self:
         """Insert the batch, or keep it open if it exists. Raises `BatchFinished` if it is finished."""
-        atomic = transaction.atomic(using=self.database)
-        atomic.__enter__()
-        is_first = self._id is None
-        try:
-            self._open()
-        except BaseException as error:
-            atomic.__exit__(type(error), error, error.__traceback__)
-            raise
-        token = current_batch.set(CurrentBatch(self.id, connections[self.database]))
-        self._blocks.append(_Block(atomic, token, is_first))
+        block = self._block()
+        block.__enter__()
+        self._blocks.append(block)
         return self
 
     def __exit__(
@@ -283,17 +269,25 @@ class Batch:
 
         A batch without jobs is finished here.
         """
-        block = self._blocks.pop()
-        current_batch.reset(block.token)
+        self._blocks.pop().__exit__(kind, error, traceback)
+
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        is_first = self._id is None
         try:
-            if error is None and block.is_first:
-                finish_empty_batch(self._store, self.id)
-        except BaseException as failure:
-            block.transaction.__exit__(type(failure), failure, failure.__traceback__)
+            with transaction.atomic(using=self.database):
+                self._open()
+                token = current_batch.set(CurrentBatch(self.id, connections[self.database]))
+                try:
+                    yield
+                finally:
+                    current_batch.reset(token)
+                if is_first:
+                    finish_empty_batch(self._store, self.id)
+        except BaseException:
+            if is_first:
+                self._id = None
             raise
-        block.transaction.__exit__(kind, error, traceback)
-        if error is not None and block.is_first:
-            self._id = None
 
     async def __aenter__(self) -> Self:
         """Raise `TypeError`: Django has no asynchronous transactions."""

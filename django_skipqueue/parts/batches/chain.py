@@ -76,7 +76,7 @@ def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | No
 
     steps: each a call, a task, or a list of calls that run side by side; the next step waits for all calls of a step.
     after_failure: what happens to the next step if a call fails or is discarded: `wait` until it is retried and
-    completes (default), `discard` the step, or `run` it all the same.
+    completes (default), `discard` the step, or `run` it anyway.
     database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
 
     No call takes the result of another call as an argument: a task with `takes_context` finds the results in

@@ -3,7 +3,7 @@
 No counter of unfinished jobs is kept while the jobs of a batch run: the rows of the jobs say whether the batch is done.
 
 A batch is finished in one transaction, which locks its row, checks once more that no job of the batch is left, and
-inserts the jobs of its callbacks. So each callback is enqueued exactly once, whoever looks, and whatever process dies.
+inserts the jobs of its callbacks. So each callback is enqueued exactly once, whichever process looks or dies.
 An error in one batch is logged, and stops no other batch. No code of the project runs here.
 
 Used by `Batch`, by workers after a settle, and by supervisors.
@@ -14,7 +14,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, Error, transaction
@@ -440,15 +439,14 @@ def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> N
     rows: ids, leases and batches. After an error, a supervisor does the rest.
     """
     ended = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
+
+    def look() -> None:
+        with suppress(DatabaseError):
+            admit_dependants(store, ended)
+            finish_batches(store, ended.values())
+
     if ended:
-        look = partial(_look_quietly, store, {*ended.values()}, [*ended])
         transaction.on_commit(look, using=store.alias, robust=True)
-
-
-def _look_quietly(store: Store, batch_ids: Collection[int], job_ids: Collection[int]) -> None:
-    with suppress(DatabaseError):
-        admit_dependants(store, job_ids)
-        finish_batches(store, batch_ids)
 
 
 def _finish_apart(store: Store, id: int, result: FinishResult) -> FinishedBatch | None:

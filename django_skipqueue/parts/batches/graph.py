@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import NamedTuple
 
 MOST_NODES = 40
@@ -171,7 +172,7 @@ class Drawing:
             before[edge.after].append(edge.before)
         rows: dict[str, float] = {}
         for layer in sorted(layers):
-            layers[layer].sort(key=lambda node: _middle([rows[name] for name in before[node.name]]))
+            layers[layer].sort(key=lambda node: fmean([rows[name] for name in before[node.name]] or [0.0]))
             rows |= {node.name: row for row, node in enumerate(layers[layer])}
         return [layers[layer] for layer in sorted(layers)]
 
@@ -209,7 +210,3 @@ def cut(label: str) -> str:
     """The last part of a dotted name, as far as it fits into a node: the function says more than the module."""
     name = label.rpartition(".")[2] or label
     return name if len(name) <= LABEL_CHARACTERS else f"{name[: LABEL_CHARACTERS - 1]}…"
-
-
-def _middle(rows: Sequence[float]) -> float:
-    return sum(rows) / len(rows) if rows else 0.0

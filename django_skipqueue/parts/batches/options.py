@@ -49,7 +49,7 @@ class AfterCall:
         """The call, to be made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
 
         on_failure: what happens if one of these jobs fails or is discarded: `wait` until it is retried and completes,
-        `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
+        `discard` the call, or `run` it anyway. Raises `InvalidOption` for other values.
         """
         return self.waiting_for(references_to(jobs), after_failure=on_failure)
 

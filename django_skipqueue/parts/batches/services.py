@@ -120,7 +120,7 @@ class BatchCheck(SettleService):
         job_ids, self._job_ids = self._job_ids, set()
         dependants = admit_dependants(self._store, job_ids)
         admitted_at = time.monotonic()
-        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # the latter have unfinished jobs
+        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # batches with an admitted job are open
         ended = time.monotonic()
         in_vain = 0.0 if dependants.admitted else admitted_at - now
         in_vain += 0.0 if result.finished else ended - admitted_at

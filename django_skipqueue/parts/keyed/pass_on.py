@@ -1,14 +1,14 @@
-"""Pass permits and tokens on, from a job that no worker has claimed to one that should start before it.
+"""Pass permits and tokens on, from a job that no worker has claimed to a job that should start before it.
 
 A queued job keeps the permit of its limit, or the token of its rate, while it waits for a worker. A blocked job of the
 key may be better: its priority is higher, or only its queue has a worker. Then a supervisor puts the queued job back,
 and admits the blocked job in its place.
 
 Invariant: a statement that passes on admits at most the number of jobs of a key that it puts back, under the lock of
-the key. So it never raises the number of held permits, nor takes a token. Swaps end, because one of these holds: the
-admitted job has a higher priority than the job that is put back; the queue of the admitted job is served, and the queue
-of the other job is not; or a worker has a free slot for the admitted job. For a free slot, no job is put back more than
-once a minute.
+the key. So it never raises the number of held permits, nor takes a token. Swaps end, because in each swap one condition
+holds: the admitted job has a higher priority than the job that is put back; the queue of the admitted job is served,
+and the queue of the other job is not; or a worker has a free slot for the admitted job. For a free slot, no job is put
+back more than once a minute.
 
 A queue is served if it is not paused, and a live worker takes jobs from it. A job of a sequence that has begun is never
 put back, and no job of a sequence is admitted before the next job in order.
@@ -39,7 +39,7 @@ from ...queue.fragments import joined, places
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
 from ...queue.store import Store
 
-# The queues that are served: if `are_all`, all queues but the paused ones, else the queues of `names`. With `idle`,
+# The queues that are served: if `are_all`, all queues that are not paused, else the queues of `names`. With `idle`,
 # only workers with a free slot count. A worker that hands its jobs on has no slots. Index: recover, once for each
 # worker.
 SERVED = """served AS MATERIALIZED (

@@ -58,8 +58,8 @@ _HELD = """LATERAL (
 ) AS held"""
 
 # The beginning of two statements. Of each locked key as many jobs are chosen as permits are free: the highest priority
-# first, then the first enqueued. In a sequence the next job is the one that has begun before, else the first enqueued
-# one. The next job of a sequence is not passed over, even if its row is locked. At most a thousand jobs of a key are
+# first, then the first enqueued. In a sequence the next job is a job that has begun before, else the first enqueued
+# job. The next job of a sequence is not passed over, even if its row is locked. At most a thousand jobs of a key are
 # chosen: more permits may be free after a limit was removed.
 # The jobs of paused queues are passed over, so that a permit goes to a job that a worker may start. But a sequence
 # keeps its order.
@@ -130,8 +130,8 @@ chosen AS MATERIALIZED (
     ),
 )
 
-# whoever has sent LOCK_KEYS, after it → by queue: the number of admitted jobs, and the keys of the rates that jobs with
-# a permit wait for now. Index: that of `_CHOSEN`.
+# enqueue, worker, supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that
+# jobs with a permit wait for now. Index: that of `_CHOSEN`.
 ADMIT_BY_KEY = joined(
     """
 {chosen},

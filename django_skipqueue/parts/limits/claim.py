@@ -14,7 +14,7 @@ from .sql import DUE, LATER_KEY, RANK
 # of another job of the worker, which has ended.
 # The statement claims for a key only if the worker has, until this transaction at least, as many leases of the key's
 # jobs as it counts permits. Leases count if their jobs still run, or if this transaction has settled them, as `xmin`
-# shows. The jobs that are claimed here take the place of these jobs in the count of ADMIT_BY_KEY. So the statement
+# shows. In the count of ADMIT_BY_KEY, the claimed jobs take the place of the settled jobs. So the statement
 # needs no lock of the key, and no other process counts fewer holders.
 # The statement claims only jobs of this task and queue, with the same limit and without a rate. It stops at the first
 # other job of the key, and leaves out queues that are paused or whose limit somebody has changed. At most 1 MB of

@@ -9,7 +9,7 @@ it has leases of the key's jobs. The database counts the leases, and admits jobs
 leases leave permits free. So the limit holds: when the worker's leases become fewer than its permits, the worker counts
 fewer permits as well.
 
-`ClaimAhead` decides which jobs are claimed ahead. Long jobs are not: another worker may have a free slot for them.
+Long jobs are not claimed ahead: another worker may have a free slot for them.
 """
 
 import threading
@@ -110,7 +110,7 @@ class Line:
 
 
 class Lines(BeginOrder):
-    """The lines of all keys. Only the control loop's thread uses it, but for `follow`."""
+    """The lines of all keys, and the jobs to claim ahead. Only the control loop's thread uses it, but for `follow`."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
@@ -136,10 +136,9 @@ class Lines(BeginOrder):
 
     def unknown(self, jobs: Iterable[ClaimedJob]) -> None:
         """Count no permit that these jobs held: nobody knows whether they were settled."""
-        by_key: dict[str, set[LeaseRef]] = {}
+        by_key: defaultdict[str | None, set[LeaseRef]] = defaultdict(set)
         for job in jobs:
-            if job.permit_key is not None:
-                by_key.setdefault(job.permit_key, set()).add(job.ref)
+            by_key[job.permit_key].add(job.ref)
         for key, refs in by_key.items():
             if line := self.get(key):
                 line.gone([], unknown=refs)
@@ -160,18 +159,11 @@ class Lines(BeginOrder):
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         return [job for line in [*self._lines.values()] for job in line.withdraw(since=since)]
 
-
-class ClaimAhead:
-    """Decides which jobs a worker claims ahead. Only the control loop's thread uses it."""
-
-    def __init__(self, lines: Lines) -> None:
-        self.lines = lines
-
     def wishes(self, ending: Iterable[Attempt]) -> list[AheadWish]:
         """The jobs to claim ahead in the transaction that settles these attempts."""
         now, wishes = time.monotonic(), []
         for key, attempts in self._by_key(ending).items():
-            line = self.lines.get(key)
+            line = self.get(key)
             job = attempts[0].job
             if line is None or any(
                 (other.job.task, other.job.queue_name) != (job.task, job.queue_name) for other in attempts
@@ -187,7 +179,7 @@ class ClaimAhead:
         """The leases of the attempts that free no permit, because other jobs of this worker have the permit already."""
         kept: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
-            line, refs = self.lines.get(key), {attempt.job.ref for attempt in attempts}
+            line, refs = self.get(key), {attempt.job.ref for attempt in attempts}
             if line and len(line.leases - refs) >= line.permits > 0:
                 kept |= refs
         return kept
@@ -215,7 +207,7 @@ class LimitsInExchange(InExchange):
         super().__init__(lines)
         self._store = store
         self._worker_id = worker_id
-        self._ahead = ClaimAhead(lines if claims_ahead else Lines())
+        self._ahead = lines if claims_ahead else Lines()
         self._queues = frozenset(queues_with("concurrency"))
         self._missed: list[str] = []  # keys that another process had locked: the next exchange tries them again
         self._claimed: list[int] = []  # fair jobs: the more of them run, the more may be queued
@@ -232,7 +224,7 @@ class LimitsInExchange(InExchange):
         self.due_at = time.monotonic() + delay
 
     def failed(self, jobs: Iterable[ClaimedJob]) -> None:
-        self._ahead.lines.unknown(jobs)
+        self._ahead.unknown(jobs)
 
     def claimed_ahead(self, answer: ExchangeResult) -> list[ClaimedJob]:
         return claimed_ahead(answer)

@@ -81,7 +81,7 @@ def halted_states(store: Store, *, most: int) -> list[LimitState]:
 def first_states(store: Store, *, most: int) -> list[LimitState]:
     """The keys that an operator has to look at: halted sequences, then keys whose jobs have waited for the longest.
 
-    Of many keys, the function reads the ones whose jobs were enqueued first.
+    Of many keys, the function reads the keys whose jobs were enqueued first.
     """
     halted = halted_by_key(store)
     keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]

@@ -13,36 +13,20 @@ from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import job_name, printable
 from ...models import Job
 from ...models.job import AbstractJob
+from ...queue.fragments import joined
+from ...queue.observe import QUEUED_HEADS
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
 from .models import HOLDS_KEY
 
 # stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
-# first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. `head`:
-# the pairs of a queue and a priority, each with the due time of its first job. Indexes: admit, blocked, recover, and
-# claim: one probe for each pair, and one range for each pair whose first job has been due for that long.
-STUCK_KEYS = """
-WITH RECURSIVE head AS (
-    (
-        SELECT queue_name, (-priority) AS rank, run_after
-        FROM skipqueue_job
-        WHERE status = 'queued'
-        ORDER BY queue_name, (-priority), run_after, id
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
-    FROM
-        head,
-        LATERAL (
-            SELECT queue_name, (-priority) AS rank, run_after
-            FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
-            ORDER BY queue_name, (-priority), run_after, id
-            LIMIT 1
-        ) AS next
-),
+# first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. Indexes:
+# admit, blocked, recover, and claim: one probe for each pair, and one range for each pair whose first job has been due
+# for that long.
+STUCK_KEYS = joined(
+    """
+WITH RECURSIVE {heads},
 first AS (
     (
         SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
@@ -91,7 +75,9 @@ WHERE
     AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY age DESC
 LIMIT 100
-"""
+""",
+    heads=QUEUED_HEADS,
+)
 
 
 LONGEST_HELD = 3 * 86_400.0
