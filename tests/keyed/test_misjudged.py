@@ -8,7 +8,7 @@ import pytest
 
 from django_skipqueue.models.status import Status
 from django_skipqueue.parts.limits import admit as sql
-from django_skipqueue.parts.limits import now as limits_now
+from django_skipqueue.parts.limits import states as limits_now
 from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.parts.rates import states as rates_now

@@ -8,8 +8,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.limits.now import halted_keys, waiting_keys
-from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states, limit_states
+from django_skipqueue.parts.limits.states import (
+    LimitState,
+    first_states,
+    halted_keys,
+    halted_states,
+    limit_states,
+    waiting_keys,
+)
 from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited

@@ -4128,7 +4128,7 @@ RETURNING
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
     CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
 
--- HALTED_KEYS (parts.limits.now)
+-- HALTED_KEYS (parts.limits.states)
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
 FROM (
     SELECT limit_key, id, finished_at
@@ -4144,7 +4144,7 @@ WHERE EXISTS (
 )
 ORDER BY failed.finished_at, failed.id
 
--- WAITING_KEYS (parts.limits.now)
+-- WAITING_KEYS (parts.limits.states)
 WITH RECURSIVE waiting AS (
     (
         SELECT limit_key AS key
@@ -4167,7 +4167,7 @@ WITH RECURSIVE waiting AS (
 found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
 SELECT key FROM found
 
--- FIRST_BLOCKED_KEYS (parts.limits.now)
+-- FIRST_BLOCKED_KEYS (parts.limits.states)
 SELECT limit_key
 FROM (
     SELECT id, limit_key, gate
@@ -4181,7 +4181,7 @@ GROUP BY limit_key
 ORDER BY min(id)
 LIMIT %(most)s
 
--- KEYS_NOW (parts.limits.now)
+-- KEYS_NOW (parts.limits.states)
 SELECT
     key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind, limited.permits,
     held.number, waiting.number, date_part('epoch', statement_timestamp() - waiting.since)

@@ -397,7 +397,7 @@ def _note(store: Store, passed: Collection[Dependant], found: Dependants) -> set
     """Count these jobs, and send the event of the discarded jobs. Returns the ids of the discarded jobs."""
     found.admitted.update(job.queue_name for job in passed if job.status == "queued")
     found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
-    if any(job.status == "blocked" for job in passed):  # they wait at the gate of limits now
+    if any(job.status == "blocked" for job in passed):  # these jobs wait at the gate of limits now
         notify_supervisors(store, LIMITS_PAYLOAD)
     if discarded := [job for job in passed if job.needs_job_id is not None]:
         found.discarded_any = True

@@ -20,8 +20,16 @@ from ...models import Status
 from ...queue.store import Store
 from ..keyed.admin import unmasked_states
 from ..keyed.console import KeyCard, KeyCards
-from .now import first_blocked_keys, waiting_keys
-from .states import LIMIT_OF_KEY, LimitState, first_states, halted_by_key, key_of_limit, limit_states
+from .states import (
+    LIMIT_OF_KEY,
+    LimitState,
+    first_blocked_keys,
+    first_states,
+    halted_by_key,
+    key_of_limit,
+    limit_states,
+    waiting_keys,
+)
 
 
 def _key(state: LimitState) -> Cell:

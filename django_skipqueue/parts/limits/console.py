@@ -29,18 +29,19 @@ from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
 from .admit import blocked_keys
 from .models import HALTS, LIMIT_RANK
-from .now import halted_keys, waiting_keys
 from .services import unclaimed_holders
 from .states import (
     LIMIT_OF_KEY,
     LIMITS,
     LimitState,
     halted_by_key,
+    halted_keys,
     halted_states,
     holders_of,
     key_of_limit,
     limit_states,
     permits,
+    waiting_keys,
 )
 
 

@@ -53,7 +53,7 @@ JOB_INDEXES = (
         condition=Q(gate="limit", limit_key__isnull=False),
     ),
     models.Index(
-        # The failed jobs for which their sequences have halted: `parts.limits.now`.
+        # The failed jobs for which their sequences have halted: `parts.limits.states`.
         fields=["finished_at", "id"],
         name="skipqueue_job_halted",
         condition=HALTS,
