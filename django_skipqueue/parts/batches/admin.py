@@ -41,9 +41,9 @@ from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...models.job import AbstractJob
 from .console import (
     BATCH_FACTS,
+    BATCH_STATES,
     CALLBACKS,
     STATE_CONDITIONS,
-    STATES,
     BatchState,
     Callback,
     batch_state,
@@ -54,14 +54,14 @@ from .console import (
 )
 from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
 
-BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
+BATCH_BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
 """For each state of a batch the status of a job whose colour the badge has."""
 
 PROGRESS_BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
 
 
 def state_badge(batch: BatchState) -> SafeString:
-    return badge(BADGES[batch.state], STATES[batch.state])
+    return badge(BATCH_BADGES[batch.state], BATCH_STATES[batch.state])
 
 
 def name_of(row: JobBatch) -> str:
@@ -82,7 +82,7 @@ def progress(batch: BatchState) -> Cell:
     if batch.share is None:
         return batch.numbers
     label = gettext("Progress of batch %(id)s") % {"id": batch.row.pk}
-    return format_html("{}" + PROGRESS_BAR, batch.numbers, f"{batch.share:.4f}", BADGES[batch.state], label)
+    return format_html("{}" + PROGRESS_BAR, batch.numbers, f"{batch.share:.4f}", BATCH_BADGES[batch.state], label)
 
 
 def numbers(batch: BatchState) -> Cell:
@@ -143,7 +143,7 @@ class BatchStateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(STATES.items())
+        return list(BATCH_STATES.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
         condition = STATE_CONDITIONS.get(self.value() or "")
@@ -211,7 +211,7 @@ class Picture:
         edges = Dependency.objects.using(row._state.db).filter(job_id__in=ids).values_list("job_id", "needs_job_id")
         graph = graph_of(jobs, list(edges[:MOST_EDGES]))
         batches = [
-            Node(f"batch {each.row.pk}", "batch", 0, name_of(each.row), BADGES[each.state], each.row.pk)
+            Node(f"batch {each.row.pk}", "batch", 0, name_of(each.row), BATCH_BADGES[each.state], each.row.pk)
             for each in inner
         ]
         graph = Graph([*graph.nodes, *batches], graph.edges, graph.hidden)
@@ -273,7 +273,7 @@ class Picture:
             inner = next(each for each in self.inner if each.row.pk == node.id)
             return gettext("batch #%(id)s, %(state)s, %(numbers)s") % {
                 "id": node.id,
-                "state": STATES[inner.state],
+                "state": BATCH_STATES[inner.state],
                 "numbers": inner.numbers,
             }
         if node.kind == "callback":

@@ -37,7 +37,7 @@ from .dependencies import UNMET_NEEDS, UnmetNeed
 from .finish import batch_progress
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED
 
-STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
+BATCH_STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
 
 STATE_CONDITIONS = {
     "running": Q(finished_at=None),
@@ -74,7 +74,7 @@ class BatchState:
 
     @property
     def state(self) -> str:
-        """One of `STATES`. An open batch is `running`, even if jobs have failed."""
+        """One of `BATCH_STATES`. An open batch is `running`, even if jobs have failed."""
         if self.is_open:
             return "running"
         return "failures" if self.failures else "finished"
@@ -288,10 +288,10 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     }
 
 
-COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
+BATCH_COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 
 LOOKS: Looks[BatchState] = {
-    "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
+    "state": lambda each: Coloured(str(BATCH_STATES[each.state]), BATCH_COLOURS[each.state]),
     "progress": lambda each: each.numbers,
     "jobs": None,
 }

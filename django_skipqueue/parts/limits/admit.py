@@ -39,7 +39,7 @@ from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, walking
-from .sql import DUE, HOLDS, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .sql import DUE_WITH_PERMIT, HOLDS, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
 
 # How many jobs of the key hold a permit, and how many of these run. Nothing is counted if there is no limit, nor beyond
 # the limit. The LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the
@@ -177,7 +177,7 @@ GROUP BY queue_name
 """,
     chosen=_CHOSEN,
     gate=LATER_GATE,
-    due=indented(DUE, 8),
+    due=indented(DUE_WITH_PERMIT, 8),
 )
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and

@@ -7,7 +7,7 @@ from ...queue.fragments import joined, to_run
 from ...queue.parameters import leases_as_values
 from ...values.records import LeaseRef
 from ..keyed.sql import indented
-from .sql import DUE, LATER_KEY, RANK
+from .sql import DUE_WITH_PERMIT, LATER_KEY, RANK
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
 # the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins in the place
@@ -208,7 +208,7 @@ queued AS (
 )
 {to_run}
 """,
-    due=indented(DUE, 8),
+    due=indented(DUE_WITH_PERMIT, 8),
     to_run=to_run(
         more=""",
     gate = NULL,

@@ -13,7 +13,7 @@ from ..keyed.sql import indented, walking
 from .queues import block_surplus
 from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
 
-_PIECES = {
+_LIMIT_PIECES = {
     "key": "limit_key",
     "waiting": WAITS_FOR_PERMIT,
     "found": walking(key="limit_key", waits=WAITS_FOR_PERMIT),
@@ -36,7 +36,7 @@ _PIECES = {
 # the worst hundred holders in queues that are not served. `held_up`: the worst hundred other holders. No job of a
 # sequence is in either list. All three are NULL if there is no next job. Locks nothing.
 # Index: limit_waiting and limit_held, once for each key.
-CONTESTED_PERMITS = contesting(_PIECES)
+CONTESTED_PERMITS = contesting(_LIMIT_PIECES)
 
 # supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
@@ -46,7 +46,7 @@ CONTESTED_PERMITS = contesting(_PIECES)
 # A locked row may have a version that this statement does not see, and that no `ctid` finds here. So a job counts as
 # put back only once its row is written.
 # Index: limit_held and limit_waiting, once for each key, and the primary key.
-PASS_PERMITS_ON = swapping(_PIECES)
+PASS_PERMITS_ON = swapping(_LIMIT_PIECES)
 
 PERMITS = Held(LIMIT_PREFIX, CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
 

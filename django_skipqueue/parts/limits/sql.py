@@ -48,7 +48,7 @@ LIMITED = """LATERAL (
 ) AS limited"""
 
 # When a job that gets a permit is due.
-DUE = """CASE
+DUE_WITH_PERMIT = """CASE
     WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
     ELSE job.run_after
 END"""
@@ -58,7 +58,7 @@ _PERMIT_GIVEN = """status = {status},
     run_after = {due}"""
 
 # statements that give permits: the columns that they set in a job. The job may wait for its rate now.
-PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE, 4))
+PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE_WITH_PERMIT, 4))
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
 # another transaction has locked, and three lists for ADMIT_BY_KEY: the keys that are locked now; for each, how many of

@@ -127,7 +127,7 @@ ORDER BY key.place
 )
 
 
-KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
+LIMIT_KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
 NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
 
@@ -163,7 +163,7 @@ class LimitState(KeyState[LimitNow]):
 
     @property
     def kind(self) -> str:
-        return str(KINDS.get(self.now.kind, self.now.kind))
+        return str(LIMIT_KINDS.get(self.now.kind, self.now.kind))
 
     @property
     def held(self) -> Count:

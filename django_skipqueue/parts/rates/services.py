@@ -11,7 +11,7 @@ from ..keyed.sql import walking
 from .admit import LOCK_RATES, WAITS_FOR_RATE, prune_rates
 from .queues import block_unrated
 
-_PIECES = {
+_RATE_PIECES = {
     "key": "rate_key",
     "waiting": WAITS_FOR_RATE,
     "found": walking(key="rate_key", waits=WAITS_FOR_RATE),
@@ -29,11 +29,11 @@ _PIECES = {
 
 # supervisor → the columns of CONTESTED_PERMITS, for the keys of rates. Index: rate_waiting and rate_queued, once for
 # each key.
-CONTESTED_TOKENS = contesting(_PIECES)
+CONTESTED_TOKENS = contesting(_RATE_PIECES)
 
 # supervisor, after LOCK_RATES → the columns of PASS_PERMITS_ON, for the keys of rates. The tokens stay taken.
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
-PASS_TOKENS_ON = swapping(_PIECES)
+PASS_TOKENS_ON = swapping(_RATE_PIECES)
 
 TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 

@@ -18,7 +18,7 @@ from ...queue.observe import QUEUED_HEADS
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
-from .models import HOLDS_KEY
+from .models import KEY_IS_HELD
 
 # stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
 # first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. Indexes:
@@ -124,7 +124,7 @@ def why_its_key_is_taken(job_id: int) -> str:
     job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
     if job is None:
         return ""
-    for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
+    for holder in Job.objects.filter(KEY_IS_HELD, unique_key=job.unique_key).exclude(pk=job.pk):
         return key_is_held(job, holder)
     return ""
 

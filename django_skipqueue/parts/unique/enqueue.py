@@ -34,7 +34,7 @@ from ...queue.store import Store
 from ...queue.unique_keys import explained_deadlock
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 from .columns import HOLDS_KEY
-from .models import HOLDS_KEY as HELD
+from .models import KEY_IS_HELD
 
 # enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
 # order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of queued
@@ -220,7 +220,7 @@ def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
         with explained_deadlock():
             lock_waiting_holders(store, [key])
     # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
-    holders = Job._base_manager.using(store.alias).filter(HELD, unique_key=key)
+    holders = Job._base_manager.using(store.alias).filter(KEY_IS_HELD, unique_key=key)
     found = next(iter(holders), None)
     if found is None or found.finished_at is None:
         return found
@@ -231,7 +231,7 @@ def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
 def held(alias: str, keys: Collection[str]) -> dict[str, int]:
     """The keys among these that jobs in this database hold, each with the id of its job. Index: unique."""
     window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
-    holders = Job._base_manager.using(alias).filter(HELD, unique_key__in=keys)
+    holders = Job._base_manager.using(alias).filter(KEY_IS_HELD, unique_key__in=keys)
     in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
     return {key: id for key, id in in_time.values_list("unique_key", "pk") if key is not None}
 
