@@ -7,17 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .fragments import joined
+
 if TYPE_CHECKING:
     from .store import Store
 
-# pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
-# whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
-# of (queue, priority) pairs that are looked at. At most `most` jobs of a queue are counted, and `together` of all
-# queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
-# A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
-# the table as well: it does not see that the index has this value. Without an order it may read the whole table.
-QUEUED_NOW = """
-WITH RECURSIVE head AS (
+# The pairs of a queue and a priority with queued jobs, each with the due time of its first job. Index: claim, one probe
+# for each pair.
+QUEUED_HEADS = """head AS (
     (
         SELECT queue_name, (-priority) AS rank, run_after
         FROM skipqueue_job
@@ -36,7 +33,17 @@ WITH RECURSIVE head AS (
             ORDER BY queue_name, (-priority), run_after, id
             LIMIT 1
         ) AS next
-),
+)"""
+
+# pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
+# whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
+# of (queue, priority) pairs that are looked at. At most `most` jobs of a queue are counted, and `together` of all
+# queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
+# A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
+# the table as well: it does not see that the index has this value. Without any, it may read the whole table instead.
+QUEUED_NOW = joined(
+    """
+WITH RECURSIVE {heads},
 queue AS MATERIALIZED (
     SELECT queue_name AS name, min(run_after) AS oldest
     FROM (SELECT queue_name, run_after FROM head LIMIT %(limit)s) AS head
@@ -60,7 +67,9 @@ FROM
         ) AS job
     ) AS counted
 ORDER BY queue.name
-"""
+""",
+    heads=QUEUED_HEADS,
+)
 
 # pages, commands, metrics → for each queue with running jobs: its name, their number, and the seconds since the first
 # of them was claimed. Reads `limit` running jobs, in the order in which they were claimed. Index: recover.

@@ -17,13 +17,13 @@ KINDS = {"concurrency": "limit", "sequence": "sequence", "halting": "sequence"}
 
 
 def make_keyed(key: str, status: str = "blocked", *, kind: str = "concurrency", **fields: Any) -> Job:
-    """A job with this key."""
+    """Make a job with this key of a limit."""
     capacity = fields.pop("capacity", 1)
     return make_job(status, limit_key=key, limit_kind=kind, capacity=capacity, **fields)
 
 
 def make_limited(key: str, *, waiting: int = 1, held: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
-    """A limit whose permits are held, and the jobs that wait for one: the first for so many minutes."""
+    """Make `held` jobs that hold permits, and `waiting` jobs, the first of which has waited for these minutes."""
     fields = {"capacity": max(held, 1)} | fields
     for _ in range(held):
         make_keyed(key, "running", **fields)
@@ -31,7 +31,7 @@ def make_limited(key: str, *, waiting: int = 1, held: int = 1, minutes: float = 
 
 
 def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: Any) -> Job:
-    """A sequence whose job failed so many minutes ago, and the jobs that wait. Returns the failed job."""
+    """Make a sequence whose job failed these minutes ago, and `waiting` jobs. Returns the failed job."""
     fields = {"kind": "halting"} | fields
     failed = make_keyed(key, "failed", finished_at=timedelta(minutes=-minutes), **fields)
     for _ in range(waiting):
@@ -40,7 +40,7 @@ def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: A
 
 
 def make_rated(key: str, *, waiting: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
-    """Jobs that wait for a token of this rate: the first for so many minutes. By default, one starts in a minute."""
+    """Make jobs that wait for a token, the first of them for these minutes. By default, one job starts in a minute."""
     values: dict[str, Any] = {"rate_interval": 60.0, "rate_burst": 1, "rate_key": key, **fields}
     return [make_job("blocked", run_after=timedelta(minutes=number - minutes), **values) for number in range(waiting)]
 

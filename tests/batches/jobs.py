@@ -1,4 +1,4 @@
-"""The tasks of the tests of batches, and what the tests say about rows."""
+"""The tasks and helpers of the tests of batches."""
 
 from typing import Any
 
@@ -9,30 +9,30 @@ from ..app import jobs
 
 
 def callbacks_of(name: str = "") -> list[tuple[str, Any]]:
-    """The task and the arguments of each callback job, of the batches of this name."""
+    """The task and the arguments of each callback job, for the batches with this name."""
     ids = [id for batch in JobBatch.objects.filter(name=name) for id in batch.callback_ids or ()]
     return [(job.task.rpartition(".")[2], job.args) for job in Job.objects.filter(pk__in=ids).order_by("id")]
 
 
 def counts_of(batch: JobBatch) -> tuple[int | None, int | None, int | None]:
-    """How many jobs completed, failed, were discarded."""
+    """How many jobs of the batch have completed, failed, and been discarded."""
     return batch.completed, batch.failed, batch.discarded
 
 
 @job(takes_context=True)
 def fan_out(context: JobContext, number: int) -> None:
-    """Add jobs to the own batch."""
+    """Add jobs to the batch of the running job."""
     assert context.batch
     context.batch.add(*[jobs.add.s(n) for n in range(number)])
 
 
 @job(takes_context=True)
 def see_batch(context: JobContext, note: str = "") -> list[Any]:
-    """Return the id of the batch, and the note."""
+    """Return the id of the job's batch, and the note."""
     return [context.batch and context.batch.id, note]
 
 
 @job(takes_context=True)
 def see_results(context: JobContext) -> list[Any]:
-    """Return the results of the jobs before this one."""
+    """Return the results of the jobs that this job has waited for."""
     return context.results

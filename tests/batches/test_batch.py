@@ -1,4 +1,4 @@
-"""A batch: what belongs to it, when it is finished, and what is called then."""
+"""A batch: which jobs belong to it, when it is finished, and which callbacks are enqueued then."""
 
 import asyncio
 import contextvars
@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django_skipqueue import Batch
 from django_skipqueue.exceptions import BatchFinished, InvalidArguments, InvalidOption
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.parts.batches.finish import Looked, finish_batches, finish_open_batches, prune_batches
+from django_skipqueue.parts.batches.finish import FinishResult, finish_batches, finish_open_batches, prune_batches
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -37,13 +37,13 @@ GOOD, BAD, OVER = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
 
 
 def finished() -> list[JobBatch]:
-    """The batches that are finished, after everybody has looked."""
+    """The finished batches, after workers and supervisors have looked at all batches."""
     finish_open_batches(store)
     return list(JobBatch.objects.exclude(finished_at=None).order_by("id"))
 
 
 class TestMembers:
-    def test_jobs_deferred_in_the_block_belong_to_the_batch_and_others_do_not(self) -> None:
+    def test_jobs_deferred_in_the_block_belong_to_the_batch_and_other_jobs_do_not(self) -> None:
         before = jobs.noop.defer()
         with Batch(name="mine") as batch:
             inside = [jobs.noop.defer(), jobs.add.using(run_after=timedelta(hours=1), unique_key="k").defer(1)]
@@ -76,7 +76,7 @@ class TestMembers:
             assert jobs.noop.using(unique_key="k").defer().pk == existing.pk
         assert not batch.jobs.exists()
 
-    def test_a_job_of_a_batch_adds_others(self) -> None:
+    def test_a_job_of_a_batch_adds_other_jobs(self) -> None:
         with Batch(on_success=jobs.echo.s("good")) as batch:
             fan_out.defer(3)
         run_jobs()
@@ -112,11 +112,11 @@ class TestRefusals:
             Batch(on_success=jobs.add)
 
     @pytest.mark.parametrize("options", [{"database": "nowhere"}, {"name": 3}])
-    def test_values_that_cannot_be_used(self, options: Any) -> None:
+    def test_values_that_cannot_be_used_are_refused(self, options: Any) -> None:
         with pytest.raises(InvalidOption):
             Batch(**options)
 
-    def test_a_name_that_the_table_cannot_store(self) -> None:
+    def test_a_name_that_the_table_cannot_store_is_refused(self) -> None:
         with pytest.raises(InvalidArguments):
             Batch(name="a\0b")
 
@@ -139,7 +139,7 @@ class TestRefusals:
         assert not JobBatch.objects.exists()
 
     @pytest.mark.django_db(databases=["default", "other"])
-    def test_a_batch_in_another_database(self) -> None:
+    def test_a_batch_can_be_in_another_database(self) -> None:
         with Batch(database="other", on_finish=jobs.noop) as batch:
             jobs.noop.using(database="other").defer()
         assert batch.progress().total == 1
@@ -191,7 +191,7 @@ class TestEnd:
         assert len(finished()) == 1
 
     @pytest.mark.parametrize("end", ["discard", "cancel", "fail", "recover", "delete"])
-    def test_however_the_last_job_ends(self, end: str) -> None:
+    def test_a_batch_is_finished_however_its_last_job_ends(self, end: str) -> None:
         with Batch(**EVERY) as batch:
             jobs.noop.defer()
             last = jobs.fail.using(max_attempts=1).defer()
@@ -272,7 +272,7 @@ class TestEnd:
 
 
 class TestNested:
-    def test_the_outer_one_waits_for_the_inner_one_and_its_callbacks(self) -> None:
+    def test_the_outer_batch_waits_for_the_inner_batch_and_its_callbacks(self) -> None:
         with Batch(name="outer", **EVERY) as outer:
             with Batch(name="inner", on_success=jobs.fail.using(max_attempts=1).s("callback")) as inner:
                 jobs.noop.defer()
@@ -285,10 +285,10 @@ class TestNested:
         assert outer.progress() == BatchProgress(2, 2, 2, 0, 0, is_finished=False)
         run_first()
         assert [batch.name for batch in finished()] == ["outer", "inner"]
-        assert callbacks_of("outer") == [BAD, OVER], "a callback of the inner one has failed"
+        assert callbacks_of("outer") == [BAD, OVER], "a callback of the inner batch has failed"
         assert counts_of(outer.row) == (2, 0, 0)
 
-    def test_an_empty_inner_one_does_not_finish_the_outer_one_in_its_block(self) -> None:
+    def test_an_empty_inner_batch_does_not_finish_the_outer_batch_in_its_block(self) -> None:
         with Batch(name="outer", **EVERY):
             with Batch(name="inner"):
                 pass
@@ -298,11 +298,11 @@ class TestNested:
         run_jobs()
         assert [batch.name for batch in finished()] == ["outer", "inner"]
 
-    def test_the_end_of_an_inner_one_is_the_end_of_all_outside(self) -> None:
+    def test_the_end_of_an_inner_batch_is_the_end_of_all_outer_batches(self) -> None:
         with Batch(name="1", **EVERY), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
         run_first()
-        assert finish_batches(store, [innermost.id]) == Looked(3)
+        assert finish_batches(store, [innermost.id]) == FinishResult(3)
         assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
         assert callbacks_of("1") == [BAD, OVER]
         assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
@@ -324,7 +324,9 @@ class TestConcurrency:
         assert len(finished()) == 1
         assert callbacks_of() == [("noop", [])]
 
-    def test_who_adds_a_job_keeps_the_batch_open_until_the_commit(self, session: Callable[[], Session]) -> None:
+    def test_a_transaction_that_adds_a_job_keeps_the_batch_open_until_its_commit(
+        self, session: Callable[[], Session]
+    ) -> None:
         with Batch(on_finish=jobs.noop) as batch:
             jobs.noop.defer()
         other = session()
@@ -337,22 +339,22 @@ class TestConcurrency:
         run_first()
         assert len(finished()) == 1
 
-    def test_two_who_look_at_once_enqueue_one_callback(self, session: Callable[[], Session]) -> None:
+    def test_two_processes_that_look_at_once_enqueue_one_callback(self, session: Callable[[], Session]) -> None:
         with Batch(on_finish=jobs.noop) as batch:
             job = jobs.noop.defer()
         assert job.discard()
         other = session()
         other.begin()
-        assert other(finish_batches, store, [batch.id]) == Looked(1)
-        assert finish_batches(store, [batch.id]) == Looked(missed=True), "the other has locked it"
+        assert other(finish_batches, store, [batch.id]) == FinishResult(1)
+        assert finish_batches(store, [batch.id]) == FinishResult(missed=True), "the other session has locked the batch"
         other.commit()
-        assert finish_batches(store, [batch.id]) == Looked()
+        assert finish_batches(store, [batch.id]) == FinishResult()
         assert callbacks_of() == [("noop", [])]
 
     def test_a_job_that_is_added_after_the_look_and_before_the_lock_is_seen(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The look finds the batch done; before its lock, another job comes: the statement after the lock sees it."""
+        """A look finds the batch done. A job joins before the lock. The statement after the lock sees the job."""
         with Batch(on_finish=jobs.noop) as batch:
             jobs.noop.defer()
         assert batch.jobs.discard()
@@ -366,7 +368,7 @@ class TestConcurrency:
             return rows(self, statement, values)
 
         monkeypatch.setattr(Store, "rows", add_before_the_lock)
-        assert finish_batches(store, [batch.id]) == Looked(missed=True)
+        assert finish_batches(store, [batch.id]) == FinishResult(missed=True)
         assert not finished()
         assert batch.progress().total == 2
 
@@ -379,7 +381,7 @@ class TestConcurrency:
             assert not callbacks_of()
         assert callbacks_of() == [("noop", [])]
 
-    def test_a_rollback_takes_all_of_it_back(self) -> None:
+    def test_a_rollback_undoes_the_end_of_a_batch(self) -> None:
         with transaction.atomic():
             with Batch(on_finish=jobs.noop):
                 jobs.noop.defer()
@@ -432,14 +434,14 @@ class TestPrune:
         assert callback.result == [batch.id, ""]
         assert prune_batches(store) == 1
 
-    def test_what_is_kept_for_ever_stays(self, settings: Any) -> None:
+    def test_batches_without_a_retention_are_kept(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": None}}
         with Batch():
             pass
         make_old(timedelta(days=1000))
         assert prune_batches(store) == 0
 
-    def test_the_counts_of_pruned_jobs_go_as_well(self, settings: Any) -> None:
+    def test_the_counts_of_pruned_jobs_are_deleted_with_the_batch(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         with Batch():
             jobs.noop.defer()
@@ -452,7 +454,7 @@ class TestPrune:
 
 
 def run_first() -> None:
-    """Run the job that is first in its queue, as a worker does."""
+    """Run the first job of the queue, as a worker does."""
     [job] = Job.objects.claim(queue_names=["default", "mail"], worker_id="w")
     run(job)
 

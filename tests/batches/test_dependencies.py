@@ -37,14 +37,14 @@ pytestmark = pytest.mark.django_db
 
 
 def run_first() -> Job:
-    """Run the job that is first in its queue, as a worker does."""
+    """Run the first job of the queue, as a worker does."""
     [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
     run(job)
     return job
 
 
 def admitted() -> dict[str, int]:
-    """What a supervisor admits now."""
+    """Admit as a supervisor does. Returns the number of admitted jobs, by queue."""
     due = store.next_due()
     return dict(store.admit().by_queue) if due is not None and due <= 0 else {}
 
@@ -73,7 +73,7 @@ class TestWait:
         assert not admitted()
         assert run_first().pk == last.pk
 
-    def test_what_is_finished_already_is_not_waited_for(self) -> None:
+    def test_a_job_does_not_wait_for_a_finished_job(self) -> None:
         first = jobs.noop.defer()
         run_first()
         last = jobs.noop.using(after=[first]).defer()
@@ -90,7 +90,7 @@ class TestWait:
             run_first()
         assert admitted() == {"default": 6}
 
-    def test_the_jobs_of_one_that_exists_already_get_no_dependency(self) -> None:
+    def test_a_call_whose_job_exists_already_adds_no_dependency(self) -> None:
         before = jobs.noop.defer()
         existing = jobs.noop.using(unique_key="k").defer()
         assert jobs.noop.using(unique_key="k", after=[before]).defer().pk == existing.pk
@@ -125,17 +125,17 @@ class TestWait:
         assert run_first().pk == last.pk
 
     @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()], [True], [0], [10**30]])
-    def test_what_is_no_list_of_jobs(self, after: Any) -> None:
+    def test_a_value_that_is_no_list_of_jobs_is_refused(self, after: Any) -> None:
         with pytest.raises(InvalidOption, match="after must be a list of jobs"):
             jobs.noop.using(after=after)
 
-    def test_what_is_no_policy(self) -> None:
+    def test_a_value_that_is_no_policy_is_refused(self) -> None:
         with pytest.raises(InvalidOption, match="after_failure must be one of wait, discard, run"):
             jobs.noop.using(after_failure="go on")  # type: ignore[arg-type]
         with pytest.raises(InvalidOption, match="after_failure must be one of"):
             jobs.noop.s().after(1, on_failure="go on")  # type: ignore[arg-type]
 
-    def test_a_job_that_does_not_exist(self) -> None:
+    def test_a_job_that_does_not_exist_is_refused(self) -> None:
         with pytest.raises(InvalidOption, match="after names job 1000000000000000, which does not exist"):
             jobs.noop.using(after=[10**15]).defer()
         with pytest.raises(InvalidOption, match="job 1000000000000000"):
@@ -143,7 +143,7 @@ class TestWait:
         assert not Job.objects.exists()
         assert not Dependency.objects.exists()
 
-    def test_a_call_that_waits_is_none_of_the_tasks_own(self) -> None:
+    def test_a_call_that_waits_leaves_its_task_unchanged(self) -> None:
         with pytest.raises(InvalidOption, match="call 1: it has other options"):
             jobs.add.defer_many([(0,), jobs.add.s(1).after(jobs.noop.defer())])
         assert not Job.objects.filter(task=jobs.add.name).exists()
@@ -154,8 +154,8 @@ class TestWait:
         assert list(Dependency.objects.values_list("job_id", "needs_job_id")) == [(last.pk, before.pk)]
 
     @pytest.mark.django_db(databases=["default", "other"])
-    def test_a_job_of_another_database(self) -> None:
-        before = make_job(id=1_000_000_000)  # no sequence gives this id
+    def test_a_job_of_another_database_is_refused(self) -> None:
+        before = make_job(id=1_000_000_000)  # no job gets this id
         make_job(using="other", id=before.pk)
         for call in (jobs.noop.using(after=[before], database="other").s(), jobs.noop.s().after(before)):
             with pytest.raises(InvalidOption, match=f"after names job {before.pk} of the database 'default', and"):
@@ -164,7 +164,7 @@ class TestWait:
             jobs.noop.using(after=[before], database="other").defer_many([(), ()])
         assert Job.objects.using("other").count() == 1
         last = jobs.noop.using(database="other", after=[before.pk]).defer()
-        assert last.status == "blocked", "an id alone is one of the database of the call"
+        assert last.status == "blocked", "an id without a database is an id in the database of the call"
 
     def test_a_job_that_waits_and_is_replaced_still_waits(self) -> None:
         before = jobs.noop.defer()
@@ -192,7 +192,7 @@ Receive = Callable[[Signal], Received]
 
 @pytest.fixture
 def receive() -> Iterator[Receive]:
-    """A function that returns the list to which each sending of a signal is added."""
+    """Return a function that connects to a signal, and returns the list of what the signal has sent."""
     with ExitStack() as stack:
 
         def connect(signal: Signal) -> Received:
@@ -211,7 +211,7 @@ def receive() -> Iterator[Receive]:
 class TestFailure:
     @pytest.mark.parametrize(("policy", "expected"), [("wait", "blocked"), ("discard", "discarded"), ("run", "queued")])
     @pytest.mark.parametrize("end", ["fail", "discard", "delete", "prune"])
-    def test_a_predecessor_that_does_not_complete(
+    def test_the_policy_decides_after_a_predecessor_that_does_not_complete(
         self, settings: Any, policy: AfterFailure, expected: str, end: str
     ) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
@@ -234,7 +234,7 @@ class TestFailure:
             assert last.finished_at is not None
         assert not admitted()
 
-    def test_a_completed_one_that_is_pruned_at_once_lets_through(self, settings: Any) -> None:
+    def test_a_completed_predecessor_that_is_pruned_at_once_lets_its_dependant_run(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         before = jobs.noop.defer()
         last = jobs.noop.using(after=[before]).defer()
@@ -243,7 +243,7 @@ class TestFailure:
         assert admitted() == {"default": 1}
         assert status(last) == "queued"
 
-    def test_who_waits_goes_on_once_the_failed_one_has_been_retried(self) -> None:
+    def test_a_dependant_with_the_policy_wait_runs_after_the_retry_of_its_predecessor(self) -> None:
         before = jobs.fail.using(max_attempts=1).defer()
         last = jobs.noop.using(after=[before]).defer()
         run_first()
@@ -256,7 +256,7 @@ class TestFailure:
         assert admitted() == {"default": 1}
         assert status(last) == "queued"
 
-    def test_who_goes_on_after_a_failure_waits_for_no_retry(self) -> None:
+    def test_a_dependant_with_the_policy_run_waits_for_no_retry(self) -> None:
         before, other = jobs.fail.using(max_attempts=1).defer(), jobs.noop.using(priority=-1).defer()
         last = jobs.noop.using(after=[before, other], after_failure="run").defer()
         run_first()
@@ -322,7 +322,7 @@ class TestFailure:
             assert not received
         assert [event["job"].id for _, event in received] == [last.pk]
 
-    def test_what_a_worker_admits_and_discards_is_sent(self) -> None:
+    def test_the_jobs_that_a_worker_admits_and_discards_are_sent_as_events(self) -> None:
         sent: list[Event] = []
         before = jobs.fail.using(max_attempts=1).defer()
         going_on = jobs.noop.using(after=[before], after_failure="run").defer()
@@ -359,7 +359,7 @@ class TestFailure:
 
 
 class TestChain:
-    def test_each_step_runs_after_the_one_before(self) -> None:
+    def test_each_step_of_a_chain_runs_after_the_step_before_it(self) -> None:
         made = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], see_results).defer()
         assert [job.status for job in made] == ["queued", "blocked", "blocked", "blocked"]
         ran = run_jobs()
@@ -388,13 +388,13 @@ class TestChain:
         assert JobBatch.objects.count() == 1
 
     @pytest.mark.parametrize(("steps", "message"), [([], "at least one"), ([[]], "Step 1"), ([3], "step 1 of the")])
-    def test_what_is_no_chain(self, steps: Any, message: str) -> None:
+    def test_a_value_that_is_no_chain_is_refused(self, steps: Any, message: str) -> None:
         with pytest.raises(InvalidOption, match=message):
             chain(*steps)
         with pytest.raises(InvalidOption, match="database must be"):
             chain(jobs.noop, database="nowhere")
 
-    def test_no_result_is_missing_however_many_there_are(self) -> None:
+    def test_the_results_of_many_predecessors_are_complete(self) -> None:
         multiply(make_job("completed", result=1), 1_200)
         before = list(Job.objects.values_list("pk", flat=True))
         see_results.using(after=before).defer()
@@ -437,8 +437,8 @@ class TestClean:
         run_first()
         assert store.next_due() is None
 
-    def test_what_nobody_waits_for_any_more_does_not_hold_up_the_others(self) -> None:
-        """Dependencies that are unmet although their job waits no more, or was deleted."""
+    def test_dependencies_without_a_waiting_job_do_not_delay_other_jobs(self) -> None:
+        """Unmet dependencies whose job does not wait any more, or was deleted, do not delay other jobs."""
         ended, needed = jobs.noop.defer(), jobs.noop.defer()
         gone = jobs.noop.using(after=[ended]).defer()
         no_more = jobs.noop.using(after=[ended]).defer()
@@ -453,7 +453,7 @@ class TestClean:
         assert store.next_due() is None
         assert list(Dependency.objects.values_list("job_id", flat=True)) == [no_more.pk, last.pk]
 
-    def test_one_clearing_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_call_clears_a_limited_number_of_dependencies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = jobs.noop.defer()
         ids = list(jobs.noop.using(after=[before]).defer_many([()] * 5))
         Job.objects.filter(pk__in=ids).delete()
@@ -464,10 +464,11 @@ class TestClean:
         assert forget_dependants(store, [before.pk], limit=2)
         assert not forget_dependants(store, [before.pk], limit=2)
 
-    def test_a_job_needs_more_than_a_few_thousand_others(self) -> None:
+    def test_a_job_can_need_thousands_of_jobs(self) -> None:
         before = jobs.noop.defer()
         with connection.cursor() as cursor:
-            cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")  # the worst plan
+            # the worst plan that PostgreSQL can choose
+            cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
             cursor.execute(
                 """
                 INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after,
@@ -484,7 +485,7 @@ class TestClean:
 
 @pytest.mark.django_db(transaction=True)
 class TestConcurrency:
-    def test_a_job_whose_row_is_locked_does_not_hold_up_the_others(self, session: Callable[[], Session]) -> None:
+    def test_a_job_whose_row_is_locked_does_not_delay_other_jobs(self, session: Callable[[], Session]) -> None:
         first, second = jobs.noop.defer(), jobs.noop.defer()
         locked, last = (jobs.noop.using(after=[before]).defer() for before in (first, second))
         run_first()
@@ -495,7 +496,7 @@ class TestConcurrency:
         assert store.admit(limit=1).by_queue == {}
         assert store.admit(limit=1).by_queue == {"default": 1}
         assert status(last) == "queued"
-        assert store.next_due() == 0.0, "the locked one is ready"
+        assert store.next_due() == 0.0, "the locked job is ready to be admitted"
         other.rollback()
         assert store.admit().by_queue == {"default": 1}
         assert status(locked) == "queued"
@@ -549,10 +550,10 @@ class TestConcurrency:
         assert not admitted()
         assert not unmet()
 
-    def test_two_predecessors_that_end_at_once(
+    def test_two_predecessors_that_end_at_once_admit_their_dependant(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The second one waits in vain for the lock, or sees the first one's commit: one of them admits the job."""
+        """The second session skips the locked row, or sees the commit of the first: one of them admits the job."""
         first, second = jobs.noop.defer(), jobs.noop.defer()
         last = jobs.noop.using(after=[first, second]).defer()
         run_first()
@@ -585,7 +586,9 @@ class TestConcurrency:
         assert admit_dependants(store, [first.pk]).admitted == {"default": 1}
         assert status(last) == "queued"
 
-    def test_an_enqueue_that_commits_after_the_end_of_its_predecessor(self, session: Callable[[], Session]) -> None:
+    def test_a_job_whose_enqueue_commits_after_the_end_of_its_predecessor_is_admitted(
+        self, session: Callable[[], Session]
+    ) -> None:
         before = jobs.noop.defer()
         with transaction.atomic():
             last = jobs.noop.using(after=[before]).defer()
@@ -606,7 +609,7 @@ class TestConcurrency:
         assert all(before[1] <= after[0] for before, after in pairwise(times))
         assert JobBatch.objects.get().pk == made[0].batch_id
 
-    def test_a_drain_runs_what_waits(self, runworker: Callable[..., ManagePy]) -> None:
+    def test_a_drain_runs_waiting_jobs(self, runworker: Callable[..., ManagePy]) -> None:
         before = jobs.noop.defer()
         jobs.noop.using(after=[before]).defer()
         chain(jobs.noop, [jobs.noop, jobs.noop], jobs.noop).defer()

@@ -1,4 +1,4 @@
-"""What is wrong with one batch stops no other, ends no process, and is tried again."""
+"""An error in one batch stops no other batch and ends no process, and the batch is tried again."""
 
 import logging
 import time
@@ -21,8 +21,8 @@ from django_skipqueue.parts.batches import finish as batches
 from django_skipqueue.parts.batches import services
 from django_skipqueue.parts.batches.dependencies import Dependants
 from django_skipqueue.parts.batches.events import BatchesFinished, BatchNotFinished, CallbackSkipped
-from django_skipqueue.parts.batches.finish import Looked, finish_all_batches, finish_batches, finish_open_batches
-from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, SHARE, BatchCheck, FinishBatches
+from django_skipqueue.parts.batches.finish import FinishResult, finish_all_batches, finish_batches, finish_open_batches
+from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, PAUSE_FACTOR, BatchCheck, FinishBatches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker.by_hand import run
 
@@ -51,7 +51,7 @@ def ended(name: str = "", **callbacks: Any) -> int:
     with Batch(name=name, **callbacks) as batch:
         jobs.noop.defer()
     assert batch.jobs.discard()
-    with connection.cursor() as cursor:  # the discard may have looked at once
+    with connection.cursor() as cursor:  # the discard may have finished the batch already
         cursor.execute("SELECT finished_at FROM skipqueue_batch WHERE id = %s", [batch.id])
         assert cursor.fetchone() == (None,)
     return batch.id
@@ -67,7 +67,7 @@ def failures(sent: list[Any]) -> list[int]:
 
 
 def spoil(batch_id: int) -> None:
-    """Have the callbacks of a batch be of no use, as somebody may who writes into the row."""
+    """Break the callbacks in the row of a batch, as somebody may who writes into the row by hand."""
     JobBatch.objects.filter(pk=batch_id).update(callbacks={"on_finish": {"spec": {"no": 1}, "call": {}}})
 
 
@@ -78,7 +78,7 @@ class TestAfter:
         with pytest.raises(InvalidOption, match=f"{name} cannot wait for other jobs with after"):
             Batch(**given)
 
-    def test_one_that_is_in_a_row_and_whose_job_is_gone_stops_no_other(self, store: Store, sent: list[Any]) -> None:
+    def test_a_callback_that_needs_a_deleted_job_stops_no_other_batch(self, store: Store, sent: list[Any]) -> None:
         bad, good = ended(on_finish=jobs.noop), ended(on_finish=jobs.noop)
         row = JobBatch.objects.get(pk=bad)
         row.callbacks["on_finish"]["spec"]["after"] = [10**9]
@@ -91,7 +91,7 @@ class TestAfter:
 
 class TestManyOpenBatches:
     @pytest.mark.parametrize(("seconds", "runs"), [(60.0, 1), (0.0, 4)])
-    def test_a_run_looks_at_as_many_as_it_has_time_for(
+    def test_a_run_looks_at_as_many_batches_as_it_has_time_for(
         self, store: Store, monkeypatch: pytest.MonkeyPatch, seconds: float, runs: int
     ) -> None:
         for _ in range(3):
@@ -109,7 +109,7 @@ class TestManyOpenBatches:
 
 class TestIsolation:
     @pytest.mark.parametrize("end", ["supervisor", "worker", "drain"])
-    def test_a_bad_row_stops_no_other_and_ends_no_loop(self, store: Store, sent: list[Any], end: str) -> None:
+    def test_a_bad_row_stops_no_other_batch_and_ends_no_loop(self, store: Store, sent: list[Any], end: str) -> None:
         bad, good = ended(), ended(on_finish=jobs.echo.s("good"))
         spoil(bad)
         if end == "supervisor":
@@ -136,7 +136,9 @@ class TestIsolation:
         connection.close()
         assert not failures(sent)
 
-    def test_it_is_tried_again_after_a_delay_that_grows(self, store: Store, sent: list[Any]) -> None:
+    def test_a_batch_that_cannot_be_finished_is_tried_again_after_a_delay_that_grows(
+        self, store: Store, sent: list[Any]
+    ) -> None:
         bad = ended(on_finish=jobs.noop)
         good = JobBatch.objects.get(pk=bad).callbacks
         spoil(bad)
@@ -146,7 +148,7 @@ class TestIsolation:
             service.run(now)
             assert len(failures(sent)) == tries
             service.run(now)
-            assert len(failures(sent)) == tries, "it waits"
+            assert len(failures(sent)) == tries, "the batch waits for its delay"
             delay, until = service._failed[bad]
             delays.append(delay)
             now = until
@@ -224,7 +226,7 @@ class TestUniqueKeys:
     def test_batches_are_finished_in_transactions_of_their_own(
         self, store: Store, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """While the second one is looked at, nobody waits for the key of the first one."""
+        """While the second batch is finished, no other transaction waits for the unique key of the first batch."""
         ended(on_finish=jobs.noop.using(unique_key="a"))
         ended(on_finish=jobs.noop.using(unique_key="b"))
         user = session()
@@ -266,7 +268,9 @@ class TestUniqueKeys:
 
 
 class TestLimits:
-    def test_one_run_of_a_worker_finishes_a_limited_number(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_run_of_a_worker_finishes_a_limited_number_of_batches(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
         ids = [ended() for _ in range(5)]
         check = BatchCheck(store)
@@ -277,7 +281,7 @@ class TestLimits:
             assert sum(is_finished(*ids)) == done
         assert check.due_at > time.monotonic() + 1e6
 
-    def test_a_supervisor_goes_on_at_once_with_those_that_are_left(
+    def test_a_supervisor_goes_on_at_once_with_the_batches_that_are_left(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
@@ -289,13 +293,15 @@ class TestLimits:
             assert sum(is_finished(*ids)) == done
         assert service.due_at > time.monotonic()
 
-    def test_time_is_limited_too_but_one_batch_is_tried(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_time_of_a_run_is_limited_but_one_batch_is_tried(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(batches, "FINISHING_SECONDS", -1.0)
         ids = [ended() for _ in range(3)]
         looked = finish_batches(store, ids)
         assert (looked.finished, looked.left) == (1, set(ids[1:]))
 
-    def test_a_drain_finishes_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_drain_finishes_all_batches(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
         ids = [ended() for _ in range(5)]
         spoil(ids[0])
@@ -350,14 +356,14 @@ class TestPruned:
 
 
 class TestPauses:
-    """A check keeps the control loop from other jobs for as long as it takes."""
+    """The control loop can do nothing else during a check."""
 
     LOOK, FINISH = 0.25, 0.5
 
     @pytest.fixture
-    def found(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, Looked]:
-        """The results of slow statements."""
-        dependants, looked, clock = Dependants(), Looked(), [100.0]
+    def found(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, FinishResult]:
+        """Results that the slow statements of a check return."""
+        dependants, looked, clock = Dependants(), FinishResult(), [100.0]
 
         def takes(seconds: float, result: Any) -> Any:
             clock[0] += seconds
@@ -376,19 +382,19 @@ class TestPauses:
         return float(check.due_at - module["time"].monotonic())
 
     @pytest.mark.usefixtures("found")
-    def test_a_check_in_vain_takes_a_twentieth_of_the_time(self, store: Store) -> None:
+    def test_checks_that_find_nothing_take_a_twentieth_of_the_time(self, store: Store) -> None:
         both = self.LOOK + self.FINISH
-        assert self.pause(store) == pytest.approx((SHARE + 1) * both)
+        assert self.pause(store) == pytest.approx((PAUSE_FACTOR + 1) * both)
         assert self.pause(store, is_idle=True) == pytest.approx(both), "no other job has to wait"
 
-    def test_a_check_that_finishes_a_batch_delays_the_next_one_by_its_own_time(
-        self, store: Store, found: tuple[Dependants, Looked]
+    def test_a_check_that_finishes_a_batch_delays_the_next_check_by_its_own_time(
+        self, store: Store, found: tuple[Dependants, FinishResult]
     ) -> None:
         found[1].finished = 1
-        assert self.pause(store) == pytest.approx(self.LOOK + self.FINISH + SHARE * self.LOOK)
+        assert self.pause(store) == pytest.approx(self.LOOK + self.FINISH + PAUSE_FACTOR * self.LOOK)
 
     def test_the_steps_of_a_chain_do_not_wait_for_vain_looks_at_its_batch(
-        self, store: Store, found: tuple[Dependants, Looked]
+        self, store: Store, found: tuple[Dependants, FinishResult]
     ) -> None:
         found[0].admitted["default"] = 1
         found[0].batch_ids.add(1)

@@ -1,4 +1,4 @@
-"""Clauses of the statements that find, finish and prune batches: what goes wrong without each."""
+"""Each clause of the statements that find, finish and prune batches: a test fails without the clause."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from django.db import connection
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.parts.batches.finish import (
-    Looked,
+    FinishResult,
     finish_batches,
     finish_open_batches,
     open_batches,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db
 
 
 class TestLooks:
-    def test_the_open_ones_come_in_the_order_of_their_ids(self) -> None:
+    def test_open_batches_come_in_the_order_of_their_ids(self) -> None:
         ids = []
         for number in range(4):
             with Batch() as batch:
@@ -44,7 +44,7 @@ class TestLooks:
         assert open_batches(store, limit=1) == ids[:1]
         assert open_batches(store, after=ids[0], limit=1) == [ids[2]]
 
-    def test_a_look_goes_on_after_those_that_are_not_done(self) -> None:
+    def test_a_look_goes_on_after_batches_that_are_not_done(self) -> None:
         with Batch():
             jobs.noop.defer()
         with Batch() as second:
@@ -54,20 +54,20 @@ class TestLooks:
         assert (looked.finished, finish_open_batches(store, after=after or 0, limit=1)[1].finished) == (0, 1)
         assert [batch.pk for batch in JobBatch.objects.exclude(finished_at=None)] == [second.id]
 
-    def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_one(self) -> None:
-        """The worker that settles it knows the inner one alone, which is finished."""
+    def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_batch(self) -> None:
+        """The worker that settles the callback knows only the inner batch, which is finished."""
         with Batch(name="outer", **EVERY), Batch(on_finish=jobs.noop) as inner:
             pass
-        assert finish_batches(store, [inner.id]) == Looked()
+        assert finish_batches(store, [inner.id]) == FinishResult()
         run_first()
-        assert finish_batches(store, [inner.id]) == Looked(1)
+        assert finish_batches(store, [inner.id]) == FinishResult(1)
         assert callbacks_of("outer") == [GOOD, OVER]
 
     def test_a_finished_batch_is_left_alone(self) -> None:
         with Batch(**EVERY) as batch:
             pass
         before = batch.row
-        assert finish_batches(store, [batch.id]) == Looked()
+        assert finish_batches(store, [batch.id]) == FinishResult()
         assert batch.row.finished_at == before.finished_at
         assert callbacks_of() == [GOOD, OVER]
 
@@ -85,14 +85,14 @@ def test_a_callback_of_an_inner_batch_that_has_not_completed_is_a_failure(status
 
 
 class TestThreeLevels:
-    def test_a_callback_deep_inside_that_has_not_completed_is_a_failure_of_all_outside(self) -> None:
+    def test_a_failed_callback_deep_inside_is_a_failure_of_all_outer_batches(self) -> None:
         fails = jobs.fail.using(max_attempts=1).s("callback")
         with Batch(name="1", **EVERY), Batch(name="2", **EVERY), Batch(name="3", on_finish=fails):
             pass
         run_jobs()
         assert [callbacks_of(name) for name in "12"] == [[BAD, OVER], [BAD, OVER]]
 
-    def test_a_callback_deep_inside_that_was_pruned_is_a_failure_as_well(self, settings: Any) -> None:
+    def test_a_pruned_failed_callback_deep_inside_is_a_failure_of_all_outer_batches(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
         fails = jobs.fail.using(max_attempts=1).s("callback")
         with Batch(name="1", **EVERY):
@@ -126,14 +126,14 @@ class TestThreeLevels:
         run_first()
         last.refresh_from_db()
         assert last.status == "completed"
-        assert len(finished()) == levels, "the outer one waits for the job that runs again"
+        assert len(finished()) == levels, "the outer batch waits for the job that runs again"
         Job.objects.filter(pk=bad.pk).update(task="tests.app.jobs.noop")
         run_jobs()
         assert callbacks_of("outer") == [GOOD, OVER]
         assert counts_of(outer.row) == (3, 0, 0)
         assert outer.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
 
-    def test_the_innermost_stays_as_long_as_the_outermost_is_open(self, settings: Any) -> None:
+    def test_the_innermost_batch_is_kept_while_the_outermost_batch_is_open(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 60}}
         fails = jobs.fail.using(max_attempts=1).s("callback")
         with Batch(name="1", **EVERY):
@@ -156,7 +156,7 @@ class TestThreeLevels:
 class TestPrune:
     @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
     def test_a_batch_with_an_unfinished_job_stays(self, settings: Any, status: str) -> None:
-        """A callback, or a job that was retried by hand: it finds its batch."""
+        """A callback, or a job that was retried by hand, needs the row of its batch."""
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
         with Batch() as batch:
             pass
@@ -172,7 +172,7 @@ class TestPrune:
         assert prune_batches(store) == 0
 
     @pytest.mark.parametrize("end", ["failed", "discarded"])
-    def test_one_that_has_failed_is_kept_as_long_as_failed_jobs(self, settings: Any, end: str) -> None:
+    def test_a_batch_with_failures_is_kept_as_long_as_failed_jobs(self, settings: Any, end: str) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 3600}}
         with Batch():
             job = jobs.fail.using(max_attempts=1).defer()
@@ -186,7 +186,7 @@ class TestPrune:
         make_old(timedelta(minutes=31))
         assert prune_batches(store) == 1
 
-    def test_an_inner_one_is_deleted_once_the_outer_one_is_finished(self, settings: Any) -> None:
+    def test_an_inner_batch_is_deleted_once_the_outer_batch_is_finished(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60}}
         with Batch() as outer, Batch() as inner:
             pass
@@ -209,7 +209,8 @@ def test_a_prune_passes_over_a_batch_that_is_locked(settings: Any, session: Call
     other.begin()
     other(lambda: list(JobBatch.objects.select_for_update().filter(pk=ids[0])))
     with connection.cursor() as cursor:
-        cursor.execute("SET lock_timeout = '5s'")  # if it waited, it would do so for this test
+        # if the prune waited for the lock, it would wait until this test ends
+        cursor.execute("SET lock_timeout = '5s'")
         try:
             assert prune_batches(store) == 1
         finally:

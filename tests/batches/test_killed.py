@@ -1,4 +1,4 @@
-"""The callbacks of a batch are enqueued exactly once, wherever a process dies by SIGKILL."""
+"""The callbacks of a batch are enqueued exactly once, at whichever statement SIGKILL ends a process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..harness.processes import ManagePy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# Patches a method of the store in each process: the first process that comes there kills itself.
+# Patches a method of the store in each process. The first process that calls the method kills itself.
 DEADLY = """
 import os, signal
 from django_skipqueue.queue.store import Store
@@ -67,7 +67,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_process_that_dies_while_it_finishes_a_batch(
+def test_a_process_that_dies_while_it_finishes_a_batch_loses_no_callback(
     runworker: Callable[..., ManagePy], tmp_path: Path, point: str
 ) -> None:
     flag = tmp_path / "died"
@@ -82,7 +82,7 @@ def test_a_process_that_dies_while_it_finishes_a_batch(
 
     wait_until(lambda: has_ended() or Job.objects.completed().count() == 12, "the jobs and two callbacks are completed")
     wait_until(flag.exists, "a process died")
-    if has_ended():  # it was the supervisor, which looks as well: another one goes on
+    if has_ended():  # the killed process was the supervisor, which finishes batches as well: start another supervisor
         runworker("--poll-interval", "0.1")
         wait_until(lambda: Job.objects.completed().count() == 12, "the jobs and two callbacks are completed")
     assert list(Job.objects.filter(task__endswith="echo").order_by("id").values_list("args", flat=True)) == [

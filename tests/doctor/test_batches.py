@@ -1,4 +1,4 @@
-"""Jobs that wait for a deleted one."""
+"""The doctor's finding about jobs that wait for a deleted job."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from .conftest import Found
 from .test_sql import require_indexes
 
 
-def test_a_job_that_waits_for_one_that_was_deleted(found: Found) -> None:
+def test_a_job_that_waits_for_a_deleted_job_is_found(found: Found) -> None:
     failed, deleted = make_job("failed"), make_job("failed")
     jobs.noop.using(after=[failed]).defer()
     going_on = jobs.noop.using(after=[deleted], after_failure="run").defer()
@@ -37,7 +37,7 @@ def test_a_job_that_waits_for_one_that_was_deleted(found: Found) -> None:
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_of_several_databases_its_handle_is_named(settings: Any) -> None:
+def test_of_several_databases_the_handle_of_the_job_is_named(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     needed = jobs.noop.using(database="other").defer()
     waiting = jobs.noop.using(database="other", after=[needed]).defer()
@@ -49,5 +49,5 @@ def test_of_several_databases_its_handle_is_named(settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_its_statement_uses_its_index(busy: psycopg.Connection[Any]) -> None:  # noqa: F811
+def test_the_statement_for_stuck_dependants_uses_its_index(busy: psycopg.Connection[Any]) -> None:  # noqa: F811
     require_indexes(busy, STUCK_DEPENDANTS, {}, {"pkey"})

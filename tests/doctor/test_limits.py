@@ -1,4 +1,4 @@
-"""Sequences that have halted, and permits that nobody gives."""
+"""The doctor's findings about halted sequences, and about permits that nobody gives."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ def pay(token: str) -> None:
     """A task with a secret in the key of its limit."""
 
 
-def test_halted_sequences(found: Found) -> None:
+def test_halted_sequences_are_found(found: Found) -> None:
     make_keyed("nobody waits", "failed", kind="halting")
     make_limited("limit:t")
     assert found("halted-sequence") == []
@@ -35,7 +35,7 @@ def test_halted_sequences(found: Found) -> None:
     assert {each.subject for each in found("halted-sequence")} == {"sequence:t order=7", "another"}
 
 
-def test_a_permit_that_nobody_gives(found: Found) -> None:
+def test_a_permit_that_nobody_gives_is_found(found: Found) -> None:
     make_limited("taken", held=1, minutes=10)
     make_limited("just now", held=0, minutes=0.5)
     make_halted("sequence:t", minutes=10)
@@ -48,7 +48,7 @@ def test_a_permit_that_nobody_gives(found: Found) -> None:
     assert found("free-permit") == []
 
 
-def test_permits_that_are_held_by_jobs_that_nobody_claims(found: Found) -> None:
+def test_permits_that_unclaimed_jobs_hold_are_found(found: Found) -> None:
     make_worker()
     make_limited("taken", held=1, minutes=10)
     for key, minutes in (("just now", 0.5), ("limit:t", 600)):
@@ -83,8 +83,8 @@ def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str
     assert "tok-4711" not in text
 
 
-def test_a_job_with_a_limit_may_have_waited_for_it(found: Found) -> None:
-    """So no rule says that it has waited for a worker for long."""
+def test_a_job_that_may_have_waited_for_its_limit_is_not_reported(found: Found) -> None:
+    """The doctor does not report that the job has waited long for a worker."""
     queued = make_job(run_after=timedelta(hours=-1))
     make_worker()
     assert len(found("long-wait")) == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from django_skipqueue import Batch
-from django_skipqueue.parts.batches.finish import Looked, finish_batches
+from django_skipqueue.parts.batches.finish import FinishResult, finish_batches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
@@ -19,5 +19,5 @@ def test_a_batch_whose_callbacks_have_run_calls_nothing_back_again() -> None:
         pass
     run_jobs()
     before = batch.row.finished_at
-    assert finish_batches(Store("default"), [batch.id]) == Looked()
+    assert finish_batches(Store("default"), [batch.id]) == FinishResult()
     assert (batch.row.finished_at, callbacks_of()) == (before, [GOOD, OVER])

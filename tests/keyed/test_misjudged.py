@@ -1,4 +1,4 @@
-"""Statistics of a time at which no job was blocked, as after a bulk enqueue: each key is still read alone."""
+"""Each statement reads only the jobs of its keys, even if the statistics date from a time without blocked jobs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from django_skipqueue.models.status import Status
 from django_skipqueue.parts.limits import admit as sql
-from django_skipqueue.parts.limits import now as limits_now
+from django_skipqueue.parts.limits import states as limits_now
 from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.parts.rates import states as rates_now
@@ -33,14 +33,14 @@ FROM generate_series(1, 2000) AS n
 """
 
 READ = 60
-"""Jobs that a statement may read for two keys, of 2,000 that are blocked."""
+"""How many of 2,000 blocked jobs a statement may read for two keys."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
 def misjudged() -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a table in which there were only finished jobs when its statistics were gathered."""
+    """A connection to a table that had only finished jobs when its statistics were gathered."""
     with connect() as other:
         other.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
         other.execute(INSERT, {"status": "completed", "is_rate": False})
@@ -73,10 +73,10 @@ def test_an_admission_by_key(misjudged: psycopg.Connection[Any]) -> None:
         assert jobs_read(misjudged, sql.ADMIT_BY_KEY) < READ
 
 
-def test_those_that_hold_a_permit_are_walked_so_that_ended_ones_are_marked_as_dead(
+def test_holders_of_permits_are_walked_so_that_entries_of_ended_jobs_are_marked_as_dead(
     misjudged: psycopg.Connection[Any],
 ) -> None:
-    """A bitmap would read the rows of all jobs of a key that have ended since the last vacuum, at each admission."""
+    """With a bitmap, each admission would read the rows of all jobs of a key that have ended since the last vacuum."""
     for _ in range(5):
         misjudged.execute(INSERT, {"status": "blocked", "is_rate": False})
     misjudged.execute(INSERT, {"status": "queued", "is_rate": False})
@@ -106,17 +106,16 @@ def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
     [
         (sql.BLOCKED_KEYS, {"after": "", "limit": 2}),
         (rate_sql.BLOCKED_RATES, {"after": "", "limit": 2}),
-        (limits_now.WAITING_KEYS, {"after": "", "is_from": False, "limit": 2}),
-        (limits_now.WAITING_KEYS, {"after": "key 1", "is_from": True, "limit": 2}),
+        (limits_now.WAITING_KEYS, {"after": "", "limit": 2}),
         (limits_now.KEYS_NOW, {"keys": ["key 11", "key 12"], "limit": 100}),
         (rates_now.RATE_KEYS_NOW, {"keys": ["key 11", "key 12"], "limit": 100}),
     ],
-    ids=["blocked keys", "blocked rates", "waiting keys", "from a key", "keys now", "rates now"],
+    ids=["blocked keys", "blocked rates", "waiting keys", "keys now", "rates now"],
 )
 def test_a_look_at_keys(misjudged: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> None:
     assert jobs_read(misjudged, statement, **values) < READ
 
 
 def test_no_status_is_before_blocked() -> None:
-    """What the conditions of the two indexes, and of the statements that read them, rely on."""
+    """The conditions of two indexes, and of the statements that read them, rely on this order of the statuses."""
     assert min(Status.values) == "blocked"

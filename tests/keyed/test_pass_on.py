@@ -1,4 +1,4 @@
-"""What an unclaimed job holds goes to the job that should start before it."""
+"""A permit or token of an unclaimed job goes to a job that should start before it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def pass_on() -> Callable[..., None]:
-    """Look once, as a supervisor does `at` some second."""
+    """Look at both kinds of keys once, as a supervisor does at this second."""
     services = [pass_permits_on(store), pass_tokens_on(store)]
 
     def look(at: float = 0.0) -> None:
@@ -52,7 +52,7 @@ def notified() -> Iterator[Callable[[], list[str]]]:
         listening.execute("LISTEN skipqueue_supervisors")
 
         def payloads() -> list[str]:
-            listening.execute("SELECT")  # its answer comes after the notifications
+            listening.execute("SELECT")  # the answer to this statement comes after the notifications
             return [each.payload for each in listening.notifies(timeout=0)]
 
         yield payloads
@@ -67,7 +67,7 @@ def claim(limit: int = 1, queue_name: str = "default") -> None:
 
 
 @pytest.mark.parametrize("task", [free_two, shared_fairly], ids=["limit", "fair"])
-def test_better_jobs_get_the_permits_of_the_worst_unclaimed_ones(task: Any, pass_on: Callable[..., None]) -> None:
+def test_better_jobs_get_the_permits_of_the_worst_unclaimed_jobs(task: Any, pass_on: Callable[..., None]) -> None:
     make_worker()
     low, lowest = (task.using(priority=priority).defer("a").pk for priority in (-1, -2))
     urgent = task.using(priority=5).defer("a").pk
@@ -76,12 +76,12 @@ def test_better_jobs_get_the_permits_of_the_worst_unclaimed_ones(task: Any, pass
     assert queued() == {low, urgent}
     higher = [task.using(priority=6).defer("a").pk for _ in range(3)]
     pass_on()
-    assert queued() == {*higher[:2]}, "the worst are put back, and the oldest of the best are admitted"
+    assert queued() == {*higher[:2]}, "the worst jobs are put back, and the oldest of the best jobs are admitted"
     pass_on()
     assert queued() == {*higher[:2]}
 
 
-def test_what_runs_keeps_its_permit(pass_on: Callable[..., None]) -> None:
+def test_a_running_job_keeps_its_permit(pass_on: Callable[..., None]) -> None:
     make_worker()
     first, second = (free_two.using(priority=-1).defer("a").pk for _ in range(2))
     claim()
@@ -100,7 +100,9 @@ def test_a_job_that_is_being_claimed_keeps_its_permit(pass_on: Callable[..., Non
     claiming.begin()
     claiming(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
     pass_on()
-    assert queued() == {first, urgent[0]}, "one is put back, and one admitted; the other is not claimed yet"
+    assert queued() == {first, urgent[0]}, (
+        "one job is put back, and one is admitted; the second worker has not claimed its job yet"
+    )
     claiming.commit()
     claiming.close()
     pass_on()
@@ -109,7 +111,7 @@ def test_a_job_that_is_being_claimed_keeps_its_permit(pass_on: Callable[..., Non
     assert Job.objects.get(pk=second).status == "blocked"
 
 
-def test_while_another_has_locked_the_key_nothing_is_passed_on(pass_on: Callable[..., None]) -> None:
+def test_while_another_session_has_locked_the_key_no_permit_is_passed_on(pass_on: Callable[..., None]) -> None:
     make_worker()
     low = alone.using(priority=-1).defer().pk
     urgent = alone.using(priority=5).defer().pk
@@ -126,7 +128,7 @@ def test_while_another_has_locked_the_key_nothing_is_passed_on(pass_on: Callable
 
 def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(pass_on: Callable[..., None]) -> None:
     make_worker()
-    taken = [rated_and_limited.defer(account).pk for account in "xy"]  # they take the tokens
+    taken = [rated_and_limited.defer(account).pk for account in "xy"]  # these jobs take the tokens
     low = rated_and_limited.using(priority=-1).defer("a").pk
     assert Job.objects.get(pk=low).gate == "rate"
     urgent = rated_and_limited.using(priority=5).defer("a").pk
@@ -154,7 +156,7 @@ def test_a_token_goes_to_another_job_of_the_limit_that_has_the_permit(pass_on: C
     assert queued() == {low, urgent}
     put_back = Job.objects.get(status="blocked")
     assert put_back.priority == -2
-    assert put_back.gate == "rate", "it waits for its rate alone"
+    assert put_back.gate == "rate", "the job has the permit and waits only for a token"
 
 
 def test_a_sequence_keeps_its_order(pass_on: Callable[..., None]) -> None:
@@ -194,9 +196,7 @@ def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_on: Callable[..
 
 
 @pytest.mark.parametrize("task", [free_two, shares_rate], ids=["permits", "tokens"])
-def test_those_in_a_paused_queue_give_way_to_those_in_one_that_is_served(
-    task: Any, pass_on: Callable[..., None]
-) -> None:
+def test_jobs_of_a_paused_queue_give_way_to_jobs_of_a_served_queue(task: Any, pass_on: Callable[..., None]) -> None:
     make_worker()
     args = ["a"] if task is free_two else []
     held = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued()
@@ -209,7 +209,7 @@ def test_those_in_a_paused_queue_give_way_to_those_in_one_that_is_served(
     assert len(queued()) == len(held)
 
 
-def test_what_is_free_does_not_go_to_a_paused_queue() -> None:
+def test_a_free_permit_does_not_go_to_a_paused_queue() -> None:
     make_worker()
     Queue.pause("bulk")
     claimed = [alone.defer().pk]
@@ -247,7 +247,7 @@ def test_a_token_does_not_go_to_a_paused_queue() -> None:
     assert queued() == {paused}, "the next sweep finds it"
 
 
-def test_nor_to_a_job_of_one_that_waits_behind_another() -> None:
+def test_a_free_permit_does_not_go_to_a_job_of_a_paused_queue_behind_another_job() -> None:
     Queue.pause("bulk")
     running = free_two.defer_many([("a",)] * 2)
     claim(2)
@@ -261,13 +261,13 @@ def test_nor_to_a_job_of_one_that_waits_behind_another() -> None:
 @pytest.mark.parametrize(
     "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
 )
-def test_those_in_a_queue_without_a_worker_give_way(serving: dict[str, Any], pass_on: Callable[..., None]) -> None:
+def test_jobs_of_a_queue_without_a_worker_give_way(serving: dict[str, Any], pass_on: Callable[..., None]) -> None:
     make_worker(**serving)
     make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))
     bulk = alone.using(queue_name="bulk").defer().pk
     nobodys = alone.using(queue_name="nobody's", priority=9).defer().pk
     pass_on()
-    assert queued() == {bulk}, "nothing waits in a queue that is served"
+    assert queued() == {bulk}, "no job waits in a served queue"
     urgent = alone.using(queue_name="urgent").defer().pk
     pass_on()
     assert queued() == {urgent}
@@ -276,7 +276,9 @@ def test_those_in_a_queue_without_a_worker_give_way(serving: dict[str, Any], pas
     assert Job.objects.get(pk=nobodys).status == "blocked"
 
 
-def test_what_was_unclaimed_for_a_second_goes_where_a_worker_has_a_free_slot(pass_on: Callable[..., None]) -> None:
+def test_a_permit_unclaimed_for_a_second_goes_to_a_queue_whose_worker_has_a_free_slot(
+    pass_on: Callable[..., None],
+) -> None:
     make_worker(queues=["bulk"])
     idle = make_worker(queues=["urgent"], concurrency=1)
     bulk = alone.using(queue_name="bulk").defer().pk
@@ -289,7 +291,7 @@ def test_what_was_unclaimed_for_a_second_goes_where_a_worker_has_a_free_slot(pas
     pass_on(HELD_UP_SECONDS + 0.1)
     assert queued() == {urgent}
     pass_on(HELD_UP_SECONDS + 0.2)
-    assert queued() == {urgent}, "it is not held up yet"
+    assert queued() == {urgent}, "the job has not waited for a second yet"
 
 
 def test_a_look_at_many_keys_goes_on_where_the_last_one_ended(
@@ -336,14 +338,14 @@ def test_a_better_job_in_a_served_queue_starts(runworker: Run) -> None:
 def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: Run) -> None:
     runworker("--queues", "urgent")
     workers(1)
-    make_worker(queues=["bulk"])  # it never claims
+    make_worker(queues=["bulk"])  # this worker never claims
     alone.using(queue_name="bulk").defer()
     alone.using(queue_name="urgent").defer()
     wait_for_statuses(completed=1, queued=1)
 
 
 def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass_on: Callable[..., None]) -> None:
-    """A row may be written between the snapshot of the statement that puts its job back, and its lock."""
+    """Another session may write the row between the snapshot and the lock of the statement that puts it back."""
     make_worker()
     for number in range(300):
         one_by.using(priority=-1).defer(number)
@@ -361,7 +363,7 @@ def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass
     assert list(held) == []
 
 
-def test_keys_that_are_not_contested_do_not_hide_those_after_them(
+def test_keys_that_are_not_contested_do_not_hide_contested_keys_after_them(
     pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 2)
@@ -378,7 +380,7 @@ def test_keys_that_are_not_contested_do_not_hide_those_after_them(
     assert urgent in queued()
 
 
-def test_many_that_stay_do_not_hide_those_that_are_put_back(pass_on: Callable[..., None]) -> None:
+def test_many_jobs_that_stay_do_not_hide_jobs_that_are_put_back(pass_on: Callable[..., None]) -> None:
     make_worker(queues=["default"])
     for priority in (10, -50):
         multiply(make_keyed("k", "queued", priority=priority, capacity=300), 149)
@@ -393,7 +395,7 @@ def test_many_that_stay_do_not_hide_those_that_are_put_back(pass_on: Callable[..
 
 
 def test_a_permit_does_not_go_round_in_a_queue_nor_between_queues(pass_on: Callable[..., None]) -> None:
-    """The workers of both have free slots, and claim nothing: they are about to stop."""
+    """The workers of both queues have free slots, and claim nothing, because they are about to stop."""
     make_worker(queues=["a", "b"])
     jobs = [alone.using(queue_name=name).defer().pk for name in "aab"]
     seen: list[int] = []
@@ -413,7 +415,7 @@ def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(pass_on: Callab
     assert queued() == {served}
 
 
-def test_too_many_names_are_not_locked_at_once(pass_on: Callable[..., None]) -> None:
+def test_too_many_named_keys_are_not_locked_at_once(pass_on: Callable[..., None]) -> None:
     service = pass_permits_on(store)
     service.notified([LIMIT_PREFIX + "\n".join(f"key {number}" for number in range(1_001))])
     assert not service.urgent

@@ -25,7 +25,7 @@ from ..test_checks import found, ids, send_update
         ({"concurrency": limit(1, by="order")}, 0, []),
     ],
 )
-def test_a_sequence_that_hardly_halts_is_named(
+def test_the_check_names_a_sequence_that_goes_on_within_a_day(
     registry: Registry, options: dict[str, Any], kept: Any, found_ids: list[str]
 ) -> None:
     registered: Callable[..., Any] = job(name="send", **options)

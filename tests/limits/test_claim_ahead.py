@@ -1,4 +1,4 @@
-"""Jobs of a limit that a worker claims ahead: what it may claim, what becomes of it, and that the limit holds."""
+"""Jobs that a worker claims ahead of their permits: which jobs it may claim, how they end, and that the limit holds."""
 
 import os
 import signal
@@ -41,35 +41,35 @@ def running(*, by: str = "w", **fields: Any) -> LeaseRef:
 def claim_ahead(
     settled: list[LeaseRef], held: list[LeaseRef], *, permits: int, most: int = 10, outcome: Outcome = COMPLETED
 ) -> list[int]:
-    """Settle these, and claim as a worker does that has these leases besides. Returns the ids."""
+    """Settle these jobs, and claim as a worker does that also has these leases. Returns the ids of the claimed jobs."""
     wish = AheadWish("k", "tests.app.jobs.noop", "default", permits, most, [*settled, *held])
     return [job.id for job in exchange_for(wish, [Settlement(*ref, outcome) for ref in settled])]
 
 
 def exchange_for(wish: AheadWish, settlements: Iterable[Settlement] = ()) -> list[ClaimedJob]:
-    """Settle these, and claim ahead. Returns the jobs."""
+    """Settle these jobs, and claim ahead. Returns the claimed jobs."""
     answer, _ = exchange(store, settlements, queue_names=[], limit=0, ahead=[wish])
     return ahead_in(answer)
 
 
-def test_it_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
+def test_a_worker_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
     ending, going_on = (running(capacity=2) for _ in range(2))
     low, first, second = (make_keyed("k", capacity=2, priority=priority).pk for priority in (-1, 0, 0))
     assert claim_ahead([ending], [going_on], permits=2, most=2) == [first, second]
     assert statuses() == {"completed": 1, "running": 3, "blocked": 1}
     assert state(Job.objects.get(pk=first))["gate"] == "ahead"
-    assert admit_keys(store, ["k"]).counts == {}, "its leases count"
+    assert admit_keys(store, ["k"]).counts == {}, "the leases of the worker count"
     assert Job.objects.get(pk=low).status == "blocked"
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, Outcome("scheduled", delay=60.0)], ids=["completed", "retried"])
-def test_the_job_that_it_settles_counts_as_one_that_it_has(outcome: Outcome) -> None:
+def test_the_job_that_a_worker_settles_counts_as_one_of_its_leases(outcome: Outcome) -> None:
     waiting = make_keyed("k").pk
     assert claim_ahead([running()], [], permits=1, outcome=outcome) == [waiting]
 
 
-def test_after_a_refused_outcome_only_the_leases_that_are_left_count() -> None:
-    """What was settled was settled in a transaction before: its permit may be another's."""
+def test_after_a_refused_outcome_only_the_remaining_leases_count() -> None:
+    """The other outcomes were settled in an earlier transaction, so another job may have their permits."""
     waiting = make_keyed("k", capacity=2).pk
     refused = Outcome("completed", result="{")
     assert claim_ahead([running(capacity=2)], [running(capacity=2)], permits=2, outcome=refused) == []
@@ -77,8 +77,8 @@ def test_after_a_refused_outcome_only_the_leases_that_are_left_count() -> None:
     assert claim_ahead([running(capacity=2)], [running(capacity=2)], permits=1, outcome=refused) == [waiting]
 
 
-def test_it_claims_nothing_if_it_had_fewer_leases_than_it_counts_permits() -> None:
-    """Others may have been given the permits: a lease was lost, or the task itself has settled its job."""
+def test_a_worker_claims_nothing_ahead_if_it_had_fewer_leases_than_it_counts_permits() -> None:
+    """Other jobs may have the permits, because a lease was lost, or because the task itself has settled its job."""
     make_keyed("k", capacity=2)
     held = running(capacity=2)
     lost = make_keyed("k", "queued", capacity=2)
@@ -103,20 +103,20 @@ def test_it_claims_nothing_if_it_had_fewer_leases_than_it_counts_permits() -> No
     ],
     ids=["queue", "task", "capacity", "rate", "suspect", "kind"],
 )
-def test_it_does_not_pass_over_a_job_that_it_may_not_claim(fields: dict[str, Any]) -> None:
+def test_a_claim_ahead_does_not_pass_over_a_job_that_it_may_not_claim(fields: dict[str, Any]) -> None:
     before = make_keyed("k").pk
     make_keyed("k", **fields)
     make_keyed("k")
     assert claim_ahead([running()], [], permits=1) == [before]
 
 
-def test_nothing_of_a_paused_queue_is_claimed_ahead() -> None:
+def test_no_job_of_a_paused_queue_is_claimed_ahead() -> None:
     Queue.pause("default")
     make_keyed("k")
     assert claim_ahead([running()], [], permits=1) == []
 
 
-def test_nothing_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: Any) -> None:
+def test_no_job_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: Any) -> None:
     settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 1}}}
     Queue.limit("default", 1)
     key = key_of("default")
@@ -129,7 +129,7 @@ def test_nothing_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: A
 
 
 def claimed_ahead() -> ClaimedJob:
-    """A job that was claimed ahead, beside the one that has the permit."""
+    """A job that was claimed ahead. Another job has the permit."""
     make_keyed("k")
     held = running()
     wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [held])
@@ -159,7 +159,7 @@ def cancel(job: ClaimedJob) -> None:
 
 
 @pytest.mark.parametrize("give_up", [settle, release, release_orphans, recover, cancel])
-def test_whoever_gives_it_up_it_waits_for_a_permit_again(give_up: Callable[[ClaimedJob], None]) -> None:
+def test_a_job_claimed_ahead_that_is_given_up_waits_for_a_permit_again(give_up: Callable[[ClaimedJob], None]) -> None:
     job = claimed_ahead()
     give_up(job)
     row = Job.objects.get(pk=job.id)
@@ -187,7 +187,7 @@ def test_short_jobs_are_claimed_ahead(runworker: Run) -> None:
 
 
 def test_no_limit_is_exceeded_while_workers_with_jobs_ahead_are_killed(runworker: Run) -> None:
-    """Each run locks one of two files, which the system unlocks when the process dies: a third would find none."""
+    """Each run locks one of two files. The system unlocks the file of a dead process. A third run would find none."""
     for _ in range(2):
         runworker("--processes", "2", "--concurrency", "4")
     wait_until(lambda: len(workers(4)) == 4)
@@ -205,7 +205,7 @@ def has_completed(number: int) -> bool:
 
 
 def test_the_permit_of_a_suspect_is_not_counted_for_others(worker_thread: Callable[..., WorkerThread]) -> None:
-    """Another process runs it, and takes the permit along."""
+    """Another process runs the suspect, which keeps its permit there."""
     suspect = make_keyed("k", "queued", deaths=["a", "b"])
     worker = worker_thread(concurrency=2)
     wait_until(lambda: Job.objects.get(pk=suspect.pk).status == "running")

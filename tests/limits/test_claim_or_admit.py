@@ -1,4 +1,4 @@
-"""The exchange of a worker that admits and claims: what it claims, and what it leaves queued for others."""
+"""The exchange of a worker that admits and claims: which jobs it claims, and which jobs it leaves queued."""
 
 import secrets
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def end(
     *ended: Job, queue_names: Iterable[str] = ("default",), limit: int = 100, **options: Any
 ) -> tuple[ExchangeResult, Admitted]:
-    """Complete these running jobs, and claim, as their worker does."""
+    """Complete these running jobs and claim, as their worker does."""
     settlements = [Settlement(job.pk, job.lease, COMPLETED) for job in ended]
     ids = [job.pk for job in ended]
     return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=ids, **options)
@@ -54,13 +54,13 @@ def test_the_next_job_of_the_key_runs_without_being_queued_before() -> None:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         before = _updates(cursor)
         assert ids(end(running)) == [waiting.pk]
-        assert _updates(cursor) - before == 2, "one settles, one claims"
+        assert _updates(cursor) - before == 2, "one statement settles, one claims"
     row = state(waiting)
     assert (row["status"], row["attempts"], row["lease"], row["locked_by"]) == ("running", 1, 1, "w")
     assert row["started_at"] == row["locked_at"] is not None
 
 
-def test_it_takes_its_place_among_the_queued_ones() -> None:
+def test_an_admitted_job_takes_its_place_among_the_queued_jobs() -> None:
     running = make_keyed("k", "running")
     urgent, usual, late = (make_job(priority=number) for number in (5, 1, -5))
     waiting = make_keyed("k", priority=2)
@@ -70,8 +70,8 @@ def test_it_takes_its_place_among_the_queued_ones() -> None:
     assert (status(usual), status(late)) == ("queued", "queued")
 
 
-def test_a_job_that_it_displaces_is_free_for_another_worker_at_once() -> None:
-    """Who claims at the same moment must not pass over it."""
+def test_a_job_that_an_admitted_job_displaces_is_free_for_another_worker_at_once() -> None:
+    """A worker that claims at the same moment must not pass over the displaced job."""
     make_keyed("k")
     left = [make_job(priority=number) for number in (1, -5, -6)]
     other = Session()
@@ -85,7 +85,7 @@ def test_a_job_that_it_displaces_is_free_for_another_worker_at_once() -> None:
     assert [job.id for job in found] == [job.pk for job in left[1:]]
 
 
-def test_it_is_queued_if_there_is_no_room_for_it() -> None:
+def test_an_admitted_job_is_queued_if_there_is_no_room_for_it() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k", priority=-1)
     first = make_job()
     result = end(running, limit=1)
@@ -95,7 +95,7 @@ def test_it_is_queued_if_there_is_no_room_for_it() -> None:
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no room", "no queue"])
-def test_it_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -> None:
+def test_an_admitted_job_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k")
     result = end(running, **options)
     assert ids(result) == []
@@ -104,7 +104,9 @@ def test_it_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("queue_name", "entered"), [("elsewhere", "queued"), ("paused", "blocked")])
-def test_in_a_queue_that_is_not_claimed_from_it_is_queued_unless_that_is_paused(queue_name: str, entered: str) -> None:
+def test_an_admitted_job_of_a_queue_that_is_not_claimed_from_is_queued_unless_the_queue_is_paused(
+    queue_name: str, entered: str
+) -> None:
     Queue.pause("paused")
     running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
     result = end(running, queue_names=["default", "paused"])
@@ -113,7 +115,7 @@ def test_in_a_queue_that_is_not_claimed_from_it_is_queued_unless_that_is_paused(
     assert result[1].counts == ({queue_name: 1} if entered == "queued" else {})
 
 
-def test_it_is_queued_if_the_arguments_are_large_enough_already() -> None:
+def test_an_admitted_job_is_queued_if_the_claimed_arguments_are_large_already() -> None:
     running = make_keyed("k", "running", capacity=2), make_keyed("k", "running", capacity=2)
     large = make_keyed("k", capacity=2, priority=1, args=[secrets.token_hex(4_000_000)])
     small = make_keyed("k", capacity=2)
@@ -121,7 +123,7 @@ def test_it_is_queued_if_the_arguments_are_large_enough_already() -> None:
     assert status(small) == "queued"
 
 
-def test_a_position_does_not_hide_it() -> None:
+def test_the_position_of_a_claim_does_not_hide_an_admitted_job() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k", priority=9)
     passed = make_job(priority=8)
     position = {"default": QueuePosition(-1, 0.0, 0)}
@@ -149,7 +151,7 @@ def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:
 
 
 class Waits(NamedTuple):
-    """A job that is queued, or waits for a permit of its key."""
+    """Make a job that is queued, or that waits for a permit of its key."""
 
     queue_name: str
     priority: int
@@ -171,8 +173,10 @@ waits = st.builds(
 
 @given(jobs=st.lists(waits, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
 @settings(max_examples=60, deadline=None)
-def test_it_claims_what_an_admission_and_then_a_claim_would(jobs: list[Waits], limit: int, ended: set[str]) -> None:
-    """The two ways, each from the same rows: the same jobs in the same order, and the same status for all others."""
+def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
+    jobs: list[Waits], limit: int, ended: set[str]
+) -> None:
+    """From equal rows, both ways claim equal jobs in equal order, and leave all other jobs with equal statuses."""
     Job.objects.all().delete()
     Queue.pause("paused")
     for waiting in jobs:
@@ -200,7 +204,7 @@ def test_it_claims_what_an_admission_and_then_a_claim_would(jobs: list[Waits], l
 
 
 def _after(over: list[int], statements: list[tuple[str, Any]]) -> Any:
-    """What the statements claim, admit and leave, in a transaction that is taken back."""
+    """The claimed and admitted jobs, and the statuses of all jobs, in a transaction that is rolled back."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute(LOCK_KEYS, {"ids": over, "keys": []})

@@ -1,4 +1,4 @@
-"""`fair_by`: the jobs of one tenant do not keep those of another waiting."""
+"""`fair_by`: the jobs of one tenant do not keep the jobs of another tenant waiting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def settle(*ids: int, limit: int = 100, touched: tuple[int, ...] = ()) -> list[i
     return [job.id for job in result.claimed()]
 
 
-def test_few_jobs_of_a_tenant_are_queued_and_more_the_more_have_ended() -> None:
+def test_few_jobs_of_a_tenant_are_queued_and_more_jobs_after_others_have_ended() -> None:
     shared_fairly.defer_many([("a",)] * 100)
     assert statuses() == {"queued": 2, "blocked": 98}
     assert len(first := claim()) == 2
@@ -52,7 +52,7 @@ def test_few_jobs_of_a_tenant_are_queued_and_more_the_more_have_ended() -> None:
 
 
 def test_as_many_jobs_are_queued_as_run_so_a_tenant_alone_gets_all_slots() -> None:
-    """Of jobs that take long, those that were claimed let others in: nobody has to end first."""
+    """Long jobs that were claimed let further jobs in. No job has to end first."""
     shared_fairly.defer_many([("a",)] * 100)
     running = claim()
     for expected in (2, 4, 8, 16):
@@ -60,11 +60,11 @@ def test_as_many_jobs_are_queued_as_run_so_a_tenant_alone_gets_all_slots() -> No
         assert len(more) == expected
         running = more
     settle(touched=tuple(running), limit=1)
-    assert Job.objects.queued().count() == 31, "as many as run when the permits were counted, less the claimed one"
+    assert Job.objects.queued().count() == 31, "as many as run when the permits were counted, less the claimed job"
 
 
-def test_a_job_of_another_tenant_comes_before_those_that_are_admitted_after_it() -> None:
-    """Though all those were enqueued before it."""
+def test_a_job_of_another_tenant_comes_before_jobs_that_are_admitted_after_it() -> None:
+    """All jobs of the first tenant were enqueued before the job of the second tenant."""
     shared_fairly.defer_many([("a",)] * 50)
     first = claim()
     other = shared_fairly.defer("b").pk
@@ -83,10 +83,10 @@ def test_a_discarded_job_stops_no_tenant() -> None:
     Job.objects.queued().discard()
     assert sweep_gates(store)
     assert statuses() == {"discarded": 2, "queued": 2}
-    assert not sweep_gates(store), "as many are queued as may be"
+    assert not sweep_gates(store), "as many jobs are queued as may be"
 
 
-def test_a_sweep_has_as_many_queued_as_run() -> None:
+def test_a_sweep_queues_as_many_jobs_as_run() -> None:
     shared_fairly.defer_many([("a",)] * 100)
     for queued in (2, 2, 4, 8):
         assert Job.objects.queued().count() == queued
@@ -94,7 +94,7 @@ def test_a_sweep_has_as_many_queued_as_run() -> None:
         sweep_gates(store)
 
 
-def test_run_jobs_runs_them_all() -> None:
+def test_run_jobs_runs_all_jobs_of_a_fair_key() -> None:
     shared_fairly.defer_many([("a",)] * 9)
     assert [job.status for job in run_jobs()] == ["completed"] * 9
 
@@ -118,7 +118,7 @@ def test_the_key_has_the_values_of_several_arguments(registry: Registry) -> None
         {"fair_by": "tenant", "sequence": by("tenant")},
     ],
 )
-def test_what_cannot_be_fair_is_refused(options: Any, registry: Registry) -> None:
+def test_options_of_fair_by_that_cannot_be_used_are_refused(options: Any, registry: Registry) -> None:
     def refused(tenant: str) -> None: ...
 
     refused.__module__, refused.__qualname__ = "tests.limits.test_fair", "refused"
@@ -134,11 +134,11 @@ def test_a_tenant_alone_gets_all_slots_of_a_worker_without_any_sweep(worker_thre
     wait_until(lambda: worker.listens)
     shared_fairly.defer_many([("a", 3.0)] * 12)
     wait_until(lambda: Job.objects.running().count() >= 6)
-    assert not Job.objects.completed().exists(), "it is not the end of a job that lets the others in"
+    assert not Job.objects.completed().exists(), "the other jobs are let in before any job has ended"
 
 
 def test_one_job_beside_thousands_of_another_tenant_soon_runs(runworker: Run) -> None:
-    """And so do those of a tenant alone: nothing but two queued jobs for each slot comes before it."""
+    """Only two queued jobs for each slot come before the job of the second tenant."""
     runworker("--processes", "2", "--concurrency", "2")
     wait_until(lambda: len(workers(2)) == 2)
     shared_fairly.defer_many([("a", 0.02)] * 3_000)

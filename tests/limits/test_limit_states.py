@@ -1,4 +1,4 @@
-"""The keys of limits as operators see them: what has halted, who waits, and in which order they are shown."""
+"""The keys of limits as operators see them: halted sequences, waiting jobs, and the order of the keys."""
 
 from datetime import timedelta
 
@@ -8,8 +8,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.limits.now import halted_keys, keys_now, waiting_keys
-from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states
+from django_skipqueue.parts.limits.states import (
+    LimitState,
+    first_states,
+    halted_keys,
+    halted_states,
+    limit_states,
+    waiting_keys,
+)
 from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
@@ -38,7 +44,7 @@ def test_a_key_says_who_holds_its_permits_and_who_waits() -> None:
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_keyed("limit:t", "running")
     make_keyed("sequence:t", "failed", kind="halting")
-    make_keyed("limit:t", held=True)  # waits for another job first
+    make_keyed("limit:t", held=True)  # this job waits for another job first
     assert first() == []
     assert halted_keys(store) == []
     assert waiting_keys(store, limit=9) == []
@@ -74,7 +80,7 @@ def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
     assert first(most=3)[0].now.key == "zzz"
 
 
-def test_counts_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_a_key_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.states.OF_KEY", 2)
     make_limited("many", held=4, waiting=5)
     (state,) = first()
@@ -103,21 +109,19 @@ def test_the_number_of_queries_does_not_grow_with_the_keys() -> None:
 
 
 class TestKeysInOrder:
-    def test_they_are_read_from_one_on(self) -> None:
+    def test_keys_are_read_after_a_key(self) -> None:
         for key in ("a", "b", "c", "d"):
             make_limited(key)
         assert waiting_keys(store, limit=2) == ["a", "b"]
         assert waiting_keys(store, after="b", limit=9) == ["c", "d"]
-        assert waiting_keys(store, after="b", is_from=True, limit=9) == ["b", "c", "d"]
-        assert waiting_keys(store, after="bb", is_from=True, limit=9) == ["c", "d"]
 
     def test_a_key_of_a_job_that_is_gone_is_left_out(self) -> None:
         make_limited("a")
-        assert [each.key for each in keys_now(store, ["b", "a"])] == ["a"]
-        assert keys_now(store, []) == []
+        assert [each.key for each in limit_states(store, ["b", "a"], {})] == ["a"]
+        assert limit_states(store, [], {}) == []
 
 
-def test_only_so_many_failed_jobs_are_looked_at() -> None:
+def test_the_number_of_failed_jobs_that_are_read_is_limited() -> None:
     for number in range(3):
         make_halted(f"key {number}", minutes=10 - number)
     assert [halted.key for halted in halted_keys(store, limit=2)] == ["key 0", "key 1"]

@@ -1,4 +1,4 @@
-"""The jobs of a limit in one worker: never more run than it has permits, and never more permits count than leases."""
+"""The jobs of a limit in one worker: no more jobs run than it has permits, and it has no more permits than leases."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ def keyed(id: int, key: str | None = "k") -> ClaimedJob:
 
 @pytest.fixture
 def line() -> Line:
-    """Of a worker with two permits, two jobs that run, and three that wait."""
+    """The line of a worker with two permits: two jobs run, and three jobs wait."""
     made = Line()
     for id in range(5):
         made.claimed(keyed(id), permits=1 if id < 2 else 0)
@@ -23,7 +23,7 @@ def line() -> Line:
     return made
 
 
-def test_each_begins_in_the_place_of_one_that_has_ended(line: Line) -> None:
+def test_each_job_begins_in_the_place_of_a_job_that_has_ended(line: Line) -> None:
     assert [line.leave((id, 1)) for id in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
     assert line.enter(keyed(5)) == [keyed(5)], "both permits are free"
 
@@ -33,18 +33,18 @@ def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line: Line) -> None:
     assert line.permits == 2
     line.gone([(3, 1)])
     assert line.permits == 1
-    assert line.leave((0, 1)) is None, "the other one that runs has it"
+    assert line.leave((0, 1)) is None, "the other running job has the permit"
     assert line.leave((1, 1)) == keyed(2)
 
 
-def test_leases_that_take_the_place_of_others_keep_the_permits(line: Line) -> None:
+def test_leases_that_take_the_place_of_other_leases_keep_the_permits(line: Line) -> None:
     for id in range(5, 8):
         line.claimed(keyed(id), permits=0)
     line.gone([(id, 1) for id in range(5)])
     assert line.permits == 2
 
 
-def test_what_may_have_been_settled_counts_for_no_permit(line: Line) -> None:
+def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line: Line) -> None:
     line.gone([], unknown=[(id, 1) for id in range(4)])
     assert line.permits == 1
     line.gone([(id, 1) for id in range(4)])
@@ -53,13 +53,13 @@ def test_what_may_have_been_settled_counts_for_no_permit(line: Line) -> None:
     assert line.permits == 0
 
 
-def test_those_that_wait_are_withdrawn_if_the_line_stands_still(line: Line) -> None:
+def test_waiting_jobs_are_withdrawn_if_the_line_stands_still(line: Line) -> None:
     assert line.withdraw(since=time.monotonic() - 60) == []
     assert line.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
     assert line.leave((0, 1)) is None
 
 
-def test_one_that_is_taken_out_of_its_runner_makes_room(line: Line) -> None:
+def test_a_job_that_is_taken_out_of_its_runner_makes_room(line: Line) -> None:
     line.withdrawn((0, 1))
     assert line.enter(keyed(9)) == [keyed(2)]
 
@@ -87,8 +87,8 @@ def test_a_key_is_forgotten_with_its_last_lease() -> None:
     assert left is None
 
 
-def test_the_end_of_a_job_that_was_settled_before_frees_no_permit_of_others() -> None:
-    """Its thread may come late: after the key was forgotten, and other jobs of the key were claimed."""
+def test_the_late_end_of_a_settled_job_frees_no_permit_of_other_jobs() -> None:
+    """The thread of a job may report its end late: after other jobs of the key were claimed."""
     lines = Lines()
     lines.claimed([keyed(1)])
     lines.enter(keyed(1))
@@ -97,5 +97,5 @@ def test_the_end_of_a_job_that_was_settled_before_frees_no_permit_of_others() ->
     lines.claimed([keyed(3)], ahead=True)
     assert lines.enter(keyed(2)) == [keyed(2)]
     assert lines.follow(keyed(1)) is None
-    assert lines.enter(keyed(3)) == [], "the permit is that of the job that runs"
+    assert lines.enter(keyed(3)) == [], "the running job has the permit"
     assert lines.follow(keyed(2)) == keyed(3)

@@ -1,11 +1,11 @@
-"""What a worker wants to claim ahead, and which of its outcomes free a permit."""
+"""Which jobs a worker wants to claim ahead, and which of its outcomes free a permit."""
 
 from typing import Any
 
 import pytest
 
 from django_skipqueue.parts.limits import exchange
-from django_skipqueue.parts.limits.exchange import ClaimAhead, Lines
+from django_skipqueue.parts.limits.exchange import Lines
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -22,57 +22,55 @@ def attempt(job: ClaimedJob) -> Attempt:
 
 @pytest.fixture
 def lines() -> Lines:
-    """Two jobs with permits of the key `k`."""
+    """The lines of a worker with two jobs, which have permits of the key `k`."""
     made = Lines()
     made.claimed([keyed(1), keyed(2)])
     return made
 
 
-def test_it_wants_as_many_as_have_just_ended(lines: Lines) -> None:
+def test_a_worker_wants_as_many_jobs_as_have_just_ended(lines: Lines) -> None:
     ending = [attempt(keyed(1)), attempt(keyed(2))]
-    (wish,) = ClaimAhead(lines).wishes(ending)
+    (wish,) = lines.wishes(ending)
     assert wish == ("k", "t", "default", 2, 2, [(1, 1), (2, 1)])
 
 
-def test_it_wants_no_more_than_wait_already(lines: Lines) -> None:
-    ahead = ClaimAhead(lines)
+def test_a_worker_wants_no_more_jobs_if_as_many_wait_already(lines: Lines) -> None:
     for id in range(3, 6):
         lines.claimed([keyed(id)], ahead=True)
         lines.enter(keyed(id))
     for id in range(1, 3):
         lines.enter(keyed(id))
-    assert ahead.wishes([attempt(keyed(1)), attempt(keyed(2))]) == []
+    assert lines.wishes([attempt(keyed(1)), attempt(keyed(2))]) == []
 
 
-def test_it_wants_few_where_jobs_are_long(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "AHEAD_SECONDS", -1.0)
+def test_a_worker_wants_few_jobs_if_jobs_are_long(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "CLAIM_AHEAD_SECONDS", -1.0)
     made = Lines()
     made.claimed([keyed(1)])
-    assert ClaimAhead(made).wishes([attempt(keyed(1))]) == []
+    assert made.wishes([attempt(keyed(1))]) == []
 
 
 @pytest.mark.parametrize("other", [{"task": "u"}, {"queue_name": "other"}])
-def test_it_wants_none_of_a_key_that_tasks_or_queues_share(lines: Lines, other: dict[str, str]) -> None:
+def test_a_worker_wants_no_jobs_of_a_key_that_tasks_or_queues_share(lines: Lines, other: dict[str, str]) -> None:
     lines.claimed([keyed(3, **other)])
-    assert ClaimAhead(lines).wishes([attempt(keyed(1)), attempt(keyed(3, **other))]) == []
+    assert lines.wishes([attempt(keyed(1)), attempt(keyed(3, **other))]) == []
 
 
-def test_it_wants_none_without_a_permit_or_a_limit(lines: Lines) -> None:
+def test_a_worker_wants_no_jobs_without_a_permit_or_a_limit(lines: Lines) -> None:
     plain = keyed(3, permit_key=None)
     lines.claimed([plain])
-    assert ClaimAhead(lines).wishes([attempt(plain)]) == []
+    assert lines.wishes([attempt(plain)]) == []
     lines.unknown([keyed(1), keyed(2)])
-    assert ClaimAhead(lines).wishes([attempt(keyed(1))]) == []
+    assert lines.wishes([attempt(keyed(1))]) == []
 
 
-def test_an_outcome_frees_no_permit_while_other_jobs_of_the_worker_have_it(lines: Lines) -> None:
-    ahead = ClaimAhead(lines)
-    assert ahead.keeps_permits([attempt(keyed(1))]) == set()
+def test_an_outcome_frees_no_permit_that_another_job_of_the_worker_has(lines: Lines) -> None:
+    assert lines.keeps_permits([attempt(keyed(1))]) == set()
     lines.claimed([keyed(3)], ahead=True)
-    assert ahead.keeps_permits([attempt(keyed(1))]) == {(1, 1)}
-    assert ahead.keeps_permits([attempt(keyed(1)), attempt(keyed(2))]) == set()
+    assert lines.keeps_permits([attempt(keyed(1))]) == {(1, 1)}
+    assert lines.keeps_permits([attempt(keyed(1)), attempt(keyed(2))]) == set()
 
 
-def test_after_an_answer_that_was_lost_it_does_not_say_so(lines: Lines) -> None:
+def test_after_a_lost_answer_every_outcome_frees_its_permit(lines: Lines) -> None:
     lines.unknown([keyed(1), keyed(2)])
-    assert ClaimAhead(lines).keeps_permits([attempt(keyed(1))]) == set()
+    assert lines.keeps_permits([attempt(keyed(1))]) == set()

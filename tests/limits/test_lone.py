@@ -1,4 +1,4 @@
-"""A single job that has a limit is admitted right after its enqueue, if it can be."""
+"""A single job with a limit is admitted right after its enqueue, if a permit is free."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,14 +52,14 @@ def defer_in_transaction(task: Any, *args: Any) -> Any:
 
 @pytest.fixture(params=[defer_alone, defer_in_transaction])
 def defer(request: pytest.FixtureRequest) -> Defer:
-    """Defers in one message, or in a transaction of the caller."""
+    """A function that defers in one message, or in a transaction of the caller."""
     chosen: Defer = request.param
     return chosen
 
 
 @pytest.fixture
 def only_lone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the statement for several jobs fail."""
+    """Make the statement for several jobs fail."""
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
 
 
@@ -86,13 +86,13 @@ def status(job: Any) -> str:
 
 
 @pytest.mark.usefixtures("only_lone")
-def test_it_is_queued_and_the_workers_are_notified_once(defer: Defer, heard: Callable[[], list[str]]) -> None:
+def test_a_lone_job_is_queued_and_the_workers_are_notified_once(defer: Defer, heard: Callable[[], list[str]]) -> None:
     assert status(defer(free_two, "a")) == "queued"
     assert heard() == ["default"]
 
 
 @pytest.mark.usefixtures("only_lone")
-def test_outside_of_a_transaction_it_takes_one_message() -> None:
+def test_outside_of_a_transaction_a_lone_job_takes_one_message() -> None:
     messages: list[str] = []
 
     def note(execute: Any, statement: str, *rest: Any) -> Any:
@@ -104,7 +104,7 @@ def test_outside_of_a_transaction_it_takes_one_message() -> None:
     assert messages == [unindented(ENQUEUE_AND_ADMIT)]
 
 
-def test_the_events_say_that_it_was_deferred_and_admitted() -> None:
+def test_the_events_say_that_a_lone_job_was_deferred_and_admitted() -> None:
     events: list[Any] = []
     call = EncodedCall("[]", "{}", {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1})
     inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), call)
@@ -113,7 +113,7 @@ def test_the_events_say_that_it_was_deferred_and_admitted() -> None:
     assert events == [JobsDeferred("default", "a.task", "a", [inserted.id]), JobsAdmitted("default", {"a": 1})]
 
 
-def test_beyond_the_limit_it_waits(defer: Defer, heard: Callable[[], list[str]]) -> None:
+def test_a_job_beyond_the_limit_waits(defer: Defer, heard: Callable[[], list[str]]) -> None:
     for _ in range(3):
         late = defer(free_two, "a")
     assert late.status == status(late) == "blocked"
@@ -121,7 +121,7 @@ def test_beyond_the_limit_it_waits(defer: Defer, heard: Callable[[], list[str]])
     assert heard() == ["default", "default"]
 
 
-def test_it_does_not_overtake_a_job_that_waits(defer: Defer) -> None:
+def test_a_lone_job_does_not_overtake_a_waiting_job(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
     waiting = make_job("blocked", limit_key=key.columns["limit_key"], limit_kind=key.columns["limit_kind"], capacity=1)
     job = defer(in_order, "a")
@@ -152,7 +152,7 @@ def test_a_job_that_waits_for_its_rate_holds_its_permit(defer: Defer) -> None:
     assert status(defer(in_order, "a")) == "blocked"
 
 
-def test_of_a_fair_key_as_many_are_queued_as_may_be(defer: Defer) -> None:
+def test_a_job_of_a_fair_key_is_queued_while_fewer_than_two_are(defer: Defer) -> None:
     fewest = fair.encoded(("a",), {}).columns["capacity"]
     assert fewest
     made = [defer(fair, "a") for _ in range(fewest + 1)]
@@ -160,7 +160,7 @@ def test_of_a_fair_key_as_many_are_queued_as_may_be(defer: Defer) -> None:
 
 
 @pytest.mark.usefixtures("only_lone")
-def test_of_a_fair_key_as_many_are_queued_as_run(defer: Defer) -> None:
+def test_of_a_fair_key_as_many_jobs_are_queued_as_run(defer: Defer) -> None:
     call = fair.encoded(("a",), {})
     assert call.columns["capacity"]
     for _ in range(call.columns["capacity"] + 1):
@@ -202,13 +202,15 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 
 
 def test_a_job_is_counted_after_the_lock() -> None:
-    """A statement that locked and counted at once would not see what the previous holder has committed."""
+    """A statement that locked and counted at once would not see the commit of the lock's previous holder."""
     assert "pg_try_advisory_xact_lock" not in sql.ADMIT_LONE
     message = ENQUEUE_AND_ADMIT
     assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
 
 
-def test_at_another_isolation_level_it_is_left_to_the_supervisors(defer: Defer, heard: Callable[[], list[str]]) -> None:
+def test_at_another_isolation_level_a_lone_job_is_left_to_the_supervisors(
+    defer: Defer, heard: Callable[[], list[str]]
+) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_isolation = 'repeatable read'")
     try:
@@ -227,7 +229,7 @@ def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:
     assert statuses() == {"queued": 1}
 
 
-def test_another_job_of_the_transaction_has_them_admitted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_jobs_of_a_transaction_are_admitted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "admit_lone", None)
     with transaction.atomic():
         free_two.defer("a")
@@ -250,7 +252,7 @@ def test_if_the_admission_fails_the_job_is_committed_and_the_supervisors_look_af
     assert "division by zero" in caplog.text
 
 
-def test_if_only_the_message_fails_after_the_commit_the_job_is_admitted_all_the_same(
+def test_the_job_is_admitted_although_its_message_fails_after_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
@@ -264,7 +266,7 @@ def test_a_job_that_waits_for_another_job_is_not_admitted(defer: Defer) -> None:
     assert status(defer(free_two.using(after=[before]), "a")) == "blocked"
 
 
-def test_a_job_that_has_a_rate_as_well_waits_for_that_with_its_permit(defer: Defer) -> None:
+def test_a_job_with_a_limit_and_a_rate_waits_for_its_rate_with_its_permit(defer: Defer) -> None:
     first, second = (defer(slow_and_few, "a") for _ in range(2))
     assert [status(first), status(second)] == ["queued", "blocked"]
     assert Job.objects.get(pk=first.pk).gate is None

@@ -1,4 +1,4 @@
-"""The options on Django's tasks and with the testing kit, and what a replaced job keeps."""
+"""Options of limits on Django's tasks and with the testing kit, and the key of a replaced job."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ store = Store("default")
 
 @pytest.mark.django_db
 def test_run_jobs_runs_blocked_jobs_in_the_transaction_of_a_test() -> None:
-    """No commit ever comes there, after which they would be admitted."""
+    """The transaction of a test never commits, and jobs are admitted only after a commit."""
     free_two.defer_many([("a",)] * 5)
     in_order.defer_many([("a", number) for number in range(3)])
     assert statuses() == {"blocked": 8}
@@ -26,8 +26,8 @@ def test_run_jobs_runs_blocked_jobs_in_the_transaction_of_a_test() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_waiting_job_whose_arguments_are_replaced_takes_the_key_of_the_new_ones() -> None:
-    """Else the new account would have one job too many, and the old one too few."""
+def test_a_waiting_job_whose_arguments_are_replaced_takes_the_key_of_the_new_arguments() -> None:
+    """Otherwise the new account would have one job too many, and the old account one job too few."""
     moving.defer(1, "a")
     assert moving.defer(1, "b").pk == Job.objects.get().pk
     job = Job.objects.get()

@@ -1,4 +1,4 @@
-"""Limits of whole queues: which jobs they hold for, and how they change at run time."""
+"""Limits of whole queues: to which jobs they apply, and how they change at run time."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,12 +31,12 @@ KEY = "queue:mail"
 
 @pytest.fixture(autouse=True)
 def queues(settings: Any) -> None:
-    """Three at once in one queue; another whose limit is to be set later."""
+    """Two queues: one runs three jobs at once; the limit of the other queue is set later."""
     settings.SKIPQUEUE = {"QUEUES": {"mail": {"concurrency": 3}, "later": {"concurrency": None}}}
 
 
 def settle_all() -> None:
-    """Settle what runs, and admit, as a worker does."""
+    """Settle the running jobs and admit, as a worker does."""
     running = list(Job.objects.running().values_list("pk", "lease"))
     settlements = [Settlement(id, lease, COMPLETED) for id, lease in running]
     exchange(store, settlements, queue_names=["mail"], limit=0, limited=[id for id, _ in running])
@@ -70,7 +70,7 @@ def test_other_queues_have_no_key() -> None:
     assert with_queue_limits("default", [call]) == [call]
 
 
-def test_a_limit_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:
+def test_a_jobs_own_limit_holds_in_place_of_the_limit_of_its_queue() -> None:
     free_two.using(queue_name="mail").defer_many([("a",)] * 2)
     in_order.using(queue_name="mail").defer("a")
     mail.defer_many([()] * 4)
@@ -91,7 +91,7 @@ def test_a_queue_without_a_number_admits_all_until_it_is_limited() -> None:
     assert statuses() == {"running": 2, "blocked": 4}
 
 
-def test_a_surplus_is_blocked_in_batches_and_those_come_last_that_run_first() -> None:
+def test_a_surplus_is_blocked_in_batches_and_the_first_jobs_to_run_come_last() -> None:
     later = jobs.noop.using(queue_name="later")
     first = later.using(priority=5).defer().pk
     later.defer_many([()] * 5)
@@ -100,7 +100,7 @@ def test_a_surplus_is_blocked_in_batches_and_those_come_last_that_run_first() ->
     assert claim("later") == [first]
 
 
-def test_a_raised_limit_admits_at_once_and_a_lowered_one_waits_for_those_that_run() -> None:
+def test_a_raised_limit_admits_at_once_and_a_lowered_limit_waits_for_running_jobs() -> None:
     mail.defer_many([()] * 10)
     assert len(claim()) == 3
     Queue.limit("mail", 5)
@@ -168,7 +168,7 @@ def test_a_scheduled_job_that_changes_its_queue_stays_scheduled() -> None:
     assert (later.status, later.limit_key) == ("scheduled", KEY)
 
 
-def test_a_job_that_waits_for_another_still_does_so_in_its_new_queue() -> None:
+def test_a_job_that_waits_for_another_job_still_waits_in_its_new_queue() -> None:
     first = jobs.noop.defer()
     second = jobs.noop.using(after=[first]).defer()
     second.change_queue("mail")
@@ -177,7 +177,7 @@ def test_a_job_that_waits_for_another_still_does_so_in_its_new_queue() -> None:
     assert second.status == "blocked"
 
 
-def test_what_cannot_be_a_limit_is_refused() -> None:
+def test_a_value_that_is_no_limit_of_a_queue_is_refused() -> None:
     for value in (0, -1, 10_001, True, "3", 2.5):
         with pytest.raises(InvalidOption, match="concurrency must be an integer from 1 to 10,000, or None"):
             Queue.limit("mail", value)  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def test_a_queue_that_the_settings_do_not_name_cannot_be_limited_or_rated() -> N
     assert not Queue.objects.exists()
 
 
-def test_a_queue_that_was_limited_before_the_settings_forgot_it_can_be_limited_still(settings: Any) -> None:
+def test_a_queue_that_was_limited_can_be_limited_after_the_settings_have_dropped_it(settings: Any) -> None:
     Queue.limit("mail", 3)
     settings.SKIPQUEUE = {}
     Queue.limit("mail", 2)

@@ -34,13 +34,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(params=["sequence", "halting"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of the sequence."""
+    """The number of finished jobs of the sequence."""
     return str(request.param)
 
 
 @pytest.fixture
 def other(kind: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection beside an old snapshot, to a table with many finished jobs of the key `k`."""
+    """A connection to a table with many finished jobs of the key `k`, while another session has an old snapshot."""
     with connect() as connection, connect() as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT count(*) FROM skipqueue_job")
@@ -52,7 +52,7 @@ def other(kind: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def walks_of(other: psycopg.Connection[Any], index: str) -> list[int]:
-    """The pages that an admission reads in each of its walks of this index, in their order."""
+    """How many pages an admission reads in each of its walks of this index, in the order of the walks."""
     ((plan,),) = other.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
     walks = [node for node in nodes(plan[0]["Plan"]) if node.get("Index Name") == f"skipqueue_job_{index}"]
     return [walk["Shared Hit Blocks"] + walk["Shared Read Blocks"] for walk in walks if walk["Actual Loops"]]
@@ -63,7 +63,7 @@ def end(other: psycopg.Connection[Any], id: int) -> None:
 
 
 def test_the_successor_of_a_job_is_found_by_one_walk(other: psycopg.Connection[Any], kind: str) -> None:
-    """PostgreSQL reads the entries of the finished jobs once: not those that held the permit, nor a second time."""
+    """PostgreSQL reads the entries of the finished jobs only once, and no entries of jobs that held the permit."""
     job = make_keyed("k", "running", kind=kind)
     waiting = [make_keyed("k", kind=kind) for _ in range(2)]
     with other.transaction():

@@ -1,4 +1,4 @@
-"""Admission by key: who is let in, when, and in which order."""
+"""Admission by key: which jobs are admitted, when, and in which order."""
 
 from collections.abc import Collection, Iterator
 from datetime import timedelta
@@ -53,12 +53,12 @@ def session() -> Iterator[Session]:
 
 
 def claim(limit: int = 100) -> list[int]:
-    """The ids of the jobs that a worker gets."""
+    """The ids of the jobs that a worker claims."""
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
 
 def claimed_by(worker_id: str) -> tuple[int, int]:
-    """Id and lease of the one job that this worker gets."""
+    """The id and the lease of the one job that this worker claims."""
     (job,) = store.claim(queue_names=["default"], limit=100, worker_id=worker_id)
     return job.id, job.lease
 
@@ -71,7 +71,7 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
     return [job.id for job in result.claimed()]
 
 
-def test_a_job_beyond_the_limit_is_blocked_until_one_ends() -> None:
+def test_a_job_beyond_the_limit_is_blocked_until_a_job_ends() -> None:
     first, second, third, fourth = free_two.defer_many([("a",)] * 4)
     other = free_two.defer("b")
     assert statuses() == {"queued": 3, "blocked": 2}
@@ -88,7 +88,7 @@ def test_a_single_job_is_queued_at_once() -> None:
 
 
 def test_a_job_is_admitted_after_the_commit_and_not_within_the_transaction() -> None:
-    """The lock of the key would otherwise last as long as the transaction of the user."""
+    """Otherwise the lock of the key would last as long as the caller's transaction."""
     with transaction.atomic():
         first = free_two.defer("a")
         free_two.defer_many([("a",)] * 2)
@@ -129,7 +129,7 @@ def test_the_highest_priority_and_then_the_oldest_is_admitted() -> None:
     assert settle(high) == [low]
 
 
-def test_limits_of_one_name_are_shared_and_others_are_not() -> None:
+def test_limits_with_one_name_are_shared_and_limits_without_a_name_are_not() -> None:
     shares.defer("a")
     shares_too.defer("a")
     shares_too.defer("b")
@@ -191,7 +191,7 @@ def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence
 
 @pytest.mark.parametrize("outcome", [RETRY, SNOOZE, FAILED])
 def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outcome: Outcome) -> None:
-    """Also one that was given back since then, if it has used an attempt, and one that was retried by hand."""
+    """So does a job that has used an attempt and was released since, and a job that was retried by hand."""
     first, _ = in_order.defer_many([("a",)] * 2)
     chosen = Job.objects.filter(pk=first)
     claim()
@@ -206,7 +206,7 @@ def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outco
     assert claim() == []
 
 
-def test_a_future_job_does_not_block_those_that_are_due_before_it() -> None:
+def test_a_future_job_does_not_block_jobs_that_are_due_before_it() -> None:
     in_order.using(run_after=timedelta(hours=1)).defer("a")
     second = in_order.defer("a").pk
     assert claim() == [second]
@@ -315,7 +315,7 @@ def test_a_manual_retry_waits_at_the_gate_again() -> None:
     assert statuses() == {"running": 2, "blocked": 1, "completed": 1} or statuses() == {"running": 2, "blocked": 1}
 
 
-def test_a_lower_limit_counts_what_already_runs() -> None:
+def test_a_lower_limit_counts_running_jobs() -> None:
     free_two.defer_many([("a",)] * 2)
     key = Job.objects.values_list("limit_key", flat=True)[0]
     Job.objects.create(
@@ -336,7 +336,7 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["concurrency", "sequence"])
-def test_a_job_that_still_waits_for_other_jobs_is_not_admitted_and_holds_up_none(kind: str) -> None:
+def test_a_job_that_waits_for_other_jobs_is_not_admitted_and_delays_no_job_of_its_key(kind: str) -> None:
     waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, held=True)
     assert blocked_keys(store) == {}
     assert limits.admit_keys(store, ["k"]).counts == {}
@@ -368,7 +368,7 @@ def lock_keys(cursor: Any, *keys: str | None) -> None:
     cursor.execute(LOCK_KEYS, {"ids": "{}", "keys": list(keys)})
 
 
-def test_a_key_that_another_has_locked_is_reported_and_not_waited_for() -> None:
+def test_a_key_that_another_session_has_locked_is_reported_and_not_waited_for() -> None:
     first, second = in_order.defer_many([("a",)] * 2)
     key = Job.objects.get(pk=first).limit_key
     claim()
@@ -386,7 +386,7 @@ def test_a_key_that_another_has_locked_is_reported_and_not_waited_for() -> None:
     assert [job.id for job in again.claimed()] == [second]
 
 
-def test_a_late_outcome_of_a_job_that_another_has_ended_admits_nobody_beside_its_successor() -> None:
+def test_a_late_outcome_of_an_ended_job_admits_no_job_beside_its_successor() -> None:
     first, second, third = in_order.defer_many([("a",)] * 3)
     late = Settlement(*claimed_by("w"), COMPLETED)
     assert late.job_id == first
@@ -399,14 +399,14 @@ def test_a_late_outcome_of_a_job_that_another_has_ended_admits_nobody_beside_its
 
 
 def test_the_count_is_taken_after_the_lock() -> None:
-    """A statement that locked and counted at once would not see what the previous holder has committed."""
+    """A statement that locked and counted at once would not see the commit of the lock's previous holder."""
     assert "pg_try_advisory_xact_lock" not in sql.ADMIT_BY_KEY
     assert "skipqueue_job" in sql.ADMIT_BY_KEY
 
 
 @pytest.fixture
 def supervisor() -> Iterator[Any]:
-    """Returns the next payload that supervisors are notified with."""
+    """A function that returns the next payloads of the notifications to supervisors."""
     with connect() as listener:
         listener.execute("LISTEN skipqueue_supervisors")
         yield lambda: [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)]
@@ -438,7 +438,7 @@ def test_a_key_that_is_locked_for_a_moment_is_tried_twice(monkeypatch: pytest.Mo
 
 @pytest.fixture
 def own_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
-    """A gate that no other test has used: its sweeps have a pace."""
+    """A gate that no other test has used: the pace of its sweeps depends on earlier sweeps."""
     gate = limits.LimitGate()
     monkeypatch.setattr(gates, "gates", lambda: [gate])
     return gate
@@ -456,7 +456,7 @@ FROM generate_series(1, 1200) AS n, unnest(ARRAY['running', 'blocked']) AS statu
 
 @pytest.mark.usefixtures("own_gate")
 def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(supervisor: Any) -> None:
-    """A sweep reads a thousand keys, in alphabetical order, and rests after it."""
+    """A sweep reads a thousand keys, in alphabetical order, and then rests."""
     service = Admit(store)
     with connect(autocommit=False) as other:
         other.execute(OTHER_KEYS)
@@ -518,7 +518,7 @@ def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
 
 
 def test_more_keys_than_one_transaction_takes_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
     in_order.defer_many([(f"k{number}",) for number in range(5)])
     assert statuses() == {"queued": 5}
 
@@ -534,7 +534,7 @@ def test_a_savepoint_that_is_rolled_back_leaves_the_other_keys() -> None:
 
 
 def test_at_repeatable_read_nothing_is_admitted() -> None:
-    """The count would be that of the transaction's first statement."""
+    """The count would see the snapshot of the transaction's first statement."""
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -544,7 +544,7 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
 
 
 def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
-    """The commit of the caller's transaction must."""
+    """The commit of the caller's own transaction waits for the disk."""
     commits = "SELECT current_setting('synchronous_commit')"
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic(), connection.cursor() as cursor:
@@ -558,7 +558,7 @@ def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
 
 
 def test_an_admitted_job_that_is_not_claimed_is_announced_though_another_job_is_claimed() -> None:
-    """The number of claimed jobs of all queues says nothing: this worker serves only one."""
+    """The number of claimed jobs of all queues does not matter: this worker serves only one queue."""
     first, second = in_order.defer("a").pk, in_order.using(queue_name="other").defer("a").pk
     assert claim() == [first]
     plain = jobs.noop.defer().pk
@@ -594,13 +594,13 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
 def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
     for number in range(5):
         make_job("blocked", limit_key=f"k{number}", limit_kind="concurrency", capacity=1)
-    sweep = limits.new_sweep()
+    sweep = keyed_gate.Sweep(limits.blocked_keys)
     assert [len(sweep.run(store, lambda _, keys: keys, limit=2)) for _ in range(3)] == [2, 2, 1]
     assert sweep.after == ""
 
 
 def test_notified_sweeps_reach_the_last_key() -> None:
-    """If each began with the first key, keys that others hold would keep it from the rest."""
+    """If each sweep began with the first key, keys that are locked would keep it from the other keys."""
     for number in range(6):
         key = f"k{number}"
         make_job("running" if number < 5 else "completed", limit_key=key, limit_kind="concurrency", capacity=1)
@@ -625,7 +625,7 @@ def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pyt
     assert (gate.next_due(store) or 0.0) > 60.0
 
 
-def test_no_sweep_is_due_while_nothing_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sweep_is_due_while_no_job_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = limits.LimitGate()
     monkeypatch.setattr(gates, "gates", lambda: [gate])
     assert store.next_due() is None
@@ -638,7 +638,7 @@ def test_no_sweep_is_due_while_nothing_is_blocked(monkeypatch: pytest.MonkeyPatc
 # Options
 
 
-def test_what_cannot_be_a_limit_is_refused_at_import() -> None:
+def test_a_value_that_is_no_limit_is_refused_at_import() -> None:
     for make in (
         lambda: limit(0),
         lambda: limit(True),
@@ -663,7 +663,7 @@ def test_a_key_must_be_an_argument() -> None:
         job(concurrency=limit(2, by="order"))(send)
 
 
-def test_the_key_has_the_values_and_long_ones_are_hashed() -> None:
+def test_the_key_has_the_values_and_long_values_are_hashed() -> None:
     assert free_two.encoded(("x",), {}).columns["limit_key"] == 'limit:tests.app.limits.jobs.free_two account="x"'
     assert free_two.encoded((), {"account": "x"}).columns["limit_key"] == free_two.encoded(("x",), {}).columns.get(
         "limit_key"

@@ -1,4 +1,4 @@
-"""A stuck attempt of a job with a limit or a sequence: it gives its slot away, and keeps its permit."""
+"""A stuck attempt of a job with a limit or a sequence gives its slot away, and keeps its permit."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt is stuck at once."""
+    """Settings with which an attempt counts as stuck at once."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
 
 
@@ -42,7 +42,7 @@ def wait_for_kept_back(started: WorkerThread) -> None:
 
 @pytest.mark.usefixtures("_no_grace")
 @pytest.mark.parametrize("task", [pass_gate_alone, apass_gate_alone], ids=["def", "async def"])
-def test_no_job_of_its_key_begins_while_its_code_runs_and_other_jobs_have_its_slot(
+def test_while_a_stuck_attempt_runs_no_job_of_its_key_begins_and_other_jobs_have_its_slot(
     worker_thread: Start, gates: Any, task: Any
 ) -> None:
     stuck = task.using(timeout=0.2).defer("k", "stuck")
@@ -51,7 +51,7 @@ def test_no_job_of_its_key_begins_while_its_code_runs_and_other_jobs_have_its_sl
     wait_for_kept_back(worker)
     quick = (jobs.anoop if task is apass_gate_alone else jobs.noop).using(queue_name="q").defer_many([()] * 50)
     for key in ("other", "another"):
-        task.using(queue_name="q").defer(key, "beside")  # half of the slots are spared for a queue that does not hang
+        task.using(queue_name="q").defer(key, "beside")  # half of the slots are kept for a queue whose jobs do not hang
     wait_until(lambda: gates["beside"].inside == 2, "both slots are free for others")
     gates["beside"].open()
     wait_for_statuses(completed=len(quick) + 2, running=1, blocked=1)
@@ -69,7 +69,7 @@ def test_no_job_of_its_key_begins_while_its_code_runs_and_other_jobs_have_its_sl
 
 
 @pytest.mark.usefixtures("_no_grace")
-def test_the_next_attempt_of_a_sequence_begins_when_the_code_of_the_stuck_one_has_ended(
+def test_the_next_attempt_of_a_sequence_begins_when_the_stuck_attempt_has_ended(
     worker_thread: Start, gates: Any
 ) -> None:
     pass_gate_in_order.using(timeout=0.2).defer("k", "g")
@@ -96,7 +96,9 @@ def test_a_process_full_of_stuck_attempts_ends_and_writes_their_outcomes_last(wo
 
 @pytest.mark.usefixtures("_no_grace")
 @pytest.mark.parametrize("options", [{"drain": True}, {"max_jobs": 2}, {}], ids=["--drain", "--max-jobs", "SIGTERM"])
-def test_a_worker_that_stops_does_not_wait_for_it(worker_thread: Start, gates: Any, options: dict[str, Any]) -> None:
+def test_a_worker_that_stops_does_not_wait_for_a_stuck_attempt(
+    worker_thread: Start, gates: Any, options: dict[str, Any]
+) -> None:
     pass_gate_alone.using(timeout=0.2, max_attempts=2).defer("k", "g")
     jobs.noop.defer()
     worker = worker_thread(concurrency=2, shutdown_timeout=HOUR, poll_interval=0.05, **options)
@@ -111,7 +113,7 @@ def test_a_worker_that_stops_does_not_wait_for_it(worker_thread: Start, gates: A
 
 @pytest.mark.usefixtures("_no_grace")
 def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: Start, gates: Any) -> None:
-    """The operator has given the permit back."""
+    """By cancelling the job, the operator has given the permit back."""
     stuck = pass_gate_alone.using(timeout=0.2).defer("k", "g")
     gates["after"].open()
     pass_gate_alone.defer("k", "after")

@@ -39,7 +39,7 @@ GROUP BY limit_key
 
 
 class Witness:
-    """Reads again and again how many jobs of each key hold a permit. A statement sees one instant of the database."""
+    """Reads again and again how many jobs of each key hold a permit. A statement sees one moment of the database."""
 
     def __init__(self, most: int | None = None) -> None:
         self.limit = most
@@ -56,29 +56,37 @@ class Witness:
 
 
 @contextmanager
-def witnessed(most: int | None = None) -> Iterator[Witness]:
-    """Within this block no key may exceed `most`, or else its own limit."""
-    witness, is_over = Witness(most), threading.Event()
+def watched(witness: Any, *, pause: float = 0.0) -> Iterator[None]:
+    """In this block, a thread calls `witness.look` again and again."""
+    is_over = threading.Event()
 
     def watch() -> None:
         with connect() as session:
-            while not is_over.is_set():
+            while not is_over.wait(pause):
                 witness.look(session)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         wait_until(lambda: witness.looks, "it watches")
-        yield witness
+        yield
     finally:
         is_over.set()
         thread.join()
+
+
+@contextmanager
+def witnessed(most: int | None = None) -> Iterator[Witness]:
+    """In this block no key may exceed `most` or, without it, its own limit."""
+    witness = Witness(most)
+    with watched(witness):
+        yield witness
     assert witness.looks > 10
     assert not witness.broken
 
 
 def overlaps() -> dict[str, int]:
-    """How many attempts of each key were inside their task at once, at most: by the order of the rows they wrote."""
+    """The maximum of attempts of each key that ran at once, by the order of the rows that they wrote."""
     inside: defaultdict[str, set[int]] = defaultdict(set)
     most: Counter[str] = Counter()
     for entry, job_id in Ledger.objects.filter(job_id__gt=0).order_by("id").values_list("entry", "job_id"):
@@ -126,7 +134,7 @@ def test_a_job_that_is_retried_holds_its_sequence(runworker: Run) -> None:
 
 
 def test_a_worker_alone_lets_a_blocked_job_in_without_any_sweep(worker_thread: Start) -> None:
-    """No supervisor runs here: what admits is the exchange that settles, and the enqueue."""
+    """No supervisor runs here: the exchange that settles admits jobs, and so does the enqueue."""
     worker = worker_thread(poll_interval=HOUR, concurrency=2)
     wait_until(lambda: worker.listens)
     free_two.defer_many([("a",)] * 50)
@@ -135,7 +143,7 @@ def test_a_worker_alone_lets_a_blocked_job_in_without_any_sweep(worker_thread: S
     wait_for_statuses(completed=60, failed=10)
 
 
-def test_a_key_whose_lock_another_has_is_tried_again(worker_thread: Start, gates: Any) -> None:
+def test_a_key_that_another_session_has_locked_is_tried_again(worker_thread: Start, gates: Any) -> None:
     worker = worker_thread(poll_interval=HOUR, concurrency=1)
     wait_until(lambda: worker.listens)
     with connect(autocommit=False) as other:
@@ -167,14 +175,14 @@ def holds_at_most(number: int) -> bool:
 
 
 @pytest.mark.parametrize("limits", [(3, 1, 5), (None, 2, 1)], ids=["lowered and raised", "set later"])
-def test_no_queue_exceeds_its_limit_while_that_is_changed(runworker: Run, limits: tuple[int | None, ...]) -> None:
-    """Each look counts what runs. A lower limit interrupts nothing: the number only falls until it is below."""
+def test_no_queue_exceeds_its_limit_while_the_limit_changes(runworker: Run, limits: tuple[int | None, ...]) -> None:
+    """Each look counts the running jobs. A lower limit interrupts no job: their number falls until it is reached."""
     skipqueue = {"QUEUES": {"mail": {"concurrency": limits[0]}}}
     for _ in range(2):
         runworker("--processes", "2", "--concurrency", "3", "--queues", "mail", skipqueue=skipqueue)
     wait_until(lambda: len(workers(4)) == 4)
     with override_settings(SKIPQUEUE=skipqueue):
-        jobs.slow.using(queue_name="mail").defer_many([(0.05,)] * 1_200)  # without a limit they last for 5 s
+        jobs.slow.using(queue_name="mail").defer_many([(0.05,)] * 1_200)  # without a limit these jobs last for 5 s
     for limit in limits[1:]:
         wait_for_more_completed()
         with override_settings(SKIPQUEUE=skipqueue):
@@ -194,9 +202,10 @@ def has_completed_more_than(number: int) -> bool:
 
 
 def has_retried(ids: list[int]) -> bool:
-    """Retry the discarded ones by hand. Whether none is left: a verb passes over a row that another has locked.
+    """Retry the discarded jobs by hand. Returns whether none is left.
 
-    A worker has, for the time of a round trip: its settle waited for the cancel, and locked what that had written.
+    A verb passes over a locked row. A worker has a row locked for the time of a round trip, if its settle has waited
+    for the cancel.
     """
     chosen = Job.objects.filter(pk__in=ids)
     chosen.retry()
@@ -205,7 +214,7 @@ def has_retried(ids: list[int]) -> bool:
 
 @pytest.mark.parametrize("task", ["limit", "sequence"])
 def test_no_limit_is_exceeded_while_workers_are_killed(runworker: Run, task: str) -> None:
-    """Processes die at any line, jobs are cancelled and retried by hand, and in the end every job has run."""
+    """Processes die at any line, an operator cancels and retries jobs, and in the end every job has run."""
     with witnessed() as witness:
         running = [runworker("--processes", "2", "--concurrency", "4") for _ in range(2)]
         wait_until(lambda: len(workers(4)) == 4)
@@ -226,7 +235,7 @@ def test_no_limit_is_exceeded_while_workers_are_killed(runworker: Run, task: str
 
 
 def test_a_death_between_the_settle_and_the_admission_loses_no_wake_up(runworker: Run) -> None:
-    """The rows as such a death leaves them: no job of the key holds a permit, and one is blocked."""
+    """The test makes the rows that such a death leaves: no job of the key holds a permit, and one job is blocked."""
     in_order.defer_many([("a", number) for number in range(3)])
     Job.objects.queued().update(status="blocked", gate="limit")
     runworker("--processes", "1")

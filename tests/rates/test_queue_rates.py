@@ -1,4 +1,4 @@
-"""Rates of whole queues: which jobs they hold for, and how they change at run time."""
+"""Rates of whole queues: to which jobs they apply, and how they change at run time."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,9 +10,9 @@ from django.db import connection, transaction
 from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.parts.limits.queues import block_surplus, limit_queue
+from django_skipqueue.parts.limits.queues import block_surplus
 from django_skipqueue.parts.rates.admit import RateGate, admit_rate_keys, blocked_rates, due_rates, next_rate
-from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated, rate_queue
+from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated
 from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.enqueue import with_queue_limits
@@ -40,7 +40,7 @@ KEY = "queue:mail"
 
 @pytest.fixture(autouse=True)
 def queues(settings: Any) -> None:
-    """One an hour; a queue whose rate is to be set later; one with a rate and a limit."""
+    """Three queues: one starts a job an hour; the rate of one is set later; one has a rate and a limit."""
     settings.SKIPQUEUE = {
         "QUEUES": {
             "mail": {"rate": "1/h"},
@@ -52,7 +52,7 @@ def queues(settings: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
-    """A gate that no other test has used: it has a pace."""
+    """A gate that no other test has used: its pace depends on earlier admissions."""
     gate = RateGate()
     others = gates.gates()[:-1]
     monkeypatch.setattr(gates, "gates", lambda: [*others, gate])
@@ -60,7 +60,7 @@ def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
 
 
 def pass_time(seconds: float) -> None:
-    """Have every bucket be as after so many seconds."""
+    """Change every bucket as if these seconds had passed."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(s)s), "
@@ -110,7 +110,7 @@ def test_a_job_of_another_queue_pays_nothing() -> None:
     assert with_queue_limits("default", [call]) == [call]
 
 
-def test_a_rate_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:
+def test_a_jobs_own_rate_holds_in_place_of_the_rate_of_its_queue() -> None:
     three_at_once.using(queue_name="mail").defer_many([(7,)] * 3)
     assert len(claim()) == 3
     assert not Job.objects.filter(rate_key=KEY).exists()
@@ -140,8 +140,8 @@ def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
     assert statuses()["queued"] <= 2
 
 
-def test_a_queue_without_a_rate_admits_all_until_it_gets_one() -> None:
-    """And those that were admitted wait again, but for the burst; what runs, runs on."""
+def test_a_queue_without_a_rate_admits_all_jobs_until_it_gets_a_rate() -> None:
+    """Admitted jobs beyond the burst wait again. Running jobs run on."""
     later.defer_many([()] * 8)
     assert statuses() == {"queued": 8}
     assert len(claim("later", limit=2)) == 2
@@ -182,7 +182,7 @@ def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() ->
     assert len(running) == 2
 
 
-def test_a_surplus_of_permits_is_taken_from_those_first_that_would_start_last() -> None:
+def test_a_surplus_of_permits_is_first_taken_from_jobs_that_would_start_last() -> None:
     Queue.limit("both", 10)
     jobs.noop.using(queue_name="both").defer_many([()] * 5)
     jobs.noop.using(queue_name="both", priority=5).defer()
@@ -209,9 +209,9 @@ SELECT 'later', 't', '[]', '{}', 'queued', 0, now(), now(), 'queue:later', NULL,
 
 
 def test_a_surplus_is_found_without_the_claim_index() -> None:
-    """While the table has no statistics, it seems small: on PostgreSQL 15 each job would walk that whole index.
+    """A table without statistics seems small: on PostgreSQL 15 the statement would walk the claim index for each job.
 
-    A table of its own: that of the other tests may have statistics of another time, when few jobs were queued.
+    The test has its own table. The table of the other tests may have statistics of a time with few queued jobs.
     """
     with schema("unrated") as migrate, connect(options="-c search_path=unrated") as session:
         migrate(LAST_MIGRATION)
@@ -222,7 +222,7 @@ def test_a_surplus_is_found_without_the_claim_index() -> None:
     assert "skipqueue_job_claim" not in plan, plan
 
 
-def test_the_service_blocks_them_when_it_is_notified_and_the_key_is_looked_at() -> None:
+def test_the_notified_service_blocks_a_surplus_and_announces_its_key() -> None:
     later.defer_many([()] * 5)
     service = block_unrated_service(store)
     service.run(0.0)
@@ -237,7 +237,7 @@ def test_the_service_blocks_them_when_it_is_notified_and_the_key_is_looked_at() 
     assert statuses() == {"queued": 1, "blocked": 4}
 
 
-def test_a_higher_rate_admits_at_once_and_one_that_is_removed_lets_all_go() -> None:
+def test_a_higher_rate_admits_at_once_and_a_removed_rate_lets_all_jobs_go() -> None:
     mail.defer_many([()] * 10)
     assert statuses() == {"queued": 1, "blocked": 9}
     claim()
@@ -259,11 +259,11 @@ def test_more_than_a_thousand_jobs_are_let_go_in_batches() -> None:
 
 
 def test_a_rate_that_was_changed_is_not_forgotten_when_its_process_dies(own_gate: RateGate) -> None:
-    """The guard: the sweep compares the due time of a key with the rate that holds, not with that of its jobs."""
+    """The sweep compares the due time of a key with the current rate of the queue, not with the rate in its jobs."""
     mail.defer_many([()] * 3)
     claim()
     assert (next_rate(store) or 0) > 3000
-    Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)  # as a death after the commit leaves it
+    Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)  # the row that a death after the commit leaves
     assert blocked_rates(store) == {KEY: True}
     own_gate.admit(store, limit=100)
     assert (next_rate(store) or 0) <= 0.5
@@ -292,7 +292,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
 
 def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
     Queue.rate("mail", "2/s")
-    limit_queue(store, "mail", 2)
+    Queue.objects.update_or_create(name="mail", defaults={"concurrency": 2})
     Queue.pause("mail")
     Queue.rate("mail", "3/s")
     queue = Queue.objects.paused().get()
@@ -301,22 +301,22 @@ def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
     assert Queue.objects.get().rate_burst == 3
 
 
-def test_a_row_without_a_rate_leaves_that_of_the_settings() -> None:
-    limit_queue(store, "mail", 5)
+def test_a_queues_row_without_a_rate_leaves_the_rate_of_the_settings() -> None:
+    Queue.objects.create(name="mail", concurrency=5)
     mail.defer_many([()] * 3)
     assert statuses() == {"queued": 1, "blocked": 2}
 
 
-def test_the_rate_of_another_queue_is_another() -> None:
+def test_queues_do_not_share_their_rates() -> None:
     Queue.rate("later", "1/h")
     mail.defer_many([()] * 2)
     assert claim() != []
-    rate_queue(store, "default", "1/h")
+    Queue.objects.create(name="default", rate_interval=3_600.0, rate_burst=1)
     three_at_once.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
 
 
-# What becomes of a job
+# The ends of jobs
 
 
 @pytest.mark.parametrize("verb", ["retried", "by hand", "snoozed"])
@@ -335,7 +335,7 @@ def test_an_attempt_takes_a_token_again(verb: str) -> None:
     assert claim() == [id]
 
 
-def test_a_released_job_keeps_its_token_and_a_recovered_one_takes_another() -> None:
+def test_a_released_job_keeps_its_token_and_a_recovered_job_takes_another_token() -> None:
     mail.defer()
     [claimed] = store.claim(queue_names=["mail"], limit=1, worker_id="w")
     store.release([claimed.ref])
@@ -366,7 +366,7 @@ def test_a_job_that_changes_its_queue_keeps_a_rate_of_its_own() -> None:
 
 
 def test_a_job_keeps_the_permit_of_its_own_limit_in_its_new_queue() -> None:
-    """It holds one of two: it waits for its rate with it, and is queued with it; a third waits for a permit."""
+    """The job keeps one of two permits while it waits for its rate and while it is queued. A third job waits."""
     first, second, third = free_two.defer_many([("a",)] * 3)
     store.change_queue([first, second, third], "mail")
     found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
@@ -391,7 +391,7 @@ def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:
     assert (job.status, job.limit_key, job.rate_key, job.gate) == ("blocked", None, KEY, "rate")
 
 
-def test_a_scheduled_job_and_one_that_waits_for_another_stay_so() -> None:
+def test_a_scheduled_or_held_job_waits_on_in_its_new_queue() -> None:
     scheduled = jobs.noop.using(run_after=timedelta(hours=1)).defer()
     waits = jobs.noop.using(after=[jobs.noop.defer()]).defer()
     for job, status in ((scheduled, "scheduled"), (waits, "blocked")):
@@ -405,7 +405,7 @@ def test_a_scheduled_job_and_one_that_waits_for_another_stay_so() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "50", "0/s", "20000/s", "1/400d", 5, True, "50/s "])
-def test_what_cannot_be_a_rate_is_refused(value: Any) -> None:
+def test_a_value_that_is_no_rate_of_a_queue_is_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match="rate takes"):
         Queue.rate("mail", value)
     assert not Queue.objects.exists()

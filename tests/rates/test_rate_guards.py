@@ -1,4 +1,4 @@
-"""Each clause of the statements that admit by rate: what goes wrong without it."""
+"""Each clause of the statements that admit by rate: a test fails without the clause."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
+from django_skipqueue.parts.keyed import gate as keyed_gate
 from django_skipqueue.parts.rates import admit as rates
 from django_skipqueue.parts.rates.admit import (
     LOCK_RATES,
@@ -45,7 +46,7 @@ def admit(*keys: str) -> int:
 
 
 def bucket(key: str, *, full: str, due: str | None = None) -> None:
-    """A row; times are intervals from now."""
+    """Insert the bucket of a key. The times are intervals from now."""
     with connect() as session:
         session.execute(
             "INSERT INTO skipqueue_rate (key, full_at, due_at) VALUES (%s, now() + %s::interval, now() + %s::interval)",
@@ -55,14 +56,14 @@ def bucket(key: str, *, full: str, due: str | None = None) -> None:
 
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 class TestAJobThatWaitsAtAnEarlierGate:
-    def test_it_is_not_admitted_and_says_nothing_about_the_rate(self, elsewhere: dict[str, Any]) -> None:
+    def test_the_job_is_not_admitted_and_does_not_set_the_rate(self, elsewhere: dict[str, Any]) -> None:
         first = blocked(burst=5, priority=9, **elsewhere)
         for _ in range(3):
             blocked()
         assert admit("k") == 1
         assert Job.objects.get(pk=first.pk).status == "blocked"
 
-    def test_the_key_is_not_due_for_its_sake(self, elsewhere: dict[str, Any]) -> None:
+    def test_the_key_is_not_due_because_of_the_job(self, elsewhere: dict[str, Any]) -> None:
         blocked(**elsewhere)
         assert admit("k") == 0
         assert not RateBucket.objects.exists()
@@ -76,22 +77,22 @@ class TestAJobThatWaitsAtAnEarlierGate:
         blocked("c", **elsewhere)
         assert blocked_rates(store) == {"b": True}
 
-    def test_whether_a_key_needs_a_look_is_not_decided_by_it(self, elsewhere: dict[str, Any]) -> None:
-        """Due later than in one interval of the job that is next: the clock was set back."""
+    def test_the_job_does_not_decide_whether_its_key_needs_a_look(self, elsewhere: dict[str, Any]) -> None:
+        """The key is due later than in one interval of the next job, because the clock was set back."""
         blocked("k", interval=36_000.0, priority=9, **elsewhere)
         blocked("k", interval=60.0)
         bucket("k", full="1 hour", due="1 hour")
         assert blocked_rates(store) == {"k": True}
 
 
-def test_the_rate_of_the_job_that_is_next_counts() -> None:
+def test_the_rate_of_the_next_job_counts() -> None:
     for _ in range(3):
         blocked(burst=3)
     blocked(burst=1, priority=9)
     assert admit("k") == 1
 
 
-def test_a_job_whose_row_is_locked_is_passed_over_and_keeps_what_becomes_of_it() -> None:
+def test_a_locked_job_is_passed_over_and_keeps_its_new_status() -> None:
     first, second = blocked(), blocked()
     with connect(autocommit=False) as other:
         other.execute(
@@ -101,7 +102,8 @@ def test_a_job_whose_row_is_locked_is_passed_over_and_keeps_what_becomes_of_it()
         )
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute("SET LOCAL lock_timeout = '5s'")  # if it waited, it would do so for this test
+                # if the admission waited for the lock, it would wait until this test ends
+                cursor.execute("SET LOCAL lock_timeout = '5s'")
             assert admit("k") == 1
         other.commit()
     assert dict(Job.objects.values_list("pk", "status")) == {first.pk: "discarded", second.pk: "queued"}
@@ -114,13 +116,13 @@ def test_an_admitted_job_has_no_permit_to_wait_with() -> None:
 
 
 class TestWhenAKeyIsDue:
-    def test_with_the_next_token(self) -> None:
+    def test_a_key_is_due_with_the_next_token(self) -> None:
         for _ in range(4):
             blocked(interval=60.0, burst=3)
         assert admit("k") == 3
         assert 50 < (next_rate(store) or 0) <= 60
 
-    def test_a_moment_later_if_a_token_is_there_and_the_job_is_locked(self) -> None:
+    def test_a_key_is_due_a_moment_later_if_a_token_is_there_and_the_job_is_locked(self) -> None:
         blocked(burst=4)
         locked = blocked(burst=4)
         with connect(autocommit=False) as other:
@@ -131,7 +133,7 @@ class TestWhenAKeyIsDue:
         assert due.due_at < due.full_at
         assert (due.due_at - due.full_at).total_seconds() == pytest.approx(0.05 - 3600)
 
-    def test_half_a_second_later_if_the_queue_holds_a_burst(self) -> None:
+    def test_a_key_is_due_half_a_second_later_if_a_burst_is_queued(self) -> None:
         for _ in range(9):
             blocked(interval=0.25, burst=8)
         assert admit("k") == 8
@@ -139,7 +141,7 @@ class TestWhenAKeyIsDue:
         assert row.due_at is not None
         assert (row.full_at - row.due_at).total_seconds() == pytest.approx(8 * 0.25 - 0.5)
 
-    def test_several_times_in_the_time_of_a_burst(self) -> None:
+    def test_a_key_is_due_several_times_in_the_time_of_a_burst(self) -> None:
         for _ in range(3):
             blocked(interval=0.02, burst=2)
         assert admit("k") == 2
@@ -147,7 +149,7 @@ class TestWhenAKeyIsDue:
         assert row.due_at is not None
         assert (row.full_at - row.due_at).total_seconds() == pytest.approx(0.02)
 
-    def test_of_another_key_nothing_is_changed(self) -> None:
+    def test_an_admission_leaves_the_row_of_another_key_alone(self) -> None:
         for key in "aabb":
             blocked(key)
         assert admit("a", "b") == 2
@@ -178,7 +180,7 @@ def test_a_key_that_is_due_soon_needs_no_look() -> None:
     assert blocked_rates(store) == {"k": False}
 
 
-def test_what_is_pruned() -> None:
+def test_full_buckets_without_waiting_jobs_are_pruned() -> None:
     bucket("due", full="-2 minutes", due="-1 minute")
     bucket("just full", full="-30 seconds")
     bucket("locked", full="-2 minutes")
@@ -189,18 +191,18 @@ def test_what_is_pruned() -> None:
     assert set(RateBucket.objects.values_list("key", flat=True)) == {"due", "just full", "locked"}
 
 
-def test_more_keys_than_fit_into_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "KEYS_AT_ONCE", 2)
+def test_more_keys_than_fit_into_one_transaction_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
     three_at_once.defer_many([(number,) for number in range(5)])
     assert statuses() == {"queued": 5}
 
 
-def test_of_many_keys_that_are_locked_as_many_are_announced_by_name_as_fit() -> None:
+def test_locked_keys_are_announced_by_name_as_far_as_they_fit() -> None:
     keys = [f"{number:04}" * 50 for number in range(100)]
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
         other.execute(LOCK_RATES, {"keys": keys})
-        rates.admit_rates(store, keys)
+        RateGate().admit_keys(store, keys)
         named, sweep = [found.payload for found in listening.notifies(timeout=5, stop_after=2)]
     assert sweep == LIMITS_PAYLOAD
     assert 7_700 < len(named) < 8_000

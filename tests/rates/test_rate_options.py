@@ -1,4 +1,4 @@
-"""The option `rate`: what it takes, and what it refuses."""
+"""The option `rate`: which values it accepts, and which values it refuses."""
 
 import pytest
 
@@ -36,18 +36,18 @@ def test_a_rate_is_an_interval_and_a_burst(text: str, interval: float, burst: in
     "text",
     ["", "100", "100/", "/m", "0/m", "1/0s", "-1/m", "1.5/s", "100/min", "10001/s", "1/367d", "1 / s", 5, None],
 )
-def test_what_is_no_rate_is_refused(text: object) -> None:
+def test_a_value_that_is_no_rate_is_refused(text: object) -> None:
     with pytest.raises(InvalidOption, match="rate takes"):
         rate(text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("burst", [0, -1, True, 1.5, 10_001, "2"])
-def test_what_is_no_burst_is_refused(burst: object) -> None:
+def test_a_value_that_is_no_burst_is_refused(burst: object) -> None:
     with pytest.raises(InvalidOption, match="burst must be"):
         rate("1/s", burst=burst)  # type: ignore[arg-type]
 
 
-def test_what_is_no_name_is_refused() -> None:
+def test_a_value_that_is_no_name_of_a_rate_is_refused() -> None:
     with pytest.raises(InvalidOption, match="names of arguments"):
         rate("1/s", by=7)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="name of rate"):
@@ -105,8 +105,8 @@ def test_the_rate_as_a_text(text: str, shown: str) -> None:
 
 
 @pytest.mark.django_db
-def test_run_jobs_runs_what_has_a_token_and_with_include_scheduled_the_others_as_well() -> None:
-    """No commit ever comes in the transaction of a test, after which they would be admitted."""
+def test_run_jobs_runs_jobs_with_a_token_and_with_include_scheduled_all_jobs() -> None:
+    """The transaction of a test never commits, and jobs are admitted only after a commit."""
     three_at_once.defer_many([(7,)] * 5)
     assert statuses() == {"blocked": 5}
     assert len(run_jobs()) == 3

@@ -1,4 +1,4 @@
-"""The keys of rates as operators see them: the rate, the tokens, who waits, and when the next job is admitted."""
+"""Keys of rates as operators see them: the rate, the tokens, the waiting jobs, and when the next job is admitted."""
 
 from datetime import timedelta
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_queued_job_has_taken_its_token() -> None:
     assert (state.now.tokens, state.now.due_in) == (1, None)
 
 
-def test_there_are_never_less_than_no_tokens() -> None:
+def test_the_number_of_tokens_is_never_negative() -> None:
     make_rated("k")
     bucket("k", full_in=7200, due_in=60)
     assert first()[0].now.tokens == 0
@@ -64,14 +64,14 @@ def test_there_are_never_less_than_no_tokens() -> None:
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_job(rate_key="k", rate_interval=60.0, rate_burst=1)
     make_rated("k", held=True)
-    make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1)  # waits for its permit
+    make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1)  # this job waits for its permit
     bucket("k", full_in=60, due_in=None)
     assert first() == []
     make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1, gate="rate")
     assert len(first()) == 1
 
 
-def test_the_rate_of_a_queue_is_the_one_that_somebody_has_set() -> None:
+def test_the_rate_that_somebody_has_set_for_a_queue_is_shown() -> None:
     make_rated("queue:mail", rate_interval=60.0)
     Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)
     assert [(state.rate, state.now.burst, state.now.tokens) for state in first()] == [("50/s", 50, 50)]
@@ -81,7 +81,7 @@ def test_the_rate_of_a_queue_is_the_one_that_somebody_has_set() -> None:
     assert [state.rate for state in first()] == ["1/m"]
 
 
-def test_they_are_in_alphabetical_order() -> None:
+def test_keys_of_rates_are_in_alphabetical_order() -> None:
     for key in "cab":
         make_rated(key)
     assert [state.key for state in first()] == ["a", "b", "c"]
@@ -95,7 +95,7 @@ def test_the_next_jobs_of_a_key() -> None:
     assert first()[0].now.next_id == high.pk
 
 
-def test_many_jobs_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_jobs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.states.OF_KEY", 2)
     make_rated("k", waiting=5)
     assert str(first()[0].waiting) == "2+"
@@ -110,7 +110,7 @@ def test_a_secret_is_masked(registry: Registry) -> None:
     assert "hush" not in str(as_json(RATE_OF_KEY, state))
 
 
-def test_its_queries_do_not_grow_with_the_keys() -> None:
+def test_the_number_of_queries_does_not_grow_with_the_keys_of_rates() -> None:
     numbers = []
     for amount in (1, 30):
         for number in range(amount):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,15 +22,15 @@ from ..app.rates.jobs import twenty
 from ..app.sessions import connect
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from ..limits.test_workers import has_retried, order_of, overlaps
+from ..limits.test_workers import has_retried, order_of, overlaps, watched
 
 Run = Callable[..., ManagePy]
 
 INTERVAL, BURST = 0.05, 2
-"""Those of the tasks."""
+"""The rates of the tasks."""
 
 KEPT = 0.1
-"""Seconds whose tokens a key keeps beyond its burst, while a supervisor is late."""
+"""While a supervisor is late, a key keeps the tokens of this many seconds beyond its burst."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,7 +45,7 @@ FROM skipqueue_job
 WHERE rate_key IS NOT NULL
 GROUP BY rate_key
 """
-"""The tokens that were taken for each key: one for each attempt that has begun, and for each job that may begin."""
+"""The number of taken tokens of each key: one for each attempt that has begun, and one for each job that may begin."""
 
 STARTED = """
 SELECT extract(epoch FROM statement_timestamp())::float8, count(*) FROM skipqueue_job WHERE attempts > 0
@@ -54,13 +53,13 @@ SELECT extract(epoch FROM statement_timestamp())::float8, count(*) FROM skipqueu
 
 
 class Witness:
-    """Reads again and again how many tokens were taken, and compares each two moments."""
+    """Reads again and again how many tokens were taken, and compares each pair of readings."""
 
     def __init__(self) -> None:
         self.looks = 0
         self.most_queued = 0
         self.worst: defaultdict[str, float] = defaultdict(float)
-        """By how many tokens more than the rate gives, at most, a key has taken within a window."""
+        """The largest number of tokens that a key has taken within a window beyond the tokens that its rate gives."""
         self._least: dict[str, float] = {}
 
     def look(self, session: Any) -> None:
@@ -72,7 +71,7 @@ class Witness:
         self.looks += 1
 
     def assert_held(self) -> None:
-        """Twice the burst, and what is kept: a transaction may be seen a moment after the time of its tokens."""
+        """Twice the burst, and the kept tokens: the witness may see a transaction a moment after it took its tokens."""
         assert self.looks > 10
         assert self.worst
         assert max(self.worst.values()) <= 2 * BURST + KEPT / INTERVAL
@@ -81,27 +80,15 @@ class Witness:
 
 @contextmanager
 def witnessed() -> Iterator[Witness]:
-    """Within this block no key may exceed its rate."""
-    witness, is_over = Witness(), threading.Event()
-
-    def watch() -> None:
-        with connect() as session:
-            while not is_over.wait(0.002):
-                witness.look(session)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: witness.looks, "it watches")
+    """In this block no key may exceed its rate."""
+    witness = Witness()
+    with watched(witness, pause=0.002):
         yield witness
-    finally:
-        is_over.set()
-        thread.join()
     witness.assert_held()
 
 
 def starts(key: str) -> list[float]:
-    """When the jobs of a key have started, in seconds since the first."""
+    """When each job of a key has started, in seconds since the first start."""
     times = Ledger.objects.filter(entry__startswith=f"start {key} ").order_by("id").values_list("written_at", flat=True)
     first = times[0]
     return [(time - first).total_seconds() for time in times]
@@ -120,9 +107,10 @@ def test_the_witness_sees_a_rate_that_is_exceeded() -> None:
 
 
 def test_each_job_starts_soon_after_its_slot_and_in_order(runworker: Run) -> None:
-    """Two machines, two keys; the jobs of each start one after the other, those of the higher priority first.
+    """On two machines, the jobs of each of two keys start one after the other, the highest priority first.
 
-    A slot comes one interval after the start before it. Most are met at once; a sweep would take a second for each.
+    A slot comes one interval after the last start. Most jobs start right at their slot. With sweeps alone, each job
+    would start up to a second late.
     """
     for name in ("one", "two"):
         runworker("--processes", "1", "--concurrency", "4", "--name", name)
@@ -139,10 +127,10 @@ def test_each_job_starts_soon_after_its_slot_and_in_order(runworker: Run) -> Non
             Ledger.objects.filter(entry__startswith=f"start {key} ").order_by("id").values_list("entry", flat=True)
         )
         numbers = [int(entry.split()[2]) for entry in entries]
-        assert numbers.index(100) < 40, "it was enqueued last, and overtook those that still waited"
+        assert numbers.index(100) < 40, "the job was enqueued last, and overtook the jobs that still waited"
         numbers.remove(100)
-        # Of those before it, seven are in other slots. A process that stands still delays its own jobs alone.
-        assert all(number - place < 8 for place, number in enumerate(numbers)), "eight run at once"
+        # Seven of the jobs before it are in other slots. A process that stands still delays only its own jobs.
+        assert all(number - place < 8 for place, number in enumerate(numbers)), "eight jobs run at once"
 
 
 def test_retries_take_tokens_and_no_job_is_forgotten(runworker: Run) -> None:
@@ -157,7 +145,7 @@ def test_retries_take_tokens_and_no_job_is_forgotten(runworker: Run) -> None:
 
 
 def test_a_backlog_does_not_burst_when_workers_come_back(runworker: Run) -> None:
-    """Nobody claims for a while; a supervisor without free workers has the burst queued, and no more."""
+    """No worker claims for a while. The supervisor queues the burst, and no more jobs."""
     with witnessed() as witness:
         twenty.defer_many([("a", number) for number in range(30)])
         wait_until(lambda: witness.looks > 20)
@@ -167,7 +155,7 @@ def test_a_backlog_does_not_burst_when_workers_come_back(runworker: Run) -> None
 
 
 def test_a_rate_and_a_limit_hold_together(runworker: Run) -> None:
-    """Two accounts, whose permits are free before there are tokens; then long jobs, whose permits are free later."""
+    """The permits of two accounts are free before there are tokens. Then long jobs hold the permits longer."""
     runworker("--processes", "2", "--concurrency", "4")
     with witnessed():
         twenty_and_two.defer_many([("t", account, 0.0) for account in "ab" * 20])
@@ -197,9 +185,9 @@ def has_started_more_than(number: int) -> bool:
     return Job.objects.filter(attempts__gt=0).count() > number
 
 
-@pytest.mark.slow  # it counts starts for 15 seconds
+@pytest.mark.slow  # the test counts starts for 15 seconds
 def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
-    """None, then twenty a second, then none: each counts for the jobs that wait already."""
+    """The rate is none, then twenty a second, then none. Each change counts for the jobs that wait already."""
     skipqueue = {"QUEUES": {"mail": {"rate": None}}}
     for _ in range(2):
         runworker("--concurrency", "2", "--queues", "mail", skipqueue=skipqueue)
@@ -222,7 +210,7 @@ def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
 
 @pytest.mark.parametrize("task", [rated_fairly, rated_together])
 def test_a_rate_and_a_fair_share_hold_together(runworker: Run, task: Any) -> None:
-    """A tenant with few jobs does not wait until the other has had its turn, whether they share the tokens or not."""
+    """A tenant with few jobs does not wait for all jobs of another tenant, whether they share the tokens or not."""
     runworker("--processes", "2", "--concurrency", "4")
     task.defer_many([("large",)] * 1_000)
     wait_until(lambda: Job.objects.completed().count() > 5)

@@ -1,4 +1,4 @@
-"""Admission by rate: who takes a token, when, and in which order."""
+"""Admission by rate: which jobs take a token, when, and in which order."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from django_skipqueue.parts.rates.admit import (
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import TIME_GATE, sweep_gates
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
+from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
-    """A gate that no other test has used: it has a pace."""
+    """A gate that no other test has used: its pace depends on earlier admissions."""
     gate = RateGate()
     others = gates.gates()[:-1]
     monkeypatch.setattr(gates, "gates", lambda: [*others, gate])
@@ -59,7 +60,7 @@ def key_of(task: Any, *args: Any) -> str:
 
 
 def pass_time(seconds: float) -> None:
-    """Have every bucket be as after so many seconds."""
+    """Change every bucket as if these seconds had passed."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(s)s), "
@@ -96,7 +97,7 @@ def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
     assert claim() == ids[3:]
 
 
-def test_the_first_job_is_queued_at_once_and_a_second_waits_for_its_slot() -> None:
+def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_its_slot() -> None:
     free_hundred.defer(7)
     free_hundred.defer(7)
     assert statuses() == {"queued": 1, "blocked": 1}
@@ -106,7 +107,7 @@ def test_the_first_job_is_queued_at_once_and_a_second_waits_for_its_slot() -> No
 
 
 def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -> None:
-    """The guard: what is queued counts as taken. Without it, each hour would bring three more."""
+    """A queued job counts as a taken token. Otherwise each hour would bring three more queued jobs."""
     three_at_once.defer_many([(7,)] * 9)
     key = key_of(three_at_once, 7)
     for _ in range(3):
@@ -114,13 +115,13 @@ def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -
         assert admit(key) == 0
     assert statuses() == {"queued": 3, "blocked": 6}
     claim()
-    assert admit(key) == 0  # the queued jobs were there a moment ago: they have taken their tokens then
+    assert admit(key) == 0  # the queued jobs have taken their tokens a moment ago
     pass_time(3600)
     assert admit(key) == 1
 
 
-def test_what_a_tenth_of_a_second_gives_is_kept_while_a_supervisor_is_late() -> None:
-    """Twenty a second, one at once: a look that is late by an hour finds two tokens beyond the burst, not 72,000."""
+def test_the_tokens_of_a_tenth_of_a_second_are_kept_while_a_supervisor_is_late() -> None:
+    """At twenty a second and a burst of one, a look that is an hour late finds two more tokens, not 72,000."""
     for _ in range(9):
         make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
     assert admit("k") == 1
@@ -130,12 +131,12 @@ def test_what_a_tenth_of_a_second_gives_is_kept_while_a_supervisor_is_late() -> 
     bucket = RateBucket.objects.get()
     assert bucket.due_at is not None
     assert (bucket.due_at - bucket.full_at).total_seconds() == pytest.approx(0.05 + 0.05 / 4, abs=1e-5)
-    assert admit("k") == 0, "nobody has claimed it"
+    assert admit("k") == 0, "no worker has claimed the job"
     claim()
     assert admit("k") == 1
 
 
-def test_a_time_without_any_job_brings_the_burst_alone() -> None:
+def test_a_time_without_jobs_brings_no_more_tokens_than_the_burst() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert admit("k") == 1
     claim()
@@ -234,7 +235,7 @@ def sweep() -> int:
 
 
 def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_rate() -> None:
-    """Two tokens, one permit for each account: neither is exceeded, in whatever order they become free."""
+    """With two tokens and one permit for each account, neither is exceeded, whichever becomes free first."""
     a, a2, b, c = (rated_and_limited.defer(account).pk for account in "aabc")
     assert claim() == [a, b]
     found = {job.pk: (job.status, job.gate) for job in Job.objects.all()}
@@ -243,9 +244,9 @@ def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_
     pass_time(3600)
     settle(a)
     assert admit_keys(store, [limit_key("a")]).later == {key_of(rated_and_limited, "a")}
-    assert admit_keys(store, [limit_key("c")]) == ({}, [], frozenset())  # its permit is taken
+    assert admit_keys(store, [limit_key("c")]) == ({}, [], frozenset())  # the permit of its key is taken
     assert admit(key_of(rated_and_limited, "a")) == 1
-    assert claim() == [a2]  # it was enqueued before c
+    assert claim() == [a2]  # this job was enqueued before c
     pass_time(3600)
     assert admit(key_of(rated_and_limited, "a")) == 1
     assert claim() == [c]
@@ -278,10 +279,10 @@ def test_a_job_that_is_discarded_while_it_waits_gives_its_permit_back_and_takes_
     assert Job.objects.get(status="queued").kwargs == {} or True
     assert held.retry()
     again = Job.objects.get(pk=held.pk)
-    assert (again.status, again.gate) == ("blocked", "limit")  # the other one of its account holds the permit
+    assert (again.status, again.gate) == ("blocked", "limit")  # the other job of the account holds the permit
 
 
-def test_a_job_that_is_postponed_while_it_has_a_permit_gives_it_back() -> None:
+def test_a_job_that_is_postponed_while_it_has_a_permit_gives_the_permit_back() -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
     held = Job.objects.get(gate="rate")
     assert held.postpone(timedelta(hours=1))
@@ -305,7 +306,7 @@ def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
     store.change_queue([last.pk], "mail")
     claim()
     pass_time(3600)
-    assert admit_rate_keys(store, [last.rate_key or ""]) == ({"mail": 1}, [])
+    assert admit_rate_keys(store, [last.rate_key or ""]) == Admitted({"mail": 1}, [])
 
 
 def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
@@ -324,7 +325,7 @@ def test_a_rolled_back_enqueue_takes_no_token() -> None:
 
 
 def test_a_death_between_taking_tokens_and_admitting_is_not_possible() -> None:
-    """One statement does both: if it is rolled back, both are."""
+    """One statement takes tokens and admits. A rollback undoes both."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     with transaction.atomic():
         assert admit("k") == 1
@@ -360,7 +361,7 @@ def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
     assert 0 < (own_gate.next_due(store) or 0) <= 0.1
 
 
-def test_locks_of_limits_and_of_rates_are_different_ones() -> None:
+def test_locks_of_limits_and_of_rates_are_different_locks() -> None:
     with connect(autocommit=False) as other:
         other.execute(LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
         make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
@@ -372,11 +373,11 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == Admitted({}, ["k"])
 
 
 def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -> None:
-    """The guards: the missing tokens are no more than the burst, and a due time that is too late needs a look."""
+    """At most a burst of tokens is missing, and a key whose due time is too late needs a look."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert admit("k") == 1
@@ -398,7 +399,7 @@ def test_a_clock_that_was_set_forward_brings_one_burst() -> None:
 
 
 def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) -> None:
-    """The rows as a death between the commit of an enqueue and the admission leaves them."""
+    """The test makes the rows that a death between the commit of an enqueue and the admission leaves."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert own_gate.next_due(store) == 0.0
     assert own_gate.admit(store, limit=100).by_queue == {"default": 1}
@@ -428,7 +429,7 @@ def test_a_general_notification_has_all_keys_looked_at() -> None:
 def test_notifications_do_not_have_a_process_sweep_all_the_time(
     own_gate: RateGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guard: a sweep rests for as long as it has taken, and nineteen times more."""
+    """A sweep rests for nineteen times its own duration."""
     monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)
     own_gate.admit(store, limit=9)
     own_gate.sweep_now("default")
@@ -462,7 +463,7 @@ def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
     assert next_rate(store) is None
 
 
-def test_a_plain_job_and_a_limited_one_have_no_rate() -> None:
+def test_a_plain_job_and_a_job_with_a_limit_have_no_rate() -> None:
     jobs.noop.defer()
     free_two.defer("a")
     assert set(Job.objects.values_list("rate_key", "gate")) == {(None, None)}
@@ -474,7 +475,7 @@ def test_many_jobs_of_many_keys_are_deferred_at_once() -> None:
 
 
 def test_supervisors_admit_the_jobs_of_more_than_a_hundred_keys() -> None:
-    """The caller waits for no more than those of a hundred."""
+    """The enqueuing process admits the jobs of at most a hundred keys."""
     with connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
         three_at_once.defer_many([(number % 150,) for number in range(300)])
@@ -486,23 +487,23 @@ def test_supervisors_admit_the_jobs_of_more_than_a_hundred_keys() -> None:
     assert statuses() == {"queued": 300}
 
 
-def test_two_at_once_never_take_the_same_token() -> None:
-    """The second transaction finds the key locked while the first is open, and the token taken afterwards."""
+def test_two_sessions_at_once_never_take_one_token() -> None:
+    """While the first transaction is open, the second finds the key locked. Afterwards it finds the token taken."""
     for _ in range(2):
         make_job("blocked", rate_key="k", rate_interval=3600.0, rate_burst=1)
     with connect(autocommit=False) as other:
         other.execute(LOCK_RATES, {"keys": ["k"]})
         other.execute(rate_sql.ADMIT_BY_RATE)
-        assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == Admitted({}, ["k"])
         other.commit()
-    assert admit_rate_keys(store, ["k"]) == ({}, [])
+    assert admit_rate_keys(store, ["k"]) == Admitted({}, [])
     assert statuses() == {"queued": 1, "blocked": 1}
 
 
 @pytest.mark.parametrize("task", [free_hundred, free_hundred_of_two], ids=["alone", "with a limit"])
 @pytest.mark.parametrize("how", ["one by one", "together"])
 def test_supervisors_are_notified_of_a_slot_that_comes_soon(task: Any, how: str) -> None:
-    """An idle one would look two seconds later."""
+    """Without a notification, an idle supervisor would look two seconds later."""
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
         if how == "together":

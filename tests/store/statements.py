@@ -17,10 +17,10 @@ from django_skipqueue.parts.history import console as history_console
 from django_skipqueue.parts.history import rules as history_rules
 from django_skipqueue.parts.limits import admit as admit_limits
 from django_skipqueue.parts.limits import claim as claim_limited
-from django_skipqueue.parts.limits import now as limits_now
 from django_skipqueue.parts.limits import queues as limited_queues
 from django_skipqueue.parts.limits import services as limit_services
 from django_skipqueue.parts.limits import sql as of_limits
+from django_skipqueue.parts.limits import states as limits_now
 from django_skipqueue.parts.rates import admit as admit_rates
 from django_skipqueue.parts.rates import queues as rated_queues
 from django_skipqueue.parts.rates import services as rate_services

@@ -1774,7 +1774,7 @@ LIMIT %(limit)s
 -- INSERT_BATCH (parts.batches.finish)
 INSERT INTO skipqueue_batch (name, parent_id, callbacks)
 VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
-RETURNING id, created_at
+RETURNING id
 
 -- JOIN_BATCH (parts.batches.finish)
 SELECT id
@@ -3752,14 +3752,14 @@ WITH chosen AS MATERIALIZED (
                 ELSE held.number < limited.permits
             END
             FROM
-                (
-                    SELECT CASE
-                        WHEN starts_with(%(key)s, 'queue:')
-                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
-                    END AS concurrency
-                ) AS changed,
                 LATERAL (
                     SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
+                    FROM (
+                        SELECT CASE
+                            WHEN starts_with(%(key)s, 'queue:')
+                            THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
+                        END AS concurrency
+                    ) AS changed
                 ) AS limited,
                 LATERAL (
                     SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
@@ -3849,14 +3849,14 @@ WITH chosen AS MATERIALIZED (
                 ELSE held.number < limited.permits
             END
             FROM
-                (
-                    SELECT CASE
-                        WHEN starts_with(%(limit_key)s, 'queue:')
-                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(limit_key)s, 7))
-                    END AS concurrency
-                ) AS changed,
                 LATERAL (
                     SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
+                    FROM (
+                        SELECT CASE
+                            WHEN starts_with(%(limit_key)s, 'queue:')
+                            THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(limit_key)s, 7))
+                        END AS concurrency
+                    ) AS changed
                 ) AS limited,
                 LATERAL (
                     SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
@@ -4135,7 +4135,7 @@ RETURNING
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
     CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
 
--- HALTED_KEYS (parts.limits.now)
+-- HALTED_KEYS (parts.limits.states)
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
 FROM (
     SELECT limit_key, id, finished_at
@@ -4151,29 +4151,15 @@ WHERE EXISTS (
 )
 ORDER BY failed.finished_at, failed.id
 
--- WAITING_KEYS (parts.limits.now)
+-- WAITING_KEYS (parts.limits.states)
 WITH RECURSIVE waiting AS (
-    SELECT
-        CASE
-            WHEN %(is_from)s THEN (
-                SELECT limit_key
-                FROM skipqueue_job
-                WHERE
-                    gate = 'limit'
-                    AND limit_key >= %(after)s::text
-                ORDER BY limit_key
-                LIMIT 1
-            )
-            ELSE (
-                SELECT limit_key
-                FROM skipqueue_job
-                WHERE
-                    gate = 'limit'
-                    AND limit_key > %(after)s::text
-                ORDER BY limit_key
-                LIMIT 1
-            )
-        END AS key
+    (
+        SELECT limit_key AS key
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key > %(after)s::text
+        ORDER BY limit_key
+        LIMIT 1
+    )
     UNION ALL
     SELECT (
         SELECT limit_key
@@ -4184,10 +4170,11 @@ WITH RECURSIVE waiting AS (
     )
     FROM waiting
     WHERE waiting.key IS NOT NULL
-)
-SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT key FROM found
 
--- FIRST_BLOCKED_KEYS (parts.limits.now)
+-- FIRST_BLOCKED_KEYS (parts.limits.states)
 SELECT limit_key
 FROM (
     SELECT id, limit_key, gate
@@ -4201,16 +4188,9 @@ GROUP BY limit_key
 ORDER BY min(id)
 LIMIT %(most)s
 
--- KEYS_NOW (parts.limits.now)
+-- KEYS_NOW (parts.limits.states)
 SELECT
-    key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind,
-    NULLIF(COALESCE(
-        CASE
-            WHEN starts_with(key.name, 'queue:')
-            THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
-        END,
-        head.capacity
-    ), 0),
+    key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind, limited.permits,
     held.number, waiting.number, date_part('epoch', statement_timestamp() - waiting.since)
 FROM
     unnest((SELECT %(keys)s::text[])) WITH ORDINALITY AS key (name, place),
@@ -4227,21 +4207,31 @@ FROM
         LIMIT 1
     ) AS head,
     LATERAL (
+        SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
+        FROM (
+            SELECT CASE
+                WHEN starts_with(key.name, 'queue:')
+                THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
+            END AS concurrency
+        ) AS changed
+    ) AS limited,
+    LATERAL (
         SELECT count(*) AS number
         FROM (
             SELECT
             FROM skipqueue_job
             WHERE
                 limit_key = key.name
+                AND gate IS DISTINCT FROM 'ahead'
                 AND (
-                    (status IN ('queued', 'running') AND gate IS DISTINCT FROM 'ahead')
+                    status IN ('queued', 'running')
+                    OR gate = 'rate'
                     OR (
                         (started_at IS NOT NULL OR attempts > 0)
                         AND limit_kind IN ('sequence', 'halting')
                         AND status = 'scheduled'
                     )
                     OR (limit_kind = 'halting' AND status = 'failed')
-                    OR gate = 'rate'
                 )
             LIMIT %(limit)s
         ) AS job

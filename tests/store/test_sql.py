@@ -380,8 +380,7 @@ CASES = [
         "held up",
     ),
     Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
-    Case("WAITING_KEYS", {"after": "key 1", "is_from": False, "limit": 100}, {"limit_waiting"}),
-    Case("WAITING_KEYS", {"after": "key 1", "is_from": True, "limit": 100}, {"limit_waiting"}, "from a key"),
+    Case("WAITING_KEYS", {"after": "key 1", "limit": 100}, {"limit_waiting"}),
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
     Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
     Case(

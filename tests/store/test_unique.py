@@ -1,4 +1,4 @@
-"""`unique_key`: while a job with that key is not finished, there is no second one, whoever asks and whenever."""
+"""`unique_key`: while a job with a key is not finished, no caller can enqueue a second job with the key."""
 
 import threading
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def defer(key: str | Callable[..., str] = "k", payload: int = 1) -> Job:
 
 
 @pytest.mark.parametrize("status", UNFINISHED)
-def test_a_job_that_is_not_finished_is_returned_as_it_is(status: str) -> None:
+def test_an_unfinished_job_with_the_key_is_returned_as_it_is(status: str) -> None:
     holder = make_job(status, unique_key="k", task="another task", queue_name="q", args=[5])
     found = defer()
     assert found.created is False
@@ -46,7 +46,7 @@ def test_a_finished_job_holds_no_key(status: str) -> None:
     assert made.pk != holder.pk
 
 
-def test_jobs_without_a_key_do_not_exclude_each_other() -> None:
+def test_jobs_without_a_key_never_conflict() -> None:
     assert jobs.noop.defer().created
     assert jobs.noop.defer().created
 
@@ -124,8 +124,8 @@ def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
         results = list(pool.map(race, range(8)))
     for turn in range(20):
         found = [made[turn] for made in results]
-        assert len({id for id, _ in found}) == 1, "everyone got the same job"
-        assert sum(created for _, created in found) == 1, "and one of them made it"
+        assert len({id for id, _ in found}) == 1, "every caller got this one job"
+        assert sum(created for _, created in found) == 1, "one of the callers made the job"
     assert Job.objects.count() == 20
 
 
@@ -188,7 +188,7 @@ def test_a_defer_waits_while_the_holder_of_its_key_is_being_settled(
 
 
 def test_the_holder_is_found_by_the_unique_index_among_many_finished_jobs_of_its_key() -> None:
-    """A key that is used again and again, as to debounce a task, leaves a finished job behind each time."""
+    """A key that is used often, to debounce a task for example, leaves a finished job behind each time."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, unique_key, finished_at) "
@@ -230,7 +230,7 @@ def test_a_holder_that_finishes_between_the_conflict_and_the_look_leaves_the_key
 
 
 def test_batches_that_name_the_same_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
-    """A third transaction holds a key that both have in the middle, so that each is sure to have begun."""
+    """A third transaction holds a key in the middle of both batches, so that both batches have begun."""
     task = jobs.echo.using(unique_key=lambda value: value)
     gate, up, down = session(), session(), session()
     gate.begin()

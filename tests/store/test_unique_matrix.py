@@ -1,4 +1,4 @@
-"""Unique jobs as a matrix: how long a key is held, what an enqueue does that finds it taken, one call or many."""
+"""Unique jobs as a matrix: how long a job holds its key, what an enqueue does if the key is taken, one call or many."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def claim() -> Job:
 
 
 def brought_to(name: str, until: Any) -> Job:
-    """A job with the key, in this state by the way that every job goes."""
+    """Make a job with the key, and bring it into this state as workers do."""
     holder = task(until).using(run_after=HOUR if name == "scheduled" else None).defer(1)
     if name in ("scheduled", "queued"):
         return holder
@@ -63,7 +63,7 @@ def brought_to(name: str, until: Any) -> Job:
 
 
 def holds(name: str, until: Any) -> bool:
-    """Whether the documentation promises that a job in this state holds its key."""
+    """Whether the documentation promises that the job holds its key."""
     if until == "started":
         return name in ("scheduled", "queued")
     return name not in ("completed", "failed", "discarded") or until == HOUR
@@ -79,7 +79,7 @@ def call(task: Task[..., Any], many: bool, value: int) -> tuple[int, str]:
 
 
 class TestMatrix:
-    def test_skip(self, row: Row) -> None:
+    def test_an_enqueue_that_skips_returns_the_holder(self, row: Row) -> None:
         for name, until, many in MATRIX:
             with row(name=name, until=until, many=many):
                 holder = brought_to(name, until)
@@ -92,7 +92,7 @@ class TestMatrix:
                     assert found[0] != holder.pk
                 assert state(Job.objects.get(pk=holder.pk)) == before
 
-    def test_raise(self, row: Row) -> None:
+    def test_an_enqueue_that_raises_names_the_holder(self, row: Row) -> None:
         for name, until, many in MATRIX:
             with row(name=name, until=until, many=many):
                 holder = brought_to(name, until)
@@ -104,7 +104,7 @@ class TestMatrix:
                 assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
                 assert Job.objects.count() == 1
 
-    def test_replace(self, row: Row) -> None:
+    def test_an_enqueue_that_replaces_changes_a_waiting_holder(self, row: Row) -> None:
         for name, until, many in MATRIX:
             with row(name=name, until=until, many=many):
                 holder = brought_to(name, until)
@@ -134,7 +134,7 @@ class TestMatrix:
 @pytest.mark.parametrize("until", UNTILS, ids=str)
 class TestLife:
     def test_nothing_that_happens_to_a_job_collides_with_another_of_its_key(self, until: Any) -> None:
-        """A job goes through claim, release, retry, recovery and failure while others of the key come and go."""
+        """A job goes through claim, release, retry, recovery and failure while other jobs of the key come and go."""
         first = task(until).defer(1)
         for _ in range(3):
             claimed = claim()
@@ -187,7 +187,7 @@ class TestLife:
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
 class TestWindow:
     def over(self) -> None:
-        """Let the time of every key be over: the database's clock cannot be set, so the enqueue becomes earlier."""
+        """Move the enqueue of every job into the past, so that the time of its key is over."""
         Job.objects.update(enqueued_at=Job.objects.first().enqueued_at - 2 * HOUR)  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("on_conflict", ["skip", "replace", "raise"])
@@ -199,12 +199,12 @@ class TestWindow:
         assert pk != holder.pk
         assert call(task(HOUR), many, 3) == (pk, "existing")
 
-    def test_an_unfinished_job_keeps_its_key_after_its_time(self, many: bool) -> None:
+    def test_an_unfinished_job_keeps_its_key_after_the_time(self, many: bool) -> None:
         holder = brought_to("running", HOUR)
         self.over()
         assert call(task(HOUR), many, 2) == (holder.pk, "existing")
 
-    def test_every_kind_of_enqueue_respects_a_key_for_a_time(self, many: bool) -> None:
+    def test_any_other_enqueue_respects_the_key(self, many: bool) -> None:
         holder = brought_to("completed", HOUR)
         assert call(task("finished"), many, 2) == (holder.pk, "existing")
         assert call(task("started"), many, 2) == (holder.pk, "existing")
@@ -213,7 +213,7 @@ class TestWindow:
         brought_to("completed", HOUR).delete()
         assert call(task(HOUR), many, 2)[1] == "created"
 
-    def test_a_retry_by_hand_is_possible_after_the_time_of_another(self, many: bool) -> None:
+    def test_a_retry_by_hand_is_possible_after_the_time_of_another_jobs_key(self, many: bool) -> None:
         old = brought_to("failed", "finished")
         brought_to("completed", HOUR)
         assert not old.retry()
@@ -264,7 +264,7 @@ def test_callers_that_race_for_a_key_make_one_job(until: Any, on_conflict: str, 
 def test_a_job_that_is_unique_until_it_starts_does_not_start_before_the_commit_of_a_caller_that_found_it(
     session: Callable[[], Session],
 ) -> None:
-    """The caller has changed what the job reads, and relies on the job that is there."""
+    """The caller has changed data that the job reads, and relies on the waiting job."""
     holder = task("started").defer(1)
     caller = session()
     caller.begin()
@@ -286,7 +286,7 @@ def test_callers_who_rely_on_the_same_waiting_job_do_not_wait_for_each_other(ses
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
-def test_a_caller_that_meets_the_claim_of_the_waiting_job_makes_another(
+def test_a_caller_that_meets_the_claim_of_the_waiting_job_makes_another_job(
     session: Callable[[], Session], many: bool
 ) -> None:
     holder = task("started").defer(1)
@@ -357,7 +357,7 @@ def test_a_storm_of_callers_and_workers_never_runs_two_of_a_key_that_is_held_unt
 
 @pytest.fixture
 def opposed(session: Callable[[], Session]) -> Iterator[tuple[Session, Session]]:
-    """Two transactions, each of which has enqueued a key that the other will ask for."""
+    """Two transactions, each of which has enqueued a key that the other transaction will ask for."""
     one, two = session(), session()
     one.begin()
     two.begin()
@@ -373,7 +373,7 @@ def opposed(session: Callable[[], Session]) -> Iterator[tuple[Session, Session]]
 def test_the_victim_of_a_deadlock_gets_a_clear_error(
     opposed: tuple[Session, Session], many: bool, on_conflict: str
 ) -> None:
-    """Each waits for the other's uncommitted key: PostgreSQL ends one of them, and the other goes on."""
+    """Each transaction waits for the other's uncommitted key. PostgreSQL ends one of them, and the other goes on."""
     one, two = opposed
     for_b = jobs.add.using(unique_key="b", on_conflict=on_conflict)  # type: ignore[arg-type]
     for_a = jobs.add.using(unique_key="a", on_conflict=on_conflict)  # type: ignore[arg-type]
@@ -394,8 +394,8 @@ def test_the_victim_of_a_deadlock_gets_a_clear_error(
     two.begin()
 
 
-def test_three_ways_avoid_a_deadlock(session: Callable[[], Session]) -> None:
-    """In the order of the keys the second waits, and all go on; with defer_many in any order; after the commit."""
+def test_three_ways_avoid_the_deadlock(session: Callable[[], Session]) -> None:
+    """There is no deadlock if callers keep the order of the keys, use defer_many, or commit between the keys."""
     one, two = session(), session()
     one.begin()
     two.begin()
@@ -412,8 +412,8 @@ def test_three_ways_avoid_a_deadlock(session: Callable[[], Session]) -> None:
     assert Job.objects.count() == 3
 
 
-def test_a_deadlock_without_a_key_stays_postgresqls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unique keys have not caused the deadlock."""
+def test_a_deadlock_without_a_unique_key_stays_an_error_of_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No unique key has caused this deadlock."""
     deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"
     monkeypatch.setattr(enqueue, "ENQUEUE", deadlock)
     with pytest.raises(OperationalError) as raised, transaction.atomic():

@@ -1,4 +1,4 @@
-"""Calls with unique keys wait for open transactions as docs/explanation/deadlocks.md says."""
+"""Which call waits for which open transaction, as docs/explanation/deadlocks.md says."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -133,7 +133,7 @@ def cases(table: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("at", "one", "other"), cases(WAITS))
-def test_a_call_waits_until_the_commit(
+def test_the_call_waits_until_the_commit(
     at: str, one: Callable[[], None], other: Callable[[], None], session: Callable[[], Session]
 ) -> None:
     scene(at)
@@ -148,7 +148,7 @@ def test_a_call_waits_until_the_commit(
 
 
 @pytest.mark.parametrize(("at", "one", "other"), cases(GOES_ON))
-def test_a_call_does_not_wait(
+def test_the_call_does_not_wait(
     at: str, one: Callable[[], None], other: Callable[[], None], session: Callable[[], Session]
 ) -> None:
     scene(at)
@@ -164,7 +164,7 @@ def lock() -> None:
 
 
 def begin_to_run() -> None:
-    """Write what a claim writes. A real claim would skip the row that a caller waits for."""
+    """Write what a claim writes. The claim itself would pass over a row that a caller waits for."""
     Job.objects.filter(unique_key="k").update(status="running", lease=1)
 
 
@@ -177,7 +177,7 @@ def by_key(**options: Any) -> Any:
 def test_a_job_that_was_claimed_while_a_caller_waited_for_it_is_not_kept_locked(
     options: dict[str, Any], many: bool, session: Callable[[], Session]
 ) -> None:
-    """Its settle does not wait for the commit of the caller."""
+    """The settle of the job does not wait for the commit of the caller."""
     for key in ("j", "k"):
         by_key().defer(key)
     worker, caller = session(), session()
@@ -196,10 +196,10 @@ def test_a_job_that_was_claimed_while_a_caller_waited_for_it_is_not_kept_locked(
 
 
 @pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
-def test_a_batch_that_waits_for_a_key_holds_no_later_key(
+def test_while_a_batch_waits_for_a_key_it_holds_no_later_key(
     options: dict[str, Any], session: Callable[[], Session]
 ) -> None:
-    """A worker claims and settles the job of the later key; the batch finds the key free, and makes a job."""
+    """A worker claims and settles the job of the later key. The batch then finds the key free, and makes a job."""
     for key in ("k", "l"):
         by_key().defer(key)
     other, caller = session(), session()
@@ -218,7 +218,7 @@ def test_a_batch_that_waits_for_a_key_holds_no_later_key(
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
-def test_the_last_of_two_replacements_at_once_counts(many: bool, session: Callable[[], Session]) -> None:
+def test_of_two_replacements_at_once_the_last_replacement_counts(many: bool, session: Callable[[], Session]) -> None:
     task().defer(1)
     first, second = session(), session()
     first.begin()
@@ -232,7 +232,7 @@ def test_the_last_of_two_replacements_at_once_counts(many: bool, session: Callab
 
 
 def test_a_batch_replaces_waiting_jobs_and_leaves_running_jobs() -> None:
-    """In a transaction and outside: of many keys, some whose jobs run, some that wait, some that are free."""
+    """Of many keys, some have running jobs, some have waiting jobs, and some are free; in a transaction and outside."""
     keys = [f"k{number:02}" for number in range(20)]
     by_key().defer_many([(key,) for key in keys[:15]])
     running = {job.unique_key for job in Job.objects.claim(queue_names=["default"], limit=5, worker_id="w")}
@@ -256,7 +256,7 @@ def retry_first(ids: list[int]) -> set[int]:
 
 
 def test_a_retry_and_a_defer_many_with_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
-    """A third transaction holds a key that the retry takes between the two, so that it is sure to have begun."""
+    """A third transaction holds a key that the retry takes between the two keys, so that the retry has begun."""
     ids = failed_with_keys("a", "m", "Z")
     gate, retrying, deferring = session(), session(), session()
     gate.begin()
@@ -288,7 +288,7 @@ def test_two_retries_with_keys_in_opposite_order_do_not_deadlock(session: Callab
 def test_a_retry_that_is_the_victim_of_a_deadlock_tries_again_or_says_so(
     monkeypatch: pytest.MonkeyPatch, *, is_within: bool
 ) -> None:
-    """In a transaction of the caller it does not: that may hold the key that the other transaction waits for."""
+    """The retry tries again, unless the caller's transaction may hold the key that the other session waits for."""
     ids, rows = failed_with_keys("a"), store.rows
     victims: list[int] = []
 

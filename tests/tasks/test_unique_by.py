@@ -1,4 +1,4 @@
-"""`unique_by` makes equal keys for equal arguments, however they are passed, and other keys for other arguments."""
+"""`unique_by` makes equal keys exactly for calls with equal arguments, by position or by name."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -40,7 +40,7 @@ def task_of(function: Callable[..., Any], *names: str) -> Task[..., Any]:
     return task
 
 
-def test_a_key_is_readable_and_has_the_name_of_the_task(registry: Registry) -> None:
+def test_the_key_is_readable_and_has_the_name_of_the_task(registry: Registry) -> None:
     assert key(task_of(charge, "payment_id"), 42, "x") == f"{NAME}.charge(payment_id=42)"
     assert key(task_of(charge), 42, "x") == f'{NAME}.charge(payment_id=42, note="x", amount=1.5)'
 
@@ -60,7 +60,7 @@ def test_other_arguments_make_another_key(registry: Registry) -> None:
     assert len({key(task, 1), key(task, 2), key(task, 1, "x"), key(task, "1")}) == 4
 
 
-def test_gathered_arguments_have_their_names(registry: Registry) -> None:
+def test_gathered_arguments_have_their_names_in_the_key(registry: Registry) -> None:
     task = task_of(gather)
     assert key(task, 1, 2, 3, b=1, a=2) == f"{NAME}.gather(first=1, rest=[2, 3], a=2, b=1)"
     assert key(task, 1, 2, 3, a=2, b=1) == key(task, 1, 2, 3, b=1, a=2)
@@ -100,7 +100,7 @@ def test_a_secret_is_not_in_the_key(registry: Registry) -> None:
 
 
 def test_a_secret_of_few_characters_cannot_be_guessed_from_the_key(registry: Registry, settings: Any) -> None:
-    """Only somebody with the secret key can try values. The readable part of a unique key does not depend on it."""
+    """Only somebody who has the secret key can try values. The readable part of a key does not depend on the secret."""
     task = task_of(log_in)
     made = key(task, "ada", "123456")
     settings.SECRET_KEY = "another"
@@ -146,7 +146,7 @@ def test_a_name_that_the_task_does_not_have_is_refused_at_import(registry: Regis
 
 
 @pytest.mark.parametrize("name", [5, "", "a b", None])
-def test_unique_by_refuses_a_value_that_is_no_name(name: Any) -> None:
+def test_a_value_that_is_no_name_is_refused_by_unique_by(name: Any) -> None:
     with pytest.raises(InvalidOption, match="unique_by takes names of arguments"):
         unique_by(name)
 

@@ -1,4 +1,4 @@
-"""Keys that cannot be used."""
+"""Unique keys that cannot be used, and the errors about them."""
 
 import hashlib
 from itertools import product
@@ -61,14 +61,14 @@ def test_a_key_too_long_for_the_index_is_refused_like_any_other_option() -> None
         jobs.noop.using(unique_key=key).defer()
 
 
-def test_what_a_key_function_raises_is_raised_and_nothing_is_written() -> None:
+def test_an_error_of_a_key_function_is_raised_and_no_job_is_written() -> None:
     with pytest.raises(ZeroDivisionError):
         jobs.add.using(unique_key=lambda a: str(a / 0)).defer(1)
     assert not Job.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_holds_the_unique_key_is_printed_and_nothing_enqueued(registry: Registry) -> None:
+def test_the_job_that_holds_the_unique_key_is_printed_and_no_job_is_enqueued(registry: Registry) -> None:
     job(name="only", unique_key="one")(jobs.echo_length.function)
     first = skipqueue("defer", "only", '["a"]')
     second = skipqueue("defer", "only", '["a"]')

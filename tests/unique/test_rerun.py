@@ -1,4 +1,4 @@
-"""`on_conflict="rerun"`: while a job of the key runs, exactly one more waits, and runs after it with new arguments."""
+"""`on_conflict="rerun"`: while a job of the key runs, exactly one job waits, and runs afterwards with new arguments."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ def statuses() -> list[str]:
     return [str(status) for status in Job.objects.order_by("pk").values_list("status", flat=True)]
 
 
-def test_while_one_runs_exactly_one_waits_and_has_the_newest_arguments() -> None:
+def test_while_a_job_runs_exactly_one_job_waits_and_has_the_newest_arguments() -> None:
     first = runs_again.defer("k", 1)
     assert first.created
     (running,) = claim()
@@ -55,7 +55,7 @@ def test_while_one_runs_exactly_one_waits_and_has_the_newest_arguments() -> None
     assert statuses() == ["completed", "completed"]
 
 
-def test_one_that_has_not_started_is_given_the_newest_arguments() -> None:
+def test_a_job_that_has_not_started_gets_the_newest_arguments() -> None:
     first = runs_again.defer("k", 1)
     again = runs_again.defer("k", 2)
     assert (again.pk, again.replaced) == (first.pk, True)
@@ -70,7 +70,7 @@ def test_other_keys_do_not_wait() -> None:
     assert [job.args for job in claim()] == [["other"]]
 
 
-def test_it_also_waits_for_the_retry_of_the_one_before_it() -> None:
+def test_the_next_job_also_waits_for_the_retry_of_the_job_before_it() -> None:
     runs_again.defer("k", 1)
     (running,) = claim()
     runs_again.defer("k", 2)
@@ -82,12 +82,12 @@ def test_it_also_waits_for_the_retry_of_the_one_before_it() -> None:
     assert [job.args for job in claim()] == [["k", 2]]
 
 
-def test_a_manual_retry_runs_beside_none() -> None:
+def test_a_manual_retry_runs_beside_no_job_of_its_key() -> None:
     runs_again.defer("k", 1)
     (failed,) = claim()
     store.settle([Settlement(failed.pk, failed.lease, Outcome("failed"))])
     runs_again.defer("k", 2)
-    assert not Job.objects.get(pk=failed.pk).retry(), "another waits, with the key"
+    assert not Job.objects.get(pk=failed.pk).retry(), "another job waits and has the key"
     (running,) = claim()
     assert Job.objects.get(pk=failed.pk).retry()
     assert claim() == []
@@ -96,7 +96,7 @@ def test_a_manual_retry_runs_beside_none() -> None:
     assert [job.pk for job in claim()] == [failed.pk]
 
 
-def test_workers_run_the_last_call_after_all_others_and_never_two_at_once(runworker: Run) -> None:
+def test_workers_run_the_last_call_after_all_other_calls_and_never_two_jobs_at_once(runworker: Run) -> None:
     """Six callers at once, while a worker with four slots runs: the last run begins after every call."""
     runworker("--concurrency", "4")
 
@@ -113,7 +113,7 @@ def test_workers_run_the_last_call_after_all_others_and_never_two_at_once(runwor
     wait_until(lambda: not Job.objects.unfinished().exists())
     events = list(Ledger.objects.order_by("id").values_list("entry", "job_id"))
     kinds = [entry.split()[0] for entry, _ in events]
-    assert kinds == ["start", "end"] * (len(kinds) // 2), "never two at once"
+    assert kinds == ["start", "end"] * (len(kinds) // 2), "never two jobs at once"
     assert events[-1] == ("end k 9999", last.pk)
     assert Job.objects.count() == len(kinds) // 2
 
@@ -125,7 +125,7 @@ def test_workers_run_the_last_call_after_all_others_and_never_two_at_once(runwor
         {"concurrency": limit(2)},
     ],
 )
-def test_what_cannot_be_combined_is_refused(options: Any, registry: Registry) -> None:
+def test_options_that_do_not_go_with_rerun_are_refused(options: Any, registry: Registry) -> None:
     def refused(key: str) -> None: ...
 
     refused.__qualname__ = "refused"
@@ -133,7 +133,7 @@ def test_what_cannot_be_combined_is_refused(options: Any, registry: Registry) ->
         job(unique=unique_by("key"), on_conflict="rerun", **options)(refused)  # type: ignore[no-untyped-call]
 
 
-def test_a_single_call_cannot_ask_for_it(registry: Registry) -> None:
+def test_a_single_call_cannot_ask_for_a_rerun(registry: Registry) -> None:
     def plain(key: str) -> None: ...
 
     plain.__qualname__ = "plain"

@@ -1,1 +1,1 @@
-"""Batches of jobs with callbacks, chains, and jobs that wait for others."""
+"""Batches of jobs with callbacks, chains, and jobs that wait for other jobs."""

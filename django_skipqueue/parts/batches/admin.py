@@ -1,11 +1,11 @@
-"""Batches in the admin: their list with its columns and filters, and the page of one with the picture of its graph.
+"""Batches in the admin: their list with its columns and filters, and the page of a batch with the picture of its graph.
 
 Invariant: the pages change nothing. The buttons post to the list of jobs, which asks and applies the verb.
 
-A column is a fact of `BATCH`.
+A column is a fact of `BATCH_FACTS`.
 
-The picture of one batch reads its jobs and what they wait for, and says what each node is. Invariant: at most `NEWEST`
-jobs of each status are read, and `MOST_EDGES` edges, whatever the size of the batch.
+The picture of a batch reads its jobs and their dependencies. Invariant: it reads at most `MOST_JOBS_OF_STATUS` jobs of
+each status, and `MOST_EDGES` edges, whatever the size of the batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,10 +40,10 @@ from ...console.verbs.verb import Verb
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...models.job import AbstractJob
 from .console import (
-    BATCH,
+    BATCH_FACTS,
+    BATCH_STATES,
     CALLBACKS,
-    CONDITIONS,
-    STATES,
+    STATE_CONDITIONS,
     BatchState,
     Callback,
     batch_state,
@@ -54,14 +54,14 @@ from .console import (
 )
 from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
 
-BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
-"""The colour of each state: that of a status of jobs."""
+BATCH_BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
+"""For each state of a batch the status of a job whose colour the badge has."""
 
-BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
+PROGRESS_BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
 
 
 def state_badge(batch: BatchState) -> SafeString:
-    return badge(BADGES[batch.state], STATES[batch.state])
+    return badge(BATCH_BADGES[batch.state], BATCH_STATES[batch.state])
 
 
 def name_of(row: JobBatch) -> str:
@@ -82,7 +82,7 @@ def progress(batch: BatchState) -> Cell:
     if batch.share is None:
         return batch.numbers
     label = gettext("Progress of batch %(id)s") % {"id": batch.row.pk}
-    return format_html("{}" + BAR, batch.numbers, f"{batch.share:.4f}", BADGES[batch.state], label)
+    return format_html("{}" + PROGRESS_BAR, batch.numbers, f"{batch.share:.4f}", BATCH_BADGES[batch.state], label)
 
 
 def numbers(batch: BatchState) -> Cell:
@@ -109,17 +109,17 @@ LOOKS: Looks[BatchState] = {
     "outside": _outside,
 }
 
-COLUMNS = columns_of(BATCH, (), LOOKS)
+COLUMNS = columns_of(BATCH_FACTS, (), LOOKS)
 
 ON_DASHBOARD = COLUMNS[:5]
 
-MOST_ON_DASHBOARD = 5
+MOST_BATCHES_ON_DASHBOARD = 5
 
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
-    """The batches that run, then the batches that ended with failures; of each the newest."""
+    """The newest batches that run, then the newest batches that ended with failures."""
     rows_of = (
-        with_time(JobBatch.objects.filter(CONDITIONS[state])).order_by("-pk")[:MOST_ON_DASHBOARD]
+        with_time(JobBatch.objects.filter(STATE_CONDITIONS[state])).order_by("-pk")[:MOST_BATCHES_ON_DASHBOARD]
         for state in ("running", "failures")  # by the indexes open and failures
     )
     found = [batch for listed in rows_of for batch in batch_states(listed)]
@@ -138,20 +138,20 @@ def job_filters() -> tuple[type[BatchFilter], ...]:
     return (BatchFilter,)
 
 
-class StateFilter(admin.SimpleListFilter):
+class BatchStateFilter(admin.SimpleListFilter):
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(STATES.items())
+        return list(BATCH_STATES.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
-        condition = CONDITIONS.get(self.value() or "")
+        condition = STATE_CONDITIONS.get(self.value() or "")
         return queryset if condition is None else queryset.filter(condition)
 
 
 class InsideFilter(admin.SimpleListFilter):
-    """The inner batches of one. Offered in links only."""
+    """The inner batches of one batch. Only links offer this filter."""
 
     title = _("belongs to")
     parameter_name = "inside"
@@ -169,11 +169,11 @@ class InsideFilter(admin.SimpleListFilter):
         return queryset.filter(parent_id=int(chosen)) if chosen else queryset
 
 
-NEWEST = 1_000
+MOST_JOBS_OF_STATUS = 1_000
 MOST_EDGES = 20_000
 
 CALLBACK_STATUS = {"waits": "blocked", "skipped": "discarded", "not called": "discarded", "gone": "discarded"}
-"""The colour of a callback without a job: that of a status of jobs."""
+"""For each state of a callback without a job the status of a job whose colour the badge has."""
 
 
 def callback_state(callback: Callback) -> str:
@@ -191,7 +191,7 @@ class Picture:
     row: JobBatch
     graph: Graph
     partial: frozenset[str] = frozenset()
-    """The statuses of which only the newest jobs were read."""
+    """The statuses whose oldest jobs were not read."""
     inner: Sequence[BatchState] = ()
     callbacks: Sequence[Callback] = ()
 
@@ -203,15 +203,15 @@ class Picture:
         partial = set()
         for status in Status:
             newest = Job.objects.filter(batch_id=row.pk, status=status).order_by("-pk").values_list("pk", "task")
-            found = list(newest[: NEWEST + 1])
-            if len(found) > NEWEST:
+            found = list(newest[: MOST_JOBS_OF_STATUS + 1])
+            if len(found) > MOST_JOBS_OF_STATUS:
                 partial.add(status.value)
-            jobs += [GraphJob(pk, task, status.value) for pk, task in found[:NEWEST] if pk not in apart]
+            jobs += [GraphJob(pk, task, status.value) for pk, task in found[:MOST_JOBS_OF_STATUS] if pk not in apart]
         ids = [job.id for job in jobs]
         edges = Dependency.objects.using(row._state.db).filter(job_id__in=ids).values_list("job_id", "needs_job_id")
         graph = graph_of(jobs, list(edges[:MOST_EDGES]))
         batches = [
-            Node(f"batch {each.row.pk}", "batch", 0, name_of(each.row), BADGES[each.state], each.row.pk)
+            Node(f"batch {each.row.pk}", "batch", 0, name_of(each.row), BATCH_BADGES[each.state], each.row.pk)
             for each in inner
         ]
         graph = Graph([*graph.nodes, *batches], graph.edges, graph.hidden)
@@ -236,22 +236,25 @@ class Picture:
 
     @cached_property
     def nodes(self) -> list[DrawnNode]:
-        """The nodes from left to right, each column from top to bottom: the order of the keyboard."""
+        """The nodes from left to right, each column from top to bottom: the order of the keyboard's focus."""
         return [self._drawn(node) for column in self.drawing.columns for node in column]
 
     @property
     def rows(self) -> Iterator[tuple[DrawnNode, str]]:
-        """Each node with its label, and the labels of the nodes that it waits for: the rows of a table."""
+        """The rows of a table: each node, and the labels of the nodes for which it waits."""
         titles = {each.node.name: f"{each.label} ({each.detail})" for each in self.nodes}
         for each in self.nodes:
             yield each, ", ".join(titles[before.name] for before in self.graph.before(each.node))
 
     @property
     def note(self) -> str:
-        """What is not in the picture; empty if all is."""
+        """Which jobs are not in the picture; empty if it has all jobs."""
         parts = []
         if self.partial:
-            parts.append(gettext("Of each status, the newest %(number)s jobs are shown.") % {"number": grouped(NEWEST)})
+            parts.append(
+                gettext("Of each status, the newest %(number)s jobs are shown.")
+                % {"number": grouped(MOST_JOBS_OF_STATUS)}
+            )
         if self.graph.hidden:
             parts.append(
                 ngettext("%(number)s job is left out.", "%(number)s jobs are left out.", self.graph.hidden)
@@ -270,7 +273,7 @@ class Picture:
             inner = next(each for each in self.inner if each.row.pk == node.id)
             return gettext("batch #%(id)s, %(state)s, %(numbers)s") % {
                 "id": node.id,
-                "state": STATES[inner.state],
+                "state": BATCH_STATES[inner.state],
                 "numbers": inner.numbers,
             }
         if node.kind == "callback":
@@ -294,9 +297,9 @@ class Picture:
         return "" if node.id is None else address_of("job_change", node.id)
 
 
-INNER_SHOWN = 20
+MOST_INNER_SHOWN = 20
 
-LABELS: tuple[tuple[Verb, Any], ...] = (
+VERB_LABELS: tuple[tuple[Verb, Any], ...] = (
     (RETRY, _("Retry these")),
     (DISCARD, _("Discard these")),
     (CANCEL, _("Cancel these")),
@@ -318,7 +321,7 @@ class BatchPage:
 
     @property
     def times(self) -> Iterator[tuple[Any, str]]:
-        """Label and text of its times."""
+        """The label and the text of each time of the batch."""
         yield _("Created"), exact(self.row.created_at)
         if self.row.finished_at is None:
             yield _("Running for"), span(self.batch.now - self.row.created_at)
@@ -332,7 +335,7 @@ class BatchPage:
 
     @property
     def shown_callbacks(self) -> Iterator[tuple[Any, str, int | None, SafeString]]:
-        """When, the task, the id of the job if there is one to link to, and how it is."""
+        """For each callback: when it is called, its task, the id of the job to link to, if any, and a badge."""
         for each in self.callbacks:
             status = CALLBACK_STATUS.get(each.state, each.state)
             job_id = None if each.state == "gone" else each.job_id
@@ -340,14 +343,14 @@ class BatchPage:
 
     @cached_property
     def jobs(self) -> dict[Status, Count]:
-        """Its own jobs, by status; what waits comes first. Index: batch."""
+        """The number of its own jobs, without inner batches, by status; unfinished jobs come first. Index: batch."""
         group = Group("batch_id", self.row.pk)
         counts = {status: Indexed.covering(status.value, group=group).count() for status in Status}
         return {status: count for status, count in counts.items() if count.found}
 
     @property
     def pruned(self) -> int:
-        """How many of the jobs that are counted have no row any more."""
+        """How many of the counted jobs have no row any more."""
         if self.batch.is_open or self.inner or any(count.is_capped for count in self.jobs.values()):
             return 0
         finished = sum(count.found for status, count in self.jobs.items() if status in FINISHED)
@@ -357,25 +360,25 @@ class BatchPage:
     def inner(self) -> list[BatchState]:
         """The newest inner batches. Index: inner."""
         rows = with_time(JobBatch.objects.filter(parent_id=self.row.pk)).order_by("-pk")
-        return batch_states(rows[:INNER_SHOWN])
+        return batch_states(rows[:MOST_INNER_SHOWN])
 
     @property
     def inner_query(self) -> str:
-        """The query of the address of the list of all inner batches; empty if all are shown."""
-        return urlencode({"inside": self.row.pk}) if len(self.inner) == INNER_SHOWN else ""
+        """The query of the address of the list of all inner batches; empty if the page shows all of them."""
+        return urlencode({"inside": self.row.pk}) if len(self.inner) == MOST_INNER_SHOWN else ""
 
     @cached_property
     def picture(self) -> Picture:
         return Picture.of(self.row, self.inner, self.callbacks)
 
 
-SEARCHED = 20_000
-"""The newest batches, whose names are searched."""
+MOST_NAMES_SEARCHED = 20_000
+"""How many batches a search by name reads: the newest batches."""
 
 
 class BatchChangeList(OwnChangeList):
     def get_results(self, request: HttpRequest) -> None:
-        """Set the batches of the page, with their progress: a query or two for all."""
+        """Set the batches of the page, with their progress. Sends a query or two for all batches together."""
         super().get_results(request)
         self.cells = rows(COLUMNS, batch_states(self.result_list))
 
@@ -384,7 +387,7 @@ class BatchChangeList(OwnChangeList):
 class BatchAdmin(ReadOnlyViews):
     """Batches are made by code, finished by workers, and deleted with their retention."""
 
-    list_filter = (StateFilter, InsideFilter)
+    list_filter = (BatchStateFilter, InsideFilter)
     list_per_page = list_max_show_all = 25
     list_display_links = None
     ordering = ("-pk",)
@@ -416,17 +419,17 @@ class BatchAdmin(ReadOnlyViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[JobBatch], search_term: str
     ) -> tuple[QuerySet[JobBatch], bool]:
-        """By id, or by a part of the name among the newest."""
+        """Search by id, or by a part of the name among the newest batches."""
         text = search_term.replace("\0", "").strip()
         if is_id(text.removeprefix("#")):
             return queryset.filter(pk=int(text.removeprefix("#"))), False
         if not text:
             return queryset, False
-        newest = JobBatch.objects.order_by("-pk").values("pk")[:SEARCHED]
+        newest = JobBatch.objects.order_by("-pk").values("pk")[:MOST_NAMES_SEARCHED]
         return queryset.filter(pk__in=newest, name__icontains=text), False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow no lookup in the address but the filters."""
+        """Allow only the filters as lookups in the address."""
         return lookup in {each.parameter_name for each in self.list_filter}
 
     @refreshing
@@ -464,20 +467,20 @@ class BatchAdmin(ReadOnlyViews):
         may = request.user.has_perm
         if not may("django_skipqueue.view_job"):
             return []
-        offered = [(verb, label) for verb, label in LABELS if verb.is_offered_for(status)]
+        offered = [(verb, label) for verb, label in VERB_LABELS if verb.is_offered_for(status)]
         return [(verb, label) for verb, label in offered if may(f"django_skipqueue.{verb.permission}_job")]
 
 
-SHOWN = 5
+MOST_NEEDS_SHOWN = 5
 
 
 def of_job(job: AbstractJob) -> dict[str, Any]:
-    """What the page of a job shows: its batch, unless that was pruned, and some jobs that it waits for."""
+    """The context of the page of a job: its batch, unless that was pruned, and some jobs for which it waits."""
     batch_id = getattr(job, "batch_id", None)  # an archived job has none
     batch = batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
-    needs = unmet_needs(job, limit=SHOWN + 1) if isinstance(job, Job) and job.status not in FINISHED else []
+    needs = unmet_needs(job, limit=MOST_NEEDS_SHOWN + 1) if isinstance(job, Job) and job.status not in FINISHED else []
     badges = [
         badge(need.status, Status(need.status).label) if need.status else badge("discarded", gettext("deleted"))
-        for need in needs[:SHOWN]
+        for need in needs[:MOST_NEEDS_SHOWN]
     ]
-    return {"batch": batch, "needs": list(zip(needs, badges, strict=False)), "has_more": len(needs) > SHOWN}
+    return {"batch": batch, "needs": list(zip(needs, badges, strict=False)), "has_more": len(needs) > MOST_NEEDS_SHOWN}

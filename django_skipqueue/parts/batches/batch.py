@@ -1,19 +1,19 @@
-"""`Batch`: jobs that belong together, with calls that are made once the last of them is finished.
+"""`Batch`: jobs that belong together, with callbacks that are enqueued once the last of these jobs is finished.
 
-A job joins the batch of the innermost `with` block of its thread, or of its asynchronous task. Invariant: only in the
-transaction in which the batch is made, or kept from being finished.
+A job joins the batch of the innermost `with` block of its thread, or of its asynchronous task. Invariant: a job joins
+only in a transaction that makes the batch, or that keeps the batch from being finished.
 
-Invariant: the jobs, the batch and its callbacks are written in one transaction, that of the `with` block. So nobody
-sees a batch of which some jobs are missing, and nothing of it stays if the block raises.
+Invariant: the `with` block has one transaction, which writes the batch, its jobs and its callbacks. So nobody sees a
+batch of which some jobs are missing, and nothing of the batch stays if the block raises.
 
-`BatchContext`: what a job knows of its batch, and of the jobs that it has waited for.
+`BatchContext`: what a job can ask about its batch, and about the jobs that it has waited for.
 """
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
-from contextvars import ContextVar, Token
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, starmap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -30,7 +30,7 @@ from ...jobs.task_call import TaskCall
 from ...queue.store import Store
 from ...values.codec import decode, encode
 from ...values.records import JobSpec
-from .dependencies import needs_of
+from .dependencies import NEEDS, NeededJob
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .options import reference_to
 from .values import BatchProgress, stored
@@ -52,16 +52,16 @@ current_batch: ContextVar[CurrentBatch | None] = ContextVar("current_batch", def
 
 
 def joined_database() -> str | None:
-    """The alias of the database of this batch; `None`: there is no `with` block."""
+    """The alias of the database of the current batch; `None`: there is no `with` block."""
     current = current_batch.get()
     return None if current is None else current.connection.alias
 
 
 def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
-    """The spec with the id of the batch whose `with` block this is in, unless it names a batch itself.
+    """The spec with the id of the batch whose `with` block the caller is in, unless the spec names a batch itself.
 
-    Raises `InvalidOption` if the job would be inserted in another transaction than the batch: it might run, or be taken
-    back, alone.
+    Raises `InvalidOption` if the job would be inserted in another transaction than the batch: it might run, or be
+    rolled back, without the batch.
     """
     current = current_batch.get()
     if current is None or "batch_id" in spec.columns:
@@ -122,7 +122,7 @@ def as_call(name: str, given: Any) -> TaskCall:
 
 
 def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
-    """The call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another one."""
+    """The call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another database."""
     placed = call.in_database(alias)
     if placed.database != alias:
         raise InvalidOption(
@@ -132,20 +132,13 @@ def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
     return placed
 
 
-class _Block(NamedTuple):
-    transaction: AbstractContextManager[Any]
-    token: Token[CurrentBatch | None]
-    is_first: bool
-    """Whether it has made the batch."""
-
-
 class Batch:
-    """Jobs that belong together: those that are deferred in its `with` block, and those that are added later.
+    """Jobs that belong together: the jobs that are deferred in its `with` block, and the jobs that are added later.
 
-    `with Batch(on_success=notify.s(1)) as batch:` opens a transaction on the queue's database; `.defer()`, and all that
-    inserts jobs in this thread, adds them to the batch. Once the last of them is finished, `on_success` is enqueued if
-    all completed, otherwise `on_failure`, and then `on_finish` in any case: each is a task, or a task with arguments.
-    A batch in the block of another one belongs to that.
+    `with Batch(on_success=notify.s(1)) as batch:` opens a transaction on the queue's database. Every job that this
+    thread inserts in the block, by `.defer()` for example, joins the batch. Once the last job is finished, `on_success`
+    is enqueued if all jobs completed, otherwise `on_failure`, and then `on_finish` in any case: each is a task, or a
+    task with arguments. A batch that is made in the block of another batch belongs to the other batch.
     """
 
     def __init__(
@@ -160,7 +153,7 @@ class Batch:
     ) -> None:
         """`database`: the alias to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
 
-        `shard_key`: under the placement `spread`, the batch is in the same database as the jobs that have an equal one.
+        `shard_key`: under the placement `spread`, the batch is in the database of the jobs with an equal `shard_key`.
         Raises `InvalidOption` for values that cannot be used.
         """
         if database is not None and database not in connections:
@@ -180,11 +173,11 @@ class Batch:
                     f"{key} cannot wait for other jobs with after: it is enqueued when the last job of the batch is "
                     "finished. Have the callback defer a job that waits, or defer it in the batch."
                 )
-        # A callback whose unique key a job holds is skipped.
+        # If a job holds the unique key of a callback, the callback is skipped.
         self._callbacks = {
             key: stored(call.spec._replace(on_conflict="skip"), call.call) for key, call in calls.items()
         }
-        self._blocks: list[_Block] = []
+        self._blocks: list[AbstractContextManager[None]] = []
 
     def __repr__(self) -> str:
         return f"<Batch {self._id or 'not yet inserted'}>"
@@ -194,7 +187,7 @@ class Batch:
         """The batch of a job; `None` if it has none. Takes a `Job`, its id, or a result of `django.tasks`.
 
         The callbacks of a batch belong to it as well, and so find it.
-        database: where to look for an id, in place of `SKIPQUEUE["DATABASE"]`; a `Job` and a result know their own.
+        database: where to look for an id, in place of `SKIPQUEUE["DATABASE"]`; a `Job` or result knows its database.
         """
         from ...models import Job
 
@@ -206,7 +199,7 @@ class Batch:
 
     @classmethod
     def get(cls, batch_id: int, *, database: str | None = None) -> "Self":
-        """The batch with this id. The first use that needs its row raises `JobBatch.DoesNotExist` if there is none."""
+        """The batch with this id. If it has no row, the first use of the row raises `JobBatch.DoesNotExist`."""
         batch = cls(database=database or settings.database)
         batch._id = batch_id
         return batch
@@ -233,7 +226,7 @@ class Batch:
         return Job.objects.using(self.database).filter(batch_id=self.id)
 
     def progress(self) -> BatchProgress:
-        """How far the batch is. Counts the rows of its jobs: takes about a millisecond for ten thousand."""
+        """How far the batch is. Counts the rows of its jobs, which takes about a millisecond for ten thousand jobs."""
         row = self.row
         counts = batch_progress(self._store, [self.id])[self.id]
         completed, failed, discarded = (counts.get(status, 0) for status in ("completed", "failed", "discarded"))
@@ -251,7 +244,7 @@ class Batch:
         return await sync_to_async(self.progress)()
 
     def add(self, *calls: TaskCall) -> "list[Job]":
-        """Defer these calls as jobs of the batch. For jobs of the batch that need further ones.
+        """Defer these calls as jobs of the batch. Meant for jobs of the batch that need further jobs.
 
         Raises `BatchFinished`, and writes nothing, if the last job of the batch is finished.
         """
@@ -264,16 +257,9 @@ class Batch:
 
     def __enter__(self) -> Self:
         """Insert the batch, or keep it open if it exists. Raises `BatchFinished` if it is finished."""
-        atomic = transaction.atomic(using=self.database)
-        atomic.__enter__()
-        is_first = self._id is None
-        try:
-            self._open()
-        except BaseException as error:
-            atomic.__exit__(type(error), error, error.__traceback__)
-            raise
-        token = current_batch.set(CurrentBatch(self.id, connections[self.database]))
-        self._blocks.append(_Block(atomic, token, is_first))
+        block = self._block()
+        block.__enter__()
+        self._blocks.append(block)
         return self
 
     def __exit__(
@@ -283,17 +269,25 @@ class Batch:
 
         A batch without jobs is finished here.
         """
-        block = self._blocks.pop()
-        current_batch.reset(block.token)
+        self._blocks.pop().__exit__(kind, error, traceback)
+
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        is_first = self._id is None
         try:
-            if error is None and block.is_first:
-                finish_empty_batch(self._store, self.id)
-        except BaseException as failure:
-            block.transaction.__exit__(type(failure), failure, failure.__traceback__)
+            with transaction.atomic(using=self.database):
+                self._open()
+                token = current_batch.set(CurrentBatch(self.id, connections[self.database]))
+                try:
+                    yield
+                finally:
+                    current_batch.reset(token)
+                if is_first:
+                    finish_empty_batch(self._store, self.id)
+        except BaseException:
+            if is_first:
+                self._id = None
             raise
-        block.transaction.__exit__(kind, error, traceback)
-        if error is not None and block.is_first:
-            self._id = None
 
     async def __aenter__(self) -> Self:
         """Raise `TypeError`: Django has no asynchronous transactions."""
@@ -317,8 +311,7 @@ class Batch:
         outer = current_batch.get()
         if outer is not None and outer.connection is not connections[self.database]:
             raise InvalidOption("A batch within another one must be in the same database, and in the same thread.")
-        inserted = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
-        self._id = inserted.id
+        self._id = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
 
 
 class BatchContext:
@@ -339,14 +332,15 @@ class BatchContext:
 
     @cached_property
     def results(self) -> list[Any]:
-        """The results of the jobs that this one has waited for, in their order; `None` for one without a result.
+        """The results of the jobs that this job has waited for, in their order; `None` for a job without a result.
 
-        Each has the type of its task's annotation; it is as JSON has it if there is none, if it does not fit, or if
-        this process does not have the task. Raises `ResultLost` if a job was deleted, or pruned, and `RowMissing` for a
-        model instance whose row is gone. The first use sends a query, and one for each model instance.
+        Each result has the type of its task's annotation. It stays as JSON has it if the task has no annotation, if the
+        value does not fit, or if this process does not have the task. Raises `ResultLost` if a job was deleted, or
+        pruned, and `RowMissing` for a model instance whose row is gone. The first use sends a query, and one for each
+        model instance.
         """
         found = []
-        for need in needs_of(Store(self.database), self.job_id):
+        for need in starmap(NeededJob, Store(self.database).rows(NEEDS, {"id": self.job_id})):
             if need.status is None or (need.status == "completed" and need.is_gone):
                 lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
                 raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")

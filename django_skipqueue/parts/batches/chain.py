@@ -1,6 +1,6 @@
-"""`chain`: calls of which each begins once the one before is finished.
+"""`chain`: calls of which each begins once the call before it is finished.
 
-Invariant: a chain is written as a whole, in one transaction, and each of its jobs belongs to one batch.
+Invariant: one transaction inserts all jobs of a chain, and all of them belong to one batch.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Step = TaskCall | Sequence[TaskCall] | Any
 
 
 class Chain:
-    """Calls of which each begins once those before it are finished. `chain()` makes one; `defer()` inserts the jobs."""
+    """Steps of which each begins once the step before it is finished. `chain()` makes a chain; `defer()` inserts it."""
 
     def __init__(self, steps: Sequence[Step], *, after_failure: AfterFailure, database: str | None) -> None:
         if database is not None and database not in connections:
@@ -46,7 +46,7 @@ class Chain:
     def defer(self) -> "list[Job]":
         """Insert the jobs, in the caller's transaction, and return them in the order of the calls.
 
-        They belong to the batch whose `with` block this is in, or to a batch of their own.
+        The jobs belong to the batch whose `with` block the caller is in, or to a batch of their own.
         """
         if current_batch.get() is not None:
             return self._insert()
@@ -74,12 +74,12 @@ class Chain:
 def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | None = None) -> Chain:
     """Make a chain: `chain(fetch.s(1), parse.s(1), [mail.s("a"), mail.s("b")]).defer()`.
 
-    steps: each a call, a task, or a list of calls that run side by side; the next step waits for all of them.
+    steps: each a call, a task, or a list of calls that run side by side; the next step waits for all calls of a step.
     after_failure: what happens to the next step if a call fails or is discarded: `wait` until it is retried and
-    completes (default), `discard` the step, or `run` it all the same.
+    completes (default), `discard` the step, or `run` it anyway.
     database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
 
-    No call takes the result of another one as an argument: a task with `takes_context` finds them in
+    No call takes the result of another call as an argument: a task with `takes_context` finds the results in
     `context.results`. Raises `InvalidOption` for values that cannot be used.
     """
     return Chain(steps, after_failure=after_failure, database=database)

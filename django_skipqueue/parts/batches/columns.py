@@ -8,8 +8,9 @@ COLUMNS = PartColumns(
     pieces={
         "settled": "job.batch_id",
         "pruned": ", batch_id",
-        # The pruned jobs of a batch that is open, or in one that is open, are noted for its end; a callback counts no
-        # job. A need of a pruned job keeps how the job has ended. Indexes: the primary keys.
+        # If a batch, or a batch outside of it, is open, the numbers of its pruned jobs are noted for its end. A pruned
+        # callback adds 0 jobs. An unmet dependency on a pruned job notes how the job has ended. Indexes: the primary
+        # keys.
         "after_prune": """,
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)

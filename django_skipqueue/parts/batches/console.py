@@ -1,12 +1,14 @@
-"""Batches, for operators: how far each is, metrics, a check of the doctor, why a job waits, and a subcommand.
+"""Batches, for operators: their progress, metrics, a check of the doctor, why a job waits, and a subcommand.
 
-Invariant: the jobs of an open batch are counted by their index, up to a limit; a finished batch has its numbers.
+Invariant: the jobs of an open batch are counted by their index, up to a limit. The row of a finished batch has the
+numbers of its jobs.
 """
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
@@ -23,6 +25,7 @@ from ...console.counts import CAP, OF_BATCH, grouped
 from ...console.facts import Looks, as_json
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
+from ...console.rules.jobs_and_workers import number_of
 from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import job_name, printable
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
@@ -30,21 +33,21 @@ from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.fact import Fact
 from ...values.part import later
-from .dependencies import UnmetNeed, unmet_needs_of
+from .dependencies import UNMET_NEEDS, UnmetNeed
 from .finish import batch_progress
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED
 
-STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
+BATCH_STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
 
-CONDITIONS = {
+STATE_CONDITIONS = {
     "running": Q(finished_at=None),
     "finished": Q(finished_at__isnull=False),
     "failures": Q(failed__gt=0) | Q(discarded__gt=0),
 }
-"""Of the states by which batches are found. The order of ids and an index find the first ones of each."""
+"""The conditions of the states by which an operator finds batches. An index in the order of ids serves each."""
 
 COUNT_SECONDS = 0.05
-"""Seconds after which no batch with more than `CAP` jobs in a status is counted further."""
+"""Seconds after which no batch with more than `CAP` jobs in a status is counted exactly."""
 
 CALLBACKS: Mapping[str, Any] = {
     "on_success": _("on success"),
@@ -55,7 +58,7 @@ CALLBACKS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class BatchState:
-    """A batch, with the numbers of its jobs and of those of inner batches."""
+    """A batch, with the numbers of its jobs and of the jobs of its inner batches."""
 
     row: JobBatch
     now: datetime
@@ -63,7 +66,7 @@ class BatchState:
     counts: Mapping[str, int]
     """The number of jobs by status, without zeros, in the order of `Status`."""
     is_least: bool = False
-    """Whether there may be more jobs than were counted."""
+    """Whether there may be more jobs than `counts` has."""
 
     @property
     def is_open(self) -> bool:
@@ -71,7 +74,7 @@ class BatchState:
 
     @property
     def state(self) -> str:
-        """One of `STATES`: of a running batch always `running`."""
+        """One of `BATCH_STATES`. An open batch is `running`, even if jobs have failed."""
         if self.is_open:
             return "running"
         return "failures" if self.failures else "finished"
@@ -90,19 +93,19 @@ class BatchState:
 
     @property
     def share(self) -> float | None:
-        """The part that is done, from 0.0 to 1.0; `None` if not all jobs were counted."""
+        """The share of finished jobs, from 0.0 to 1.0; `None` if not all jobs were counted."""
         if self.is_least:
             return None
         return self.done / self.total if self.total else 1.0
 
     @property
     def numbers(self) -> str:
-        """How many are done, of how many: `40/100`."""
+        """The number of finished jobs and of all jobs: `40/100`."""
         more = "+" if self.is_least else ""
         return f"{grouped(self.done)}/{grouped(self.total)}{more}"
 
 
-BATCH: tuple[Fact[BatchState], ...] = (
+BATCH_FACTS: tuple[Fact[BatchState], ...] = (
     Fact("id", _("id"), lambda batch: batch.row.pk),
     Fact("batch", _("batch"), lambda batch: batch.row.name, field="name"),
     Fact("state", _("state"), lambda batch: batch.state),
@@ -123,7 +126,7 @@ class Callback(NamedTuple):
     """One of `CALLBACKS`."""
     task: str
     job_id: int | None
-    """The job that was enqueued for it; `None`: none was."""
+    """The job that was enqueued for the callback; `None`: no job was."""
     state: str
     """`waits`, `skipped`, `not called`, `gone` if its job was pruned or deleted; else the status of its job."""
 
@@ -134,7 +137,7 @@ def with_time(rows: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
 
 
 def batch_states(rows: Iterable[Any]) -> list[BatchState]:
-    """The states of a page of batches, each with the attribute `now`. Counts a limited number of jobs."""
+    """The states of a page of batches. Each row has the attribute `now`. Counts a limited number of jobs."""
     listed = list(rows)
     counts = batch_progress(Store.default(), [row.pk for row in listed], most=CAP) if listed else {}
     until = time.monotonic() + COUNT_SECONDS
@@ -154,7 +157,7 @@ def batch_state(batch_id: int) -> BatchState | None:
 
 
 def callbacks_of(row: JobBatch) -> list[Callback]:
-    """The callbacks in their order, each with what became of it. One query."""
+    """The callbacks in their order, each with its state. Sends one query."""
     given = row.callbacks if isinstance(row.callbacks, dict) else {}
     calls = {name: given[name] for name in CALLBACKS if isinstance(given.get(name), dict)}
     ids = [call[CALLBACK_JOB] for call in calls.values() if isinstance(call.get(CALLBACK_JOB), int)]
@@ -177,13 +180,13 @@ def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
 
 
 def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
-    """Some of the jobs that it waits for still, first those that have not completed; none if it waits for no job."""
+    """Some of the jobs for which this job still waits; first the finished jobs that have not completed."""
     store = Store(job._state.db or settings.database)
-    return unmet_needs_of(store, job.pk, limit=limit) if job.held else []
+    return list(starmap(UnmetNeed, store.rows(UNMET_NEEDS, {"id": job.pk, "limit": limit}))) if job.held else []
 
 
-# batches → the number of open batches, of at most 10,000 of them, and the seconds since the first was made. Index: open
-# of batches.
+# batches → the number of open batches, counted up to 10,000, and the seconds since the first of them was made. Index:
+# open of batches.
 OPEN_BATCHES = """
 SELECT
     count(*),
@@ -211,8 +214,8 @@ def open_batches(store: Store) -> Iterator[Values]:
     yield {(): max(seconds, 0.0)}
 
 
-# stuck-dependant → the jobs that wait for one that was deleted, or pruned, and had not completed, among the first
-# dependencies. Indexes: unmet of dependencies, the primary key.
+# stuck-dependant → the jobs that wait for a job that was deleted, or pruned, before it had completed. Reads the first
+# 5,000 dependencies. Indexes: unmet of dependencies, the primary key.
 STUCK_DEPENDANTS = """
 SELECT job.id, job.task, waiting.needs_job_id
 FROM
@@ -232,17 +235,13 @@ WHERE
 LIMIT 100
 """
 
-MOST_STUCK = 100
-"""How many jobs that returns, at most."""
-
 
 def stuck_dependants(store: Store) -> Iterator[Finding]:
-    """Jobs that wait for one that is not there any more, and had not completed."""
+    """Find jobs that wait for a job that was deleted, or pruned, before it had completed."""
     rows = store.rows(STUCK_DEPENDANTS)
     if rows:
         job_id, task, needs_job_id = rows[0]
         job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
-        number = f"{len(rows)}+" if len(rows) >= MOST_STUCK else str(len(rows))
         yield Finding.of(
             Severity.WARNING,
             gettext("Jobs wait for a deleted job"),
@@ -252,24 +251,24 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
             ),
             gettext("They wait for ever, and so does what waits for them. Discard them."),
             f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
-            facts={"id": job, "task": printable(task), "needed": needed, "number": number},
+            facts={"id": job, "task": printable(task), "needed": needed, "number": number_of(rows)},
         )
 
 
 def forget_needs(ids: Collection[int], alias: str) -> None:
-    """Delete what these jobs, which are being deleted, wait for."""
+    """Delete the dependencies of these jobs, which are being deleted."""
     Dependency.objects.using(alias).filter(job_id__in=ids).delete()
 
 
-NAMED = 5
+MOST_NEEDS_NAMED = 5
 """The maximum of jobs that the sentence names."""
 
 
 def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
-    """Which jobs it needs, and whether one of them has not completed; empty if it waits for no job."""
+    """Say for which jobs the job waits, and whether one of them has not completed; empty if it waits for no job."""
     if not job.held:
         return ""
-    unmet = unmet_needs(job, limit=NAMED)
+    unmet = unmet_needs(job, limit=MOST_NEEDS_NAMED)
     if not unmet:
         return gettext("The jobs that it needs are finished: it goes into its queue within a second or two.")
     first, number = unmet[0], unmet[0].number
@@ -285,19 +284,19 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     shown = ", ".join(str(need.needs_job_id) for need in unmet)
     return ngettext("It waits for job %(jobs)s.", "It waits for %(number)s jobs: %(jobs)s.", number) % {
         "number": number,
-        "jobs": shown if number <= NAMED else f"{shown}, …",
+        "jobs": shown if number <= MOST_NEEDS_NAMED else f"{shown}, …",
     }
 
 
-COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
+BATCH_COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 
 LOOKS: Looks[BatchState] = {
-    "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
+    "state": lambda each: Coloured(str(BATCH_STATES[each.state]), BATCH_COLOURS[each.state]),
     "progress": lambda each: each.numbers,
     "jobs": None,
 }
 
-DEFAULT_LIMIT, MOST = 20, 1_000
+DEFAULT_LIMIT, MOST_LISTED = 20, 1_000
 
 
 class Batches(Watchable):
@@ -307,17 +306,19 @@ class Batches(Watchable):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="?", type=int, metavar="ID", help="show this batch; default: list the newest")
-        parser.add_argument("--state", choices=list(CONDITIONS), help="list only those that are in this state")
+        parser.add_argument("--state", choices=list(STATE_CONDITIONS), help="list only those that are in this state")
         parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many to list")
 
     def run(self, console: Console, **options: Any) -> Exit:
         if options["id"] is not None:
             return _show(console, options["id"], in_json=options["json"])
-        if not 1 <= options["limit"] <= MOST:
-            raise CommandError(f"--limit must be from 1 to {MOST}.", returncode=Exit.USAGE)
-        rows = JobBatch.objects.filter(CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
+        if not 1 <= options["limit"] <= MOST_LISTED:
+            raise CommandError(f"--limit must be from 1 to {MOST_LISTED}.", returncode=Exit.USAGE)
+        rows = (
+            JobBatch.objects.filter(STATE_CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
+        )
         found = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
-        print_facts(console, BATCH, found, LOOKS, in_json=options["json"])
+        print_facts(console, BATCH_FACTS, found, LOOKS, in_json=options["json"])
         if not found:
             console.say("There is no such batch." if options["state"] else "There is no batch.")
         return Exit.DONE if found else Exit.NEGATIVE
@@ -329,9 +330,9 @@ def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
         raise CommandError(f"There is no batch {batch_id}. It may have been pruned.")
     callbacks = callbacks_of(found.row)
     if in_json:
-        console.json(as_json(BATCH, found) | {"callbacks": [each._asdict() for each in callbacks]})
+        console.json(as_json(BATCH_FACTS, found) | {"callbacks": [each._asdict() for each in callbacks]})
         return Exit.DONE
-    print_facts(console, BATCH, [found], LOOKS)
+    print_facts(console, BATCH_FACTS, [found], LOOKS)
     if callbacks:
         console.line("")
         rows = [[each.name, each.task, str(each.job_id or ""), each.state] for each in callbacks]

@@ -1,8 +1,11 @@
-"""Keep jobs from running before the jobs that they need, and admit them when those are finished.
+"""Keep jobs from running before the jobs that they need are finished, and then admit them.
 
-Invariant: a job that waits is admitted, or discarded, once: under the lock of its row, by a statement that has begun
-after it. A predecessor that is retried by hand lets nobody through until it has completed, but for the jobs that go on
-after a failure (`run`): once it has failed, they need it no more, and wait for their other predecessors alone.
+Words: a dependant is a job that waits; a predecessor is a job that a dependant needs.
+
+Invariant: a dependant is admitted, or discarded, once: under the lock of its row, by a statement that begins after the
+lock. A predecessor that is retried by hand admits no dependant until it has completed. The exception are dependants
+that go on after a failure (`run`): once the predecessor has failed, they do not need it any more, and wait only for
+their other predecessors.
 
 Used by enqueues, by the gate of dependencies, and by workers after a settle.
 """
@@ -10,7 +13,7 @@ Used by enqueues, by the gate of dependencies, and by workers after a settle.
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -19,15 +22,14 @@ from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import BATCH_ROWS, as_array
+from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
-# enqueue, in the transaction of the INSERT → the ids that no job has. Each of the jobs `ids` waits for all of `needs`.
-# The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed dependencies, and
-# notes in those how the job ended. Claims and settles do not wait for it. Index: the primary key.
+# enqueue, in the transaction of the INSERT → the ids of `needs` that no job has. Each of the jobs `ids` waits for all
+# of `needs`. The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed
+# dependencies, and notes in them how the job ended. Claims and settles do not wait for the lock. Index: the primary
+# key.
 INSERT_DEPENDENCIES = """
 WITH locked AS MATERIALIZED (
     SELECT job.id
@@ -49,9 +51,9 @@ SELECT id FROM locked
 ORDER BY id
 """
 
-# admit → the ids of the next jobs that others wait for, after an id; for each, whether it lets one of them through: it
-# has completed, or it is finished and one of them goes on after a failure. A job that was deleted counts as discarded.
-# Indexes: unmet of dependencies, the primary key. One probe for each job that others wait for.
+# admit → the ids of the next predecessors after an id; for each, whether it may admit a dependant: the predecessor has
+# completed, or it is finished and a dependant does not wait after a failure. A deleted job counts as discarded.
+# Indexes: unmet of dependencies, the primary key. One probe for each predecessor.
 PREDECESSORS = """
 WITH RECURSIVE needed AS (
     (
@@ -106,8 +108,9 @@ WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 """
 
-# admit, worker after a settle, in the transaction of the next statement → the ids of the jobs that wait for one of
-# these, if that one lets them through. Indexes: unmet of dependencies, the primary key.
+# admit, worker after a settle, in the transaction of ADMIT_DEPENDANTS → the ids of the dependants of these
+# predecessors, as far as the predecessors may admit them. Locks the dependants. Indexes: unmet of dependencies, the
+# primary key.
 LOCK_DEPENDANTS = """
 SELECT job.id
 FROM
@@ -131,11 +134,10 @@ LIMIT %(limit)s
 FOR NO KEY UPDATE OF job SKIP LOCKED
 """
 
-# admit, worker after a settle, enqueue → the jobs that wait for no other job any more: admitted, or discarded because a
-# job that they need has not completed. A statement of its own after the locks: two
-# predecessors that end at once are both seen by the second one. A job that was discarded by hand while it waited stays
-# discarded; if it is retried, it need not wait. Reads the needs once, however many there are. Indexes: those of the
-# primary keys.
+# admit, worker after a settle, enqueue → the dependants that wait for no job any more: admitted, or discarded because a
+# predecessor has not completed. A statement of its own after the locks: if two predecessors end at once, the second
+# statement sees both ends. A job that was discarded by hand while it waited stays discarded; if it is retried, it need
+# not wait. Reads the predecessors once, whatever their number. Indexes: the primary keys.
 ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (
@@ -213,9 +215,9 @@ RETURNING
     **entering(column="job.{}", past="held"),
 )
 
-# admit, for predecessors that let nobody through → the number of dependencies on them that nobody waits for. Deletes
-# what jobs that were deleted have left, and marks those of jobs that wait no more. Indexes: unmet of dependencies, the
-# primary key.
+# admit, for predecessors without a dependant to admit → the number of dependencies for which no job waits. Deletes the
+# dependencies of deleted jobs, and marks the dependencies of jobs that do not wait any more as met. Indexes: unmet of
+# dependencies, the primary key.
 FORGET_DEPENDANTS = """
 WITH left_over AS MATERIALIZED (
     SELECT
@@ -241,8 +243,8 @@ met AS (
 SELECT count(*) FROM left_over
 """
 
-# JobContext → the jobs that this one needs, all of them, in their order, with task, status and result; NULL: deleted,
-# or pruned. Index: the primary keys.
+# JobContext → all jobs that this job needs, in their order, with task, status and result; NULL: the job was deleted, or
+# pruned. Index: the primary keys.
 NEEDS = """
 SELECT
     needs.needs_job_id,
@@ -257,8 +259,8 @@ WHERE needs.job_id = %(id)s
 ORDER BY needs.position
 """
 
-# admin → some of the jobs that this one waits for still, first those that keep it waiting although they are finished,
-# and in each row how many there are in all. Index: the primary keys.
+# admin → some of the jobs for which this job still waits; first the finished jobs for which it waits on. Each row has
+# the number of all jobs for which it still waits. Index: the primary keys.
 UNMET_NEEDS = """
 SELECT
     unmet.needs_job_id,
@@ -284,56 +286,60 @@ LIMIT %(limit)s
 
 
 MOST_ROUNDS = 20
-"""Batches of jobs that one call admits. The supervisors admit the others."""
+"""The maximum of batches of dependants that one call admits. The supervisors admit further dependants."""
 
 
 class NeededJob(NamedTuple):
     needs_job_id: int
     task: str | None
-    """The name of its task; `None`: the row is not there any more."""
+    """The name of its task; `None`: the row does not exist any more."""
     status: str | None
-    """`None`: it was deleted."""
+    """`None`: the job was deleted."""
     result: str | None
     """JSON, not yet decoded."""
     is_gone: bool
-    """Whether the row is not there any more."""
+    """Whether the row does not exist any more."""
 
 
 class UnmetNeed(NamedTuple):
+    """A job for which another job, the dependant, still waits."""
+
     needs_job_id: int
     status: str | None
-    """`None`: it was deleted."""
+    """`None`: the job was deleted."""
     is_gone: bool
-    """Whether the row is not there any more."""
+    """Whether the row does not exist any more."""
     is_stuck: bool
-    """Whether it has not completed, and keeps the other one waiting until it has."""
+    """Whether the job is finished, has not completed, and keeps the dependant waiting until it has."""
     number: int
-    """How many jobs the other one waits for."""
+    """The number of all jobs for which the dependant still waits."""
 
 
 @dataclass
 class Dependants:
+    """What one call has done with dependants."""
+
     admitted: Counter[str] = field(default_factory=Counter)
-    """How many are queued now, by queue."""
+    """The number of jobs that are queued now, by queue."""
     batch_ids: set[int] = field(default_factory=set)
-    """The batches of those that are not finished."""
+    """The batches of the jobs that were admitted and not discarded."""
     found_any: bool = False
-    """Whether there was any job that waited, whatever it waits for still."""
+    """Whether a job waited for these predecessors, even if it still waits for other jobs."""
     discarded_any: bool = False
 
 
 DEPENDENCY_CHECK = 1.0
-"""Seconds between two looks of the gate of dependencies, at most, while jobs wait for others."""
+"""The longest time in seconds between two looks of the gate of dependencies while jobs wait there."""
 
 MOST_PAGES = 20
-"""Batches of predecessors that one look reads."""
+"""The maximum of batches of predecessors that one look reads."""
 
 
-def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
-    """Have new jobs wait for those that the spec names. Returns those that need not wait.
+def hold(store: Store, spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
+    """Have new jobs wait for the jobs that the spec names. Returns the new jobs that need not wait.
 
-    Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
-    another database.
+    Called in the transaction of the INSERT. Raises `InvalidOption` if a named job does not exist, or is in another
+    database.
     """
     for id, database in spec.after:
         if database not in (None, store.alias):
@@ -346,7 +352,7 @@ def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
     values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": spec.after_failure}
     if missing := [id for (id,) in store.rows(INSERT_DEPENDENCIES, values)]:
         raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
-    passed = _pass(store, ids)
+    passed = _admit_or_discard(store, ids)
     if discarded := [job for job in passed if job.needs_job_id is not None]:
         event = DependantsDiscarded(store.alias, discarded)
         transaction.on_commit(lambda: store.send(event), using=store.alias, robust=True)
@@ -354,20 +360,20 @@ def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
     return passed
 
 
-def admit_dependants(store: "Store", ids: Iterable[int]) -> Dependants:
-    """Admit the jobs that wait for these alone, or discard them, and notify the workers.
+def admit_dependants(store: Store, ids: Iterable[int]) -> Dependants:
+    """Admit the jobs that wait only for these predecessors, or discard them, and notify the workers.
 
-    What a discarded job keeps waiting is discarded, or admitted, as well.
+    If a dependant is discarded, its own dependants are discarded, or admitted, as well.
     """
-    found = look_after(store, ids)
+    found = admit_silently(store, ids)
     wake(store, found.admitted)
     if found.admitted:
         store.send(JobsAdmitted(store.alias, dict(found.admitted)))
     return found
 
 
-def look_after(store: "Store", ids: Iterable[int], *, limit: int = BATCH_ROWS) -> Dependants:
-    """Admit the jobs that wait for these alone, or discard them. Notifies nobody: `admit` does, for all gates."""
+def admit_silently(store: Store, ids: Iterable[int], *, limit: int = BATCH_ROWS) -> Dependants:
+    """Admit the jobs that wait only for these predecessors, or discard them. Notifies nobody: the caller does."""
     found = Dependants()
     left = set(ids)
     for _ in range(MOST_ROUNDS):
@@ -375,23 +381,23 @@ def look_after(store: "Store", ids: Iterable[int], *, limit: int = BATCH_ROWS) -
             break
         with transaction.atomic(using=store.alias):
             locked = [id for (id,) in store.rows(LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
-            passed = _pass(store, locked) if locked else []
+            passed = _admit_or_discard(store, locked) if locked else []
         found.found_any = found.found_any or bool(locked)
         discarded = _note(store, passed, found)
         left = discarded | left if len(locked) == limit else discarded
     return found
 
 
-def _pass(store: "Store", ids: Collection[int]) -> list[Dependant]:
-    """Admit those of these jobs that wait for no other job any more, or discard them."""
+def _admit_or_discard(store: Store, ids: Collection[int]) -> list[Dependant]:
+    """Admit, or discard, those of these jobs that wait for no other job any more."""
     return [Dependant._make(row) for row in store.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
 
 
-def _note(store: "Store", passed: Collection[Dependant], found: Dependants) -> set[int]:
-    """Count these jobs, and send the event of those that were discarded. Returns the ids of the discarded ones."""
+def _note(store: Store, passed: Collection[Dependant], found: Dependants) -> set[int]:
+    """Count these jobs, and send the event of the discarded jobs. Returns the ids of the discarded jobs."""
     found.admitted.update(job.queue_name for job in passed if job.status == "queued")
     found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
-    if any(job.status == "blocked" for job in passed):  # they wait at the gate of limits now
+    if any(job.status == "blocked" for job in passed):  # these jobs wait at the gate of limits now
         notify_supervisors(store, LIMITS_PAYLOAD)
     if discarded := [job for job in passed if job.needs_job_id is not None]:
         found.discarded_any = True
@@ -399,13 +405,13 @@ def _note(store: "Store", passed: Collection[Dependant], found: Dependants) -> s
     return {job.id for job in passed if job.status == "discarded"}
 
 
-def predecessors(store: "Store", *, after: int = 0, limit: int = BATCH_ROWS) -> dict[int, bool]:
-    """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
+def predecessors(store: Store, *, after: int = 0, limit: int = BATCH_ROWS) -> dict[int, bool]:
+    """The next predecessors after an id; for each, whether it may admit a dependant."""
     return dict(store.rows(PREDECESSORS, {"after": after, "limit": limit}))
 
 
-def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATCH_ROWS) -> bool:
-    """Clear dependencies on these that nobody waits for, some at each call. Returns whether there were any."""
+def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_ROWS) -> bool:
+    """Clear some of the dependencies on these predecessors for which no job waits. Returns whether there were any."""
     values = {"ids": as_array(ids), "limit": limit}
     for rounds in range(MOST_ROUNDS):
         [(number,)] = store.rows(FORGET_DEPENDANTS, values)
@@ -414,20 +420,11 @@ def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATC
     return True
 
 
-def needs_of(store: "Store", id: int) -> list[NeededJob]:
-    return [NeededJob._make(row) for row in store.rows(NEEDS, {"id": id})]
-
-
-def unmet_needs_of(store: "Store", id: int, *, limit: int) -> list[UnmetNeed]:
-    """Some of the jobs that this one waits for still, first those that have not completed."""
-    return [UnmetNeed._make(row) for row in store.rows(UNMET_NEEDS, {"id": id, "limit": limit})]
-
-
 class DependencyGate:
     """Holds a job until the jobs that it needs are finished.
 
-    A worker that settles a job of a batch admits the jobs that need it. This gate looks at all jobs that others wait
-    for, some at each call.
+    A worker that settles a job of a batch admits the jobs that need it. This gate looks at some of all predecessors at
+    each call.
     """
 
     name = "held"
@@ -435,33 +432,33 @@ class DependencyGate:
     def __init__(self) -> None:
         self._after: dict[str, int] = {}  # where the next look begins, by database
 
-    def admit(self, store: "Store", *, limit: int) -> GateResult:
+    def admit(self, store: Store, *, limit: int) -> GateResult:
         ready, end = self._ready(store, limit=limit)
-        found = look_after(store, ready, limit=limit)
+        found = admit_silently(store, ready, limit=limit)
         has_discarded = found.discarded_any
         if ready and not found.found_any:
             has_discarded = forget_dependants(store, ready, limit=limit)
             if not has_discarded:
-                self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
+                self._after[store.alias] = end  # rows that another session has locked must not delay the next rows
         return GateResult(found.admitted, has_discarded)
 
-    def next_due(self, store: "Store") -> float | None:
-        """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
+    def next_due(self, store: Store) -> float | None:
+        """0 if a job may be admitted now; the seconds until the next look if a job waits; `None` if no job waits."""
         if self._ready(store, limit=BATCH_ROWS)[0]:
             return 0.0
         return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 
-    def _ready(self, store: "Store", *, limit: int) -> tuple[list[int], int]:
-        """Predecessors that let a job through, among the next ones, and the id after which the next look may go on.
+    def _ready(self, store: Store, *, limit: int) -> tuple[list[int], int]:
+        """The next predecessors that may admit a dependant, and the id after which the next look may go on.
 
-        Goes round once, from where the last look has ended, as far as a look may go.
+        Reads on from where the last look has ended, at most once round, and at most `MOST_PAGES` batches.
         """
         alias = store.alias
         began = self._after.get(alias, 0)
         for _ in range(MOST_PAGES):
             found = predecessors(store, after=self._after.get(alias, 0), limit=limit)
             end = max(found) if len(found) == limit else 0
-            if ready := [id for id, lets_through in found.items() if lets_through]:
+            if ready := [id for id, may_admit in found.items() if may_admit]:
                 return ready, end
             self._after[alias] = end
             if not (end or began):

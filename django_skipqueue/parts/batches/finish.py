@@ -1,10 +1,10 @@
-"""Make batches, find those whose jobs are finished, and finish them.
+"""Make batches, find the batches whose jobs are finished, and finish them.
 
-Whether a batch is finished is never counted while its jobs run: it follows from the rows of its jobs.
+No counter of unfinished jobs is kept while the jobs of a batch run: the rows of the jobs say whether the batch is done.
 
-A batch is finished in one transaction, which locks its row, checks once more that no job of it is left, and inserts the
-jobs of its callbacks. So each callback is enqueued exactly once, whoever looks, and whatever dies. What is wrong with
-one batch is logged, and stops no other; no code of the project's runs here.
+A batch is finished in one transaction, which locks its row, checks once more that no job of the batch is left, and
+inserts the jobs of its callbacks. So each callback is enqueued exactly once, whichever process looks or dies.
+An error in one batch is logged, and stops no other batch. No code of the project runs here.
 
 Used by `Batch`, by workers after a settle, and by supervisors.
 """
@@ -14,9 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from django.db import DatabaseError, Error, transaction
 
@@ -24,19 +22,17 @@ from ...conf import settings
 from ...queue.enqueue import new_job
 from ...queue.fragments import joined
 from ...queue.parameters import BATCH_ROWS, as_array, is_refused
+from ...queue.store import Store
 from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
-# Batch → the id and the time of the new batch. It is not finished before its transaction is committed: until then
-# nobody else sees it.
+# Batch → the id of the new batch. Nobody finishes the batch before its transaction is committed: until then nobody else
+# sees it.
 INSERT_BATCH = """
 INSERT INTO skipqueue_batch (name, parent_id, callbacks)
 VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
-RETURNING id, created_at
+RETURNING id
 """
 
 # Batch, in the transaction that adds jobs to it → its id; no row if it is finished. Until the transaction ends, nobody
@@ -48,7 +44,7 @@ WHERE id = %(id)s AND finished_at IS NULL
 FOR KEY SHARE
 """
 
-# supervisor, worker before a drain ends → the ids of open batches after an id: those to be looked at next. Index: open.
+# supervisor, worker before a drain ends → the ids of the next open batches after an id. Index: open.
 OPEN_BATCHES = """
 SELECT id
 FROM skipqueue_batch
@@ -57,8 +53,8 @@ ORDER BY id
 LIMIT %(limit)s
 """
 
-# The id of a job of the batch that is not finished, or NULL. The newest jobs are looked at first: while a batch runs,
-# they are the ones that wait, and the entries of the jobs that have left a status need not be read.
+# The id of an unfinished job of the batch, or NULL. The newest jobs are read first: while a batch runs, the newest jobs
+# still wait, and index entries of jobs that have left a status need not be read.
 _UNFINISHED_JOB = """(
         SELECT newest.id
         FROM
@@ -73,8 +69,8 @@ _UNFINISHED_JOB = """(
         LIMIT 1
     )"""
 
-# The condition under which a batch is done. A batch with inner ones, on all levels, waits for them, for their callback
-# jobs, and for the jobs of them that run again. Indexes: batch, inner.
+# The condition under which a batch is done. A batch waits for its inner batches on all levels, for their callback jobs,
+# and for their jobs that run again. Indexes: batch, inner.
 _IS_DONE = joined(
     """
 {job_of_batch} IS NULL
@@ -100,12 +96,12 @@ AND (
     job_inside=joined(_UNFINISHED_JOB, batch="inside"),
 )
 
-# finish_batches, before it enqueues callbacks: how long an INSERT may wait for the transaction that holds its unique
-# key. Reads no table.
+# finish_batches, before it enqueues callbacks → nothing. Limits how long an INSERT may wait for the transaction that
+# holds its unique key. Reads no table.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# finish_batches → the ids of those batches, and of the batches outside of them, that are open although all of their
-# jobs are finished. Locks nothing. Indexes: as above.
+# finish_batches → which of these batches, and of the batches outside of them, are open although all of their jobs are
+# finished: their ids. Locks nothing. Indexes: batch, inner, the primary key.
 DONE_BATCHES = joined(
     """
 SELECT batch.id
@@ -124,8 +120,8 @@ WHERE
     done=_IS_DONE,
 )
 
-# finish_batches, in the transaction of the next statement → the ids of those batches that are open and that nobody else
-# has locked: to finish them, or to add jobs. Index: the primary key.
+# finish_batches, in the transaction of FINISH_BATCHES → the ids of the batches that are open and that nobody else has
+# locked, to finish them or to add jobs. Index: the primary key.
 LOCK_BATCHES = """
 SELECT id
 FROM skipqueue_batch
@@ -134,12 +130,12 @@ ORDER BY id
 FOR UPDATE SKIP LOCKED
 """
 
-# finish_batches → the batches that are finished now: for each the calls to be made. A statement of its own after the
-# locks, since a statement does not see what was committed while it waited, or while it chose its rows.
-# `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed; it may have
-# been pruned. An inner batch without failures has its numbers in its row, and those of the batches in it. The jobs of
-# one with failures are counted again, without its callbacks: they may have been retried since. Indexes: batch, inner,
-# pruned_of, the primary key.
+# finish_batches, after LOCK_BATCHES → the batches that are finished now, each with its callbacks. Two statements, since
+# a statement does not see what was committed while it waited, or while it chose its rows.
+# `is_failure`: a job of the batch, a job of an inner batch, or a callback of an inner batch has not completed; it may
+# have been pruned. The row of an inner batch without failures has its numbers, with those of the batches inside of it.
+# The jobs of an inner batch with failures are counted again, without its callbacks: they may have been retried since.
+# Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (
@@ -210,8 +206,8 @@ RETURNING
     done=_IS_DONE,
 )
 
-# finish_batches, in the same transaction: the jobs that were enqueued for the callbacks; `callbacks` has for each of
-# them its `job_id`, or that it was skipped. Index: the primary key.
+# finish_batches, in the transaction of FINISH_BATCHES → nothing. Notes the jobs that were enqueued for the callbacks:
+# `callbacks` has for each callback its `job_id`, or that it was skipped. Index: the primary key.
 NOTE_CALLBACKS = """
 UPDATE skipqueue_batch
 SET callback_ids = %(callback_ids)s::bigint[],
@@ -220,9 +216,9 @@ WHERE id = %(id)s
 """
 
 # Batch, admin → for each batch the numbers of its jobs, with those of inner batches, by status. A finished batch has
-# them in its row. In an open one, the jobs of a finished inner one with failures are counted again: they may have been
-# retried. `most`: of the jobs of one batch in one status no more are counted. Indexes: batch, inner, pruned_of, the
-# primary key.
+# these numbers in its row. If the batch is open, the jobs of finished inner batches with failures are counted again:
+# they may have been retried. `most`: the maximum of jobs that are counted in one batch and one status. Indexes: batch,
+# inner, pruned_of, the primary key.
 PROGRESS = """
 WITH RECURSIVE tree AS (
     SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
@@ -277,10 +273,10 @@ WHERE part.jobs > 0
 GROUP BY tree.root, part.status
 """
 
-# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, with no callback that
-# can be retried, and in no other batch but one that is finished and in none. So the outer ones are deleted first, and
-# one that is open has all inner ones. Those that failed have a retention of their own. Indexes: prune, batch, the
-# primary key.
+# supervisor → the number of deleted batches. Deletes finished batches past their retention that have no unfinished job
+# and no callback that can be retried. If the batch is inside another batch, that batch must be finished and outermost.
+# So outer batches are deleted first, and an open batch has all of its inner batches. Batches with failures have a
+# retention of their own. Indexes: prune, batch, the primary key.
 PRUNE_BATCHES = """
 WITH expired AS MATERIALIZED (
     SELECT batch.id
@@ -325,25 +321,19 @@ SELECT count(*) FROM deleted
 
 
 MOST_BATCHES_FINISHED, FINISHING_SECONDS = 100, 0.2
-"""Batches that one call finishes, and the time after which it begins with no other one."""
+"""The maximum of batches that one call finishes, and the seconds after which it begins with no further batch."""
 
 LOCK_TIMEOUT = "1s"
 """How long the INSERT of a callback may wait for the transaction that holds its unique key."""
 
 OF_ONE_BATCH = ("55P03", "40P01", "40001")
-"""SQLSTATEs that concern one batch: its callbacks wait for a lock in vain, or in a deadlock. The connection is good."""
-
-
-class NewBatch(NamedTuple):
-    """The columns that the database has set in an inserted batch."""
-
-    id: int
-    created_at: datetime
+"""SQLSTATEs that concern one batch: a lock timeout, a deadlock, a serialization failure. The connection is good."""
 
 
 @dataclass
-class Looked:
+class FinishResult:
     finished: int = 0
+    """The number of batches that were finished."""
     missed: bool = False
     """Whether a batch is done that somebody else has locked: to finish it, or to add jobs."""
     failed: set[int] = field(default_factory=set)
@@ -352,83 +342,83 @@ class Looked:
     """The batches for which no time was left."""
 
 
-def insert_batch(store: "Store", *, name: str, parent_id: int | None, callbacks: Mapping[str, Any]) -> NewBatch:
-    """Insert a batch. Nobody finishes it before the caller's transaction ends."""
+def insert_batch(store: Store, *, name: str, parent_id: int | None, callbacks: Mapping[str, Any]) -> int:
+    """Insert a batch, and return its id. Nobody finishes the batch before the caller's transaction ends."""
     values = {"name": name, "parent_id": parent_id, "callbacks": json.dumps(callbacks)}
-    [row] = store.rows(INSERT_BATCH, values)
-    return NewBatch._make(row)
+    [(id,)] = store.rows(INSERT_BATCH, values)
+    return int(id)
 
 
-def join_batch(store: "Store", batch_id: int) -> bool:
+def join_batch(store: Store, batch_id: int) -> bool:
     """Keep an open batch from being finished until the caller's transaction ends. Returns whether it is open."""
     return bool(store.rows(JOIN_BATCH, {"id": batch_id}))
 
 
-def open_batches(store: "Store", *, after: int = 0, limit: int = BATCH_ROWS) -> list[int]:
+def open_batches(store: Store, *, after: int = 0, limit: int = BATCH_ROWS) -> list[int]:
     return [id for (id,) in store.rows(OPEN_BATCHES, {"after": after, "limit": limit})]
 
 
-def finish_batches(store: "Store", ids: Iterable[int | None]) -> Looked:
-    """Finish those of these batches, and of the batches outside of them, whose jobs are finished.
+def finish_batches(store: Store, ids: Iterable[int | None]) -> FinishResult:
+    """Finish these batches, and the batches outside of them, if all of their jobs are finished.
 
     Finishes a limited number. Raises a database error that does not concern a single batch.
     """
-    looked, until, tries = Looked(), time.monotonic() + FINISHING_SECONDS, 0
+    result, until, tries = FinishResult(), time.monotonic() + FINISHING_SECONDS, 0
     left: Collection[int | None] = set(ids)
     while left:
         done = sorted(id for (id,) in store.rows(DONE_BATCHES, {"ids": as_array(left)}))
         outside: set[int] = set()
         for number, id in enumerate(done):
             if tries and (tries >= MOST_BATCHES_FINISHED or time.monotonic() > until):
-                looked.left = {*done[number:], *outside}
-                return looked
+                result.left = {*done[number:], *outside}
+                return result
             tries += 1
-            finished = _finish_apart(store, id, looked)
+            finished = _finish_apart(store, id, result)
             if finished is not None and finished.parent_id is not None:
                 outside.add(finished.parent_id)
         left = outside
-    return looked
+    return result
 
 
-def finish_empty_batch(store: "Store", id: int) -> None:
+def finish_empty_batch(store: Store, id: int) -> None:
     """Finish a batch that the caller's transaction has inserted, if it has no unfinished job. Raises all errors."""
     if store.rows(DONE_BATCHES, {"ids": as_array([id])}):
         _finish(store, id)
 
 
 def finish_open_batches(
-    store: "Store", *, after: int = 0, limit: int = BATCH_ROWS, skipped: Collection[int] = ()
-) -> tuple[int | None, Looked]:
-    """Look at the next open batches after an id, but for some. Returns the id after which the next ones are.
+    store: Store, *, after: int = 0, limit: int = BATCH_ROWS, skipped: Collection[int] = ()
+) -> tuple[int | None, FinishResult]:
+    """Finish the next open batches after an id, if their jobs are finished; but not the `skipped` batches.
 
-    It is `None` if there are no more.
+    Returns the id after which the next call goes on, or `None` if there are no more open batches.
     """
     ids = open_batches(store, after=after, limit=limit)
-    looked = finish_batches(store, set(ids).difference(skipped)) if ids else Looked()
-    if looked.left:
-        return min(looked.left) - 1, looked
-    return ids[-1] if len(ids) == limit else None, looked
+    result = finish_batches(store, set(ids).difference(skipped)) if ids else FinishResult()
+    if result.left:
+        return min(result.left) - 1, result
+    return ids[-1] if len(ids) == limit else None, result
 
 
-def finish_all_batches(store: "Store") -> int:
-    """Finish batches that are done, for a drain: their callbacks are jobs. Returns how many; 0: there are no more.
+def finish_all_batches(store: Store) -> int:
+    """Finish batches that are done, for a drain: their callbacks are jobs. Returns how many; 0: no batch is left to do.
 
-    Those that cannot be finished are left to the supervisors.
+    Batches that cannot be finished are left to the supervisors.
     """
     after: int | None = 0
     failed: set[int] = set()
     while after is not None:
-        after, looked = finish_open_batches(store, after=after, skipped=failed)
-        failed |= looked.failed
-        if looked.finished:
-            return looked.finished
+        after, result = finish_open_batches(store, after=after, skipped=failed)
+        failed |= result.failed
+        if result.finished:
+            return result.finished
     return 0
 
 
-def batch_progress(store: "Store", ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
-    """For each of these batches the number of its jobs, those of inner batches among them, by status.
+def batch_progress(store: Store, ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
+    """For each of these batches the number of its jobs, with those of inner batches, by status.
 
-    most: the number of jobs that are counted at most, in one batch and one status.
+    most: the maximum of jobs that are counted in one batch and one status.
     """
     found: dict[int, dict[str, int]] = {id: {} for id in ids}
     for id, status, jobs in store.rows(PROGRESS, {"ids": as_array(ids), "most": most}):
@@ -436,48 +426,47 @@ def batch_progress(store: "Store", ids: Collection[int], *, most: int | None = N
     return found
 
 
-def prune_batches(store: "Store", *, limit: int = BATCH_ROWS) -> int:
-    """Delete finished batches past their retention, which is that of jobs. Returns how many."""
+def prune_batches(store: Store, *, limit: int = BATCH_ROWS) -> int:
+    """Delete finished batches past their retention: the retention of jobs. Returns the number of deleted batches."""
     kept = {status: settings.retention_of(status) for status in ("completed", "failed")}
     [(deleted,)] = store.rows(PRUNE_BATCHES, {**kept, "limit": limit})
     return int(deleted)
 
 
-def after_settle(store: "Store", rows: Sequence[tuple[int, int, int | None]]) -> None:
-    """After the caller's commit, admit what waited for these jobs, and finish their batches if they are done.
+def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> None:
+    """After the caller's commit, admit the jobs that waited for these jobs, and finish their batches if they are done.
 
-    rows: ids, leases and batches. A supervisor repeats it after an error.
+    rows: ids, leases and batches. After an error, a supervisor does the rest.
     """
     ended = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
+
+    def look() -> None:
+        with suppress(DatabaseError):
+            admit_dependants(store, ended)
+            finish_batches(store, ended.values())
+
     if ended:
-        look = partial(_look_quietly, store, {*ended.values()}, [*ended])
         transaction.on_commit(look, using=store.alias, robust=True)
 
 
-def _look_quietly(store: "Store", batch_ids: Collection[int], job_ids: Collection[int]) -> None:
-    with suppress(DatabaseError):
-        admit_dependants(store, job_ids)
-        finish_batches(store, batch_ids)
-
-
-def _finish_apart(store: "Store", id: int, looked: Looked) -> FinishedBatch | None:
-    """Finish a batch, and note what has come of it. An error that concerns this batch alone is logged."""
+def _finish_apart(store: Store, id: int, result: FinishResult) -> FinishedBatch | None:
+    """Finish a batch, and note the result. An error that concerns this batch alone is logged."""
     try:
         finished = _finish(store, id)
-    except Exception as error:  # of whatever kind: somebody may have written anything into the row
+    except Exception as error:  # of any kind: somebody may have written anything into the row
         if isinstance(error, Error) and not _is_of_one_batch(error):
             raise
-        looked.failed.add(id)
+        result.failed.add(id)
         store.send(BatchNotFinished(store.alias, id, error))
         return None
-    looked.finished += finished is not None
-    looked.missed = looked.missed or finished is None
+    result.finished += finished is not None
+    result.missed = result.missed or finished is None
     return finished
 
 
-def _finish(store: "Store", id: int) -> FinishedBatch | None:
+def _finish(store: Store, id: int) -> FinishedBatch | None:
     """Finish a batch, unless somebody else has locked it, or it is not done any more."""
-    limits_locks = store.connection.get_autocommit()  # not in the caller's transaction: it would keep the limit
+    limits_locks = store.connection.get_autocommit()  # the caller's transaction would keep the limit
     skipped: list[CallbackSkipped] = []
     finished = None
     with transaction.atomic(using=store.alias):
@@ -492,11 +481,11 @@ def _finish(store: "Store", id: int) -> FinishedBatch | None:
     return finished
 
 
-def _call_back(store: "Store", batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
-    """Enqueue the callbacks. Each belongs to the batch, and so finds it; the batch has been finished before.
+def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
+    """Enqueue the callbacks of a batch that is finished now. Each belongs to the batch, and so finds it.
 
-    Those with a unique key come last, by their keys, so that two batches with the same keys never deadlock.
-    Returns those that were skipped.
+    Callbacks with a unique key come last, by their keys, so that two batches with the same keys never deadlock.
+    Returns the skipped callbacks.
     """
     callbacks = json.loads(batch.callbacks)
     names = ("on_failure" if batch.is_failure else "on_success", "on_finish")

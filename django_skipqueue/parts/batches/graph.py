@@ -1,7 +1,7 @@
 """The picture of a batch as a graph: jobs, edges of `after` between them, inner batches and callbacks; as SVG. Pure.
 
-Invariant: there are at most `MOST_NODES` nodes of jobs. If the batch has more jobs, those of one task in one status are
-one node, in the place where they stand in the order; if these are still too many, wherever they stand.
+Invariant: there are at most `MOST_NODES` nodes of jobs. If the batch has more jobs, one node shows the jobs of one
+layer that have the same task and status. If there are still too many nodes, one node shows such jobs of all layers.
 
 Invariant: the columns are the layers of the graph, so every edge leads from left to right.
 """
@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import NamedTuple
 
 MOST_NODES = 40
@@ -28,18 +29,18 @@ class Node:
     kind: str
     """`job`, `jobs`, `batch` or `callback`."""
     layer: int
-    """0: it waits for nothing. A node stands after those that it waits for."""
+    """0: the node waits for no other node. A node has a higher layer than the nodes for which it waits."""
     label: str
     """The task, or the name of the batch."""
     status: str
     id: int | None = None
-    """Of the job or the batch; `None`: several jobs, or a callback without a job."""
+    """The id of the job or the batch; `None`: several jobs, or a callback without a job."""
     number: int = 1
-    """How many jobs these are."""
+    """How many jobs the node shows."""
 
 
 class Edge(NamedTuple):
-    """The second node waits for the first one."""
+    """The node `after` waits for the node `before`."""
 
     before: str
     after: str
@@ -60,7 +61,7 @@ class Graph:
         return [self.by_name[edge.before] for edge in self.edges if edge.after == node.name]
 
     def followed_by(self, last: Sequence[Node]) -> "Graph":
-        """The graph with these nodes behind all others: each waits for those that nothing else waits for."""
+        """The graph with these nodes at its end. Each waits for every node for which no other node waits."""
         waited_for = {edge.before for edge in self.edges}
         ends = [node.name for node in self.nodes if node.name not in waited_for]
         edges = [Edge(end, node.name) for node in last for end in ends]
@@ -68,7 +69,7 @@ class Graph:
 
 
 def graph_of(jobs: Iterable[GraphJob], needs: Iterable[tuple[int, int]]) -> Graph:
-    """The graph of these jobs. needs: the ids of a job and of one that it waits for."""
+    """The graph of these jobs. needs: pairs of ids; the first job waits for the second job."""
     listed = sorted(jobs)
     known = {job.id for job in listed}
     edges = [(job, needed) for job, needed in needs if job in known and needed in known and needed < job]
@@ -92,7 +93,7 @@ def last_layer(graph: Graph) -> int:
 
 
 def _depths(jobs: Sequence[GraphJob], edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For each job the length of the longest way to it. A job is inserted after those that it needs."""
+    """For each job the number of jobs before it on the longest way. Ids ascend: a job is inserted after its needs."""
     needed: defaultdict[int, list[int]] = defaultdict(list)
     for job, before in edges:
         needed[job].append(before)
@@ -103,7 +104,7 @@ def _depths(jobs: Sequence[GraphJob], edges: Iterable[tuple[int, int]]) -> dict[
 
 
 def _folded(groups: list[list[GraphJob]], depths: Mapping[int, int], edges: Iterable[tuple[int, int]]) -> Graph:
-    """A node for each group; the edges between them that lead from a layer to a later one."""
+    """A node for each group, and the edges between nodes that lead from a layer to a later layer."""
     groups.sort(key=lambda group: (-len(group), group[0].id))
     nodes: list[Node] = []
     node_of: dict[int, Node] = {}
@@ -123,8 +124,8 @@ def _folded(groups: list[list[GraphJob]], depths: Mapping[int, int], edges: Iter
     return Graph(nodes, sorted(found), sum(map(len, groups[MOST_NODES:])))
 
 
-WIDTH, HEIGHT = 190, 44
-"""Of a node, in pixels."""
+NODE_WIDTH, NODE_HEIGHT = 190, 44
+"""The size of a node in pixels."""
 
 GAP_X, GAP_Y = 56, 12
 
@@ -139,13 +140,13 @@ class DrawnNode:
     x: float
     y: float
     label: str
-    """Its first line, cut."""
+    """The first line of text, cut."""
     detail: str
-    """Its second line."""
+    """The second line of text."""
     title: str
-    """All that it says, for the mouse and for screen readers."""
+    """The full text, for the mouse and for screen readers."""
     address: str
-    """Where it leads; empty: nowhere."""
+    """The address to which the node links; empty: no link."""
 
     @property
     def text_x(self) -> float:
@@ -162,7 +163,7 @@ class Drawing:
 
     @cached_property
     def columns(self) -> list[list[Node]]:
-        """The nodes of each layer, from top to bottom: near those that they wait for."""
+        """The nodes of each layer, from top to bottom: each near the nodes for which it waits."""
         layers: defaultdict[int, list[Node]] = defaultdict(list)
         for node in self.graph.nodes:
             layers[node.layer].append(node)
@@ -171,26 +172,26 @@ class Drawing:
             before[edge.after].append(edge.before)
         rows: dict[str, float] = {}
         for layer in sorted(layers):
-            layers[layer].sort(key=lambda node: _middle([rows[name] for name in before[node.name]]))
+            layers[layer].sort(key=lambda node: fmean([rows[name] for name in before[node.name]] or [0.0]))
             rows |= {node.name: row for row, node in enumerate(layers[layer])}
         return [layers[layer] for layer in sorted(layers)]
 
     @property
     def width(self) -> int:
-        return len(self.columns) * (WIDTH + GAP_X) - GAP_X + 2 * MARGIN
+        return len(self.columns) * (NODE_WIDTH + GAP_X) - GAP_X + 2 * MARGIN
 
     @property
     def height(self) -> int:
-        return max(map(len, self.columns), default=0) * (HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
+        return max(map(len, self.columns), default=0) * (NODE_HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
 
     @cached_property
     def places(self) -> dict[str, tuple[float, float]]:
-        """The upper left corner of each node. A short column stands in the middle."""
+        """The upper left corner of each node. A short column is centered."""
         found: dict[str, tuple[float, float]] = {}
         for number, column in enumerate(self.columns):
-            top = (self.height - len(column) * (HEIGHT + GAP_Y) + GAP_Y) / 2
+            top = (self.height - len(column) * (NODE_HEIGHT + GAP_Y) + GAP_Y) / 2
             for row, node in enumerate(column):
-                found[node.name] = (MARGIN + number * (WIDTH + GAP_X), top + row * (HEIGHT + GAP_Y))
+                found[node.name] = (MARGIN + number * (NODE_WIDTH + GAP_X), top + row * (NODE_HEIGHT + GAP_Y))
         return found
 
     @property
@@ -199,17 +200,13 @@ class Drawing:
 
     def _path(self, edge: Edge) -> str:
         (left, top), (right, bottom) = self.places[edge.before], self.places[edge.after]
-        x1, y1, x2, y2 = left + WIDTH, top + HEIGHT / 2, right, bottom + HEIGHT / 2
+        x1, y1, x2, y2 = left + NODE_WIDTH, top + NODE_HEIGHT / 2, right, bottom + NODE_HEIGHT / 2
         middle = GAP_X / 2
         curve = f"M{x1:g},{y1:g}C{x1 + middle:g},{y1:g},{x2 - middle:g},{y2:g},{x2:g},{y2:g}"
         return f"{curve}M{x2 - 6:g},{y2 - 4:g}L{x2:g},{y2:g}L{x2 - 6:g},{y2 + 4:g}"
 
 
 def cut(label: str) -> str:
-    """The end of a name, as much as fits into a node: the function is more telling than the module."""
+    """The last part of a dotted name, as far as it fits into a node: the function says more than the module."""
     name = label.rpartition(".")[2] or label
     return name if len(name) <= LABEL_CHARACTERS else f"{name[: LABEL_CHARACTERS - 1]}…"
-
-
-def _middle(rows: Sequence[float]) -> float:
-    return sum(rows) / len(rows) if rows else 0.0

@@ -1,8 +1,8 @@
-"""`JobBatch`: jobs that belong together, and the calls that are made once the last of them is finished.
+"""`JobBatch`: jobs that belong together, and the callbacks that are enqueued once the last of these jobs is finished.
 
-Only the functions of `parts.batches.finish` write these rows. Users meet a batch as `django_skipqueue.Batch`.
+Only the functions of `parts.batches.finish` write these rows. Users work with `django_skipqueue.Batch`.
 
-With them the column of batches on the job row, and the table of what jobs need.
+Also the column of batches on the job row, and the table of dependencies between jobs.
 """
 
 from django.db import models
@@ -27,7 +27,7 @@ class BatchColumn(models.Model):
 
 JOB_INDEXES = (
     models.Index(
-        # For the check whether a batch is finished, its progress, and the list of its jobs in the admin.
+        # For the check whether a batch is done, for its progress, and for the list of its jobs in the admin.
         fields=["batch_id", "status", "id"],
         name="skipqueue_job_batch",
         condition=Q(batch_id__isnull=False),
@@ -49,15 +49,15 @@ class JobBatch(models.Model):
     id = models.BigAutoField(primary_key=True)
     name = models.TextField(_("name"), db_default="")
     parent_id = models.BigIntegerField(_("outer batch"), null=True)
-    """The id of the batch that waits for this one; `None`: none does."""
+    """The id of the batch that waits for this batch; `None`: no batch does."""
     callbacks = StoredJSON(_("callbacks"), default=dict)
-    """The calls to be made, by `on_success`, `on_failure` and `on_finish`."""
+    """The calls to enqueue, by `on_success`, `on_failure` and `on_finish`."""
     created_at = models.DateTimeField(_("created at"), db_default=Now())
     finished_at = models.DateTimeField(_("finished at"), null=True)
     callback_ids = BigIntegers(_("callback jobs"), null=True)
-    """The ids of the jobs that were enqueued for the callbacks; `None`: none was."""
+    """The ids of the jobs that were enqueued for the callbacks; `None`: no job was."""
     completed = models.BigIntegerField(_("completed"), null=True)
-    """How many of its jobs had completed when it was finished, those of inner batches among them; `None` before."""
+    """How many jobs of the batch and of its inner batches had completed at its end; `None` before the end."""
     failed = models.BigIntegerField(_("failed"), null=True)
     discarded = models.BigIntegerField(_("discarded"), null=True)
 
@@ -86,7 +86,7 @@ class JobBatch(models.Model):
 
 
 class Dependency(models.Model):
-    """A job that another job needs. The row goes with the job that waits."""
+    """A job that another job needs. The row is deleted with the job that waits."""
 
     pk = models.CompositePrimaryKey("job_id", "position")
     job_id = models.BigIntegerField()
@@ -116,7 +116,7 @@ class Dependency(models.Model):
 
 
 class PrunedOfBatch(models.Model):
-    """How many jobs of a batch one prune has deleted, by status. Rows are only added, so that nobody waits for one."""
+    """How many jobs of a batch one prune has deleted, by status. A prune only adds rows, so it waits for no lock."""
 
     id = models.BigAutoField(primary_key=True)
     batch_id = models.BigIntegerField()

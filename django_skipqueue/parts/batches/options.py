@@ -1,4 +1,4 @@
-"""How a job comes to wait for others: the options `after` and `after_failure`, and the method of a call. Pure."""
+"""The options `after` and `after_failure`, by which a job waits for other jobs, and the call's `after`. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +25,10 @@ class AfterOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class After(PartOptions):
-    """The jobs that must be finished before."""
+    """The jobs that must be finished before a job may run."""
 
     after: tuple[JobReference, ...] = ()
-    """Made of `Job`s, ids, handles, or results of `django.tasks`."""
+    """Given as `Job`s, ids, handles, or results of `django.tasks`."""
     after_failure: AfterFailure = "wait"
 
     def __post_init__(self) -> None:
@@ -46,15 +46,15 @@ class AfterCall:
     spec: JobSpec
 
     def after(self, *jobs: "Job | int | Any", on_failure: AfterFailure = "wait") -> "TaskCall":
-        """The call, made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
+        """The call, to be made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
 
-        on_failure: what happens if one of them fails or is discarded: `wait` until it is retried and completes,
-        `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
+        on_failure: what happens if one of these jobs fails or is discarded: `wait` until it is retried and completes,
+        `discard` the call, or `run` it anyway. Raises `InvalidOption` for other values.
         """
         return self.waiting_for(references_to(jobs), after_failure=on_failure)
 
     def waiting_for(self, jobs: tuple[JobReference, ...], *, after_failure: AfterFailure) -> "TaskCall":
-        """`after` for references to jobs, which many calls can share."""
+        """As `after`, for references to jobs, which many calls can share."""
         call: Any = self
         waiting: TaskCall = replace(call, spec=self.spec._replace(after=jobs, after_failure=after_failure))
         return waiting
@@ -79,7 +79,7 @@ def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
 def reference_to(job: Any) -> JobReference:
     """A reference to a `Job`, an id or handle, or a result of `django.tasks`.
 
-    Raises `TypeError` or `ValueError` for no job.
+    Raises `TypeError` or `ValueError` for any other value.
     """
     if isinstance(job, int) and not isinstance(job, bool):
         return JobReference(job, None)

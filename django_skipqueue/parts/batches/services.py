@@ -1,14 +1,14 @@
-"""Finishes batches, and deletes those that were finished long ago.
+"""Finishes batches, and deletes batches that were finished long ago.
 
-Invariant: a batch is finished soon after its last job, however that job was finished: by a worker that died right
-after the settle, by an operator, by a recovery, or by its deletion. One that cannot be finished stops no other, and is
-tried again after a delay that grows.
+Invariant: a batch is finished soon after its last job, even if a worker died right after it settled the job, or if an
+operator, a recovery or a deletion ended the job. A batch that cannot be finished stops no other batch, and is tried
+again after a delay that grows.
 
 A worker finishes the batches whose last job it may have settled, and admits the jobs that waited for these jobs.
-Invariant: a job without a batch costs nothing there. A check of a batch may take long, if it has millions of jobs or if
-an old snapshot keeps dead entries of an index: beside other jobs, checks that find nothing take at most a twentieth of
-the worker's time, and all checks at most half of it; each finishes a limited number. A worker that dies, or whose
-statement fails, leaves the batch to the supervisors.
+Invariant: a job without a batch costs nothing there. A check of a batch may take long, if the batch has millions of
+jobs or if an old snapshot keeps dead entries of an index. While the worker has other jobs, checks that find nothing
+take at most a twentieth of its time, and all checks at most half of it. Each check finishes a limited number of
+batches. A worker that dies, or whose statement fails, leaves the batch to the supervisors.
 """
 
 import time
@@ -19,23 +19,23 @@ from ...values.records import NEVER, LeaseRef
 from ...worker.dispatcher import SettleService
 from ...worker.loop import Periodic
 from .dependencies import admit_dependants
-from .finish import Looked, finish_batches, finish_open_batches, prune_batches
+from .finish import FinishResult, finish_batches, finish_open_batches, prune_batches
 
 FINISH_SECONDS = 1.0
-"""Seconds between two looks at open batches. Workers finish most of them at once."""
+"""Seconds between two looks at open batches. Workers finish most batches at once."""
 
 LOOK_SECONDS = 0.1
-"""The time after which a run looks at no further open batches: a tenth of the supervisor's time."""
+"""The seconds after which a run looks at no further open batches: a tenth of the supervisor's time."""
 
 FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
-"""Seconds until a batch is tried again whose callbacks could not be enqueued, doubled up to the second each time."""
+"""Seconds until a batch is tried again whose callbacks could not be enqueued. The delay doubles each time."""
 
 PRUNE_SECONDS = 60.0
 """Seconds between two looks at finished batches."""
 
 
 class FinishBatches(Periodic):
-    """Finishes the open batches whose jobs are finished: each time as many as it has time for, in the order of ids."""
+    """Finishes the open batches whose jobs are finished, in the order of ids, as long as a run has time."""
 
     name = "finish_batches"
 
@@ -43,26 +43,26 @@ class FinishBatches(Periodic):
         self._store = store
         self._after = 0
         self._failed: dict[int, tuple[float, float]] = {}
-        """The delay of each batch that could not be finished, and the time of its next try."""
+        """For each batch that could not be finished: its delay, and the time of its next try."""
 
     def run(self, now: float) -> None:
-        """Look at the next open batches. Batches that are left over are next, after a pause if others cost time."""
+        """Look at the next open batches. The next run goes on with the batches that are left over."""
         until = time.monotonic() + LOOK_SECONDS
-        looked = self._look(now)
-        while self._after and not (looked.left or looked.failed) and time.monotonic() < until:
-            looked = self._look(now)
-        self.run_again_in(0.0 if looked.left and not looked.failed else FINISH_SECONDS)
+        result = self._look(now)
+        while self._after and not (result.left or result.failed) and time.monotonic() < until:
+            result = self._look(now)
+        self.run_again_in(0.0 if result.left and not result.failed else FINISH_SECONDS)
 
-    def _look(self, now: float) -> Looked:
+    def _look(self, now: float) -> FinishResult:
         after, self._after = self._after, 0  # from the front again if the statement fails
         waiting = [id for id, (_, until) in self._failed.items() if until > now]
-        last, looked = finish_open_batches(self._store, after=after, skipped=waiting)
+        last, result = finish_open_batches(self._store, after=after, skipped=waiting)
         self._after = last or 0
-        self._put_off(looked.failed)
-        return looked
+        self._put_off(result.failed)
+        return result
 
     def _put_off(self, failed: Collection[int]) -> None:
-        """Leave these batches alone for a while, and forget those whose last try was long ago."""
+        """Leave these batches alone for a while, and forget batches whose last try was long ago."""
         now = time.monotonic()
         self._failed = {id: entry for id, entry in self._failed.items() if entry[1] > now - LONGEST_DELAY}
         for id in failed:
@@ -81,15 +81,15 @@ class PruneBatches(Periodic):
         self.run_again_in(0.0 if prune_batches(self._store) else PRUNE_SECONDS)
 
 
-SHARE = 20
-"""PartStatements other jobs, a check that finds nothing is followed by a pause of this many times its duration."""
+PAUSE_FACTOR = 20
+"""While the worker has other jobs, a pause of this many times its duration follows a check that finds nothing."""
 
-LOCKED_DELAY = 0.05
+LOCKED_BATCH_DELAY = 0.05
 """Seconds until the next check, if somebody else had locked a batch: to add jobs to it, or to finish it."""
 
 
 class BatchCheck(SettleService):
-    """The service that finishes batches. Used by the control loop's thread."""
+    """The service of a worker that finishes batches. Only the control loop's thread uses it."""
 
     name = "batch_check"
 
@@ -101,7 +101,7 @@ class BatchCheck(SettleService):
         self._job_ids: set[int] = set()
         self._not_before = 0.0
         self._pause = 0.0
-        """Seconds after that, beside other jobs."""
+        """Seconds that are added to `_not_before` while the worker has other jobs."""
 
     @property
     def due_at(self) -> float:
@@ -120,13 +120,13 @@ class BatchCheck(SettleService):
         job_ids, self._job_ids = self._job_ids, set()
         dependants = admit_dependants(self._store, job_ids)
         admitted_at = time.monotonic()
-        looked = finish_batches(self._store, batch_ids - dependants.batch_ids)  # these have an unfinished job
+        result = finish_batches(self._store, batch_ids - dependants.batch_ids)  # batches with an admitted job are open
         ended = time.monotonic()
         in_vain = 0.0 if dependants.admitted else admitted_at - now
-        in_vain += 0.0 if looked.finished else ended - admitted_at
+        in_vain += 0.0 if result.finished else ended - admitted_at
         self._not_before = ended + (ended - now)
-        self._pause = in_vain * SHARE
-        self._batch_ids |= looked.left
-        if looked.missed:
-            self._batch_ids |= batch_ids - looked.failed
-            self._not_before = max(self._not_before, ended + LOCKED_DELAY)
+        self._pause = in_vain * PAUSE_FACTOR
+        self._batch_ids |= result.left
+        if result.missed:
+            self._batch_ids |= batch_ids - result.failed
+            self._not_before = max(self._not_before, ended + LOCKED_BATCH_DELAY)

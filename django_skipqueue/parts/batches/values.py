@@ -1,6 +1,6 @@
-"""Values about batches of jobs, and a batch's callback as JSON: the columns of its job to be made, and its arguments.
+"""Values about batches of jobs, and a batch's callback as JSON: the columns of its future job, and its arguments.
 
-Invariant: what `stored` makes, `loaded` turns back into equal values, whatever the columns of a job are.
+Invariant: `loaded` turns the object that `stored` makes back into equal values, whatever the columns of a job are.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class FinishedBatch(NamedTuple):
     failed: int
     discarded: int
     is_failure: bool
-    """Whether one of its jobs has not completed, or a callback of an inner batch."""
+    """Whether a job of the batch, or a callback of an inner batch, has not completed."""
 
 
 class BatchProgress(NamedTuple):
@@ -30,7 +30,7 @@ class BatchProgress(NamedTuple):
 
     total: int
     done: int
-    """How many jobs are finished, in whatever way."""
+    """How many jobs are finished: completed, failed or discarded."""
     completed: int
     failed: int
     discarded: int
@@ -39,19 +39,19 @@ class BatchProgress(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The part that is done, from 0.0 to 1.0; that of an empty batch is 1.0."""
+        """The share of finished jobs, from 0.0 to 1.0. The share of an empty batch is 1.0."""
         return self.done / self.total if self.total else 1.0
 
 
 CALLBACK_JOB = "job_id"
-"""In a callback of a finished batch: the id of the job that was enqueued for it."""
+"""The key in a callback of a finished batch with the id of the job that was enqueued for the callback."""
 
 CALLBACK_SKIPPED = "skipped"
-"""In a callback of a finished batch: true if another job held its unique key."""
+"""The key in a callback of a finished batch that is true if another job held the unique key of the callback."""
 
 
 def stored(spec: JobSpec, call: EncodedCall) -> dict[str, Any]:
-    """The callback as a JSON object, without the columns that have their defaults."""
+    """The callback as a JSON object. Columns with default values are left out."""
     defaults = JobSpec._field_defaults
     given = {name: value for name, value in spec._asdict().items() if name not in defaults or value != defaults[name]}
     if isinstance(spec.run_after, datetime):
@@ -62,7 +62,7 @@ def stored(spec: JobSpec, call: EncodedCall) -> dict[str, Any]:
 
 
 def loaded(callback: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
-    """The columns and the arguments. A delay counts from the end of the batch. Ignores columns that are not known."""
+    """The columns and arguments of a callback. A delay counts from the end of the batch. Ignores unknown columns."""
     given = {name: value for name, value in callback["spec"].items() if name in JobSpec._fields}
     if due := given.get("run_after"):
         given["run_after"] = datetime.fromisoformat(due["at"]) if "at" in due else timedelta(seconds=due["seconds"])

@@ -4,9 +4,10 @@ Invariant: a key with a secret in it takes no place in an alphabetical list. Its
 comparison with a typed text after the other.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
@@ -20,26 +21,50 @@ from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import is_id
 from ...models import Job
 from ...queue.store import Store
-from .console import Card, tables
+from .console import KeyCard, tables
+from .states import KeyState
 
 if TYPE_CHECKING:
     from ...console.admin.jobs.job_admin import JobAdmin
 
 
-SECONDS = 2.0
-"""For how long a list is filled, if many keys are left out. The time does not depend on a typed text."""
+State = TypeVar("State", bound=KeyState[Any])
+
+FILLING_SECONDS = 2.0
+"""Seconds for which a list is filled if many keys are left out. The time does not depend on the typed text."""
+
+
+def unmasked_states(
+    keys_after: Callable[[str], list[str]],
+    states_of: Callable[[list[str]], Iterable[State]],
+    *,
+    most: int,
+    text: str,
+    after: str | None = None,
+) -> list[State]:
+    """At most `most` states of keys without a secret, in alphabetical order, as long as there is time.
+
+    The list begins after the key `after`; if that is `None`, it begins with the key `text`.
+    """
+    end = time.monotonic() + FILLING_SECONDS
+    keys = [text] * bool(text) + keys_after(text) if after is None else keys_after(after)
+    found: list[State] = []
+    while keys and time.monotonic() < end:
+        found += [state for state in states_of(keys) if not state.is_masked]
+        keys = keys_after(keys[-1]) if len(found) < most else []
+    return found[:most]
 
 
 @dataclass(frozen=True)
 class KeysPage:
-    """The keys from one on.
+    """One page of the keys for which jobs wait.
 
     The address of the next page names a job, not a key: a key may have a secret in it.
     """
 
-    cards: list[Card[Any]]
+    cards: list[KeyCard[Any]]
     text: str
-    """Where the alphabetical lists begin, as typed."""
+    """The typed text with which the alphabetical lists begin."""
     after: int | None
     """The job after whose key the page begins."""
     next_id: int | None
@@ -61,7 +86,7 @@ class KeysPage:
 
 
 def _start(job_id: str) -> tuple[int, str] | tuple[None, None]:
-    """The id and the key of this job; `None` twice if it is gone, begins no page, or a secret is in its key."""
+    """The id and the key of this job. Both are `None` if the job is gone or begins no page, or its key has a secret."""
     job = Job.objects.filter(pk=job_id).first() if is_id(job_id) else None
     keys = [table.start(job) for table in tables() if table.start] if job else []
     key = next(filter(None, keys), None)

@@ -1,6 +1,6 @@
-"""Keys, for operators: what a part gives whose jobs have keys, and the subcommand `limits`, which shows the keys.
+"""Keys, for operators: what a part with keyed jobs gives to the console, and the subcommand `limits`.
 
-The page `limits` of `admin` shows them as well.
+The subcommand lists the keys for which jobs wait. So does the page `limits` of `admin`.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card(Generic[State]):
-    """A table of the page."""
+class KeyCard(Generic[State]):
+    """A table of keys on the page."""
 
     name: str
     title: Any
@@ -51,12 +51,12 @@ class Card(Generic[State]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cards:
-    """What one part shows on the page. A card without a key is left out."""
+class KeyCards:
+    """What one part shows on the page. The page leaves out a card without a key."""
 
-    first: Sequence[Card[Any]] = ()
-    listed: Sequence[Card[Any]] = ()
-    """Stand below the first cards of all parts."""
+    first: Sequence[KeyCard[Any]] = ()
+    listed: Sequence[KeyCard[Any]] = ()
+    """The cards below the first cards of all parts."""
     next_id: int | None = None
     """The job after whose key the next page begins; `None`: there is no next page."""
 
@@ -67,27 +67,27 @@ class KeyTable(Generic[State]):
 
     facts: tuple[Fact[State], ...]
     looks: Looks[State]
-    """In the command's table."""
+    """How the table of the command shows the facts."""
     first: Callable[[Store, int], Sequence[State]]
-    """Returns the keys that the command lists. Its second argument: the maximum of keys."""
+    """Returns the states of the keys that the command lists. Its second argument: the maximum of keys."""
     of_key: Callable[[Store, str], Sequence[State]]
-    """Returns the state of this key, if jobs wait for it."""
+    """Returns the state of this key, or nothing if no job waits for the key."""
     key_as_json: Callable[[Sequence[State]], dict[str, Any]]
-    """What the object of one key has of this part, given what `of_key` returns."""
+    """Returns the JSON fields of this part for one key. Its argument: the result of `of_key`."""
     holders: "Callable[[str], QuerySet[Job]] | None" = None
-    """The jobs that hold something of this key."""
+    """Returns the jobs that hold a permit of this key."""
     waiting: "Callable[[str], QuerySet[Job]]"
-    """The jobs that wait for something of this key, the next one first."""
-    cards: Callable[[Store, str, str | None], Cards]
-    """Returns what the page shows. Its arguments: the store; the text from which the alphabetical lists begin; and the
-    key after which the page begins, `None` if it is the first page."""
+    """Returns the jobs that wait for a permit or a token of this key, the next job first."""
+    cards: Callable[[Store, str, str | None], KeyCards]
+    """Returns the tables of the page. Its arguments: the store; the text with which the alphabetical lists begin; and
+    the key after which the page begins, `None` for the first page."""
     start: "Callable[[Job], str | None] | None" = None
-    """Returns the key after which a page begins whose address names this job."""
+    """Returns the key of this job after which a page can begin. The address of such a page names the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedConsole(PartConsole):
-    """What a part whose jobs have keys gives to operators."""
+    """What a part with keyed jobs gives to operators."""
 
     keys: KeyTable[Any]
 
@@ -96,11 +96,8 @@ def tables() -> list[KeyTable[Any]]:
     return [console.keys for console in consoles() if isinstance(console, KeyedConsole)]
 
 
-MOST_JOBS = 20
-"""Jobs of one key that are listed, of those that hold a permit, and of those that wait."""
-
-Found = Sequence[tuple[KeyTable[Any], Sequence[Any]]]
-"""The states of keys, for each part."""
+MOST_JOBS_OF_KEY = 20
+"""How many holders of one key, and how many waiting jobs of the key, the command lists."""
 
 
 class Limits(Watchable):
@@ -126,7 +123,7 @@ class Limits(Watchable):
         return Exit.NEGATIVE
 
 
-def _print(console: Console, found: Found, *, in_json: bool = False) -> None:
+def _print(console: Console, found: Sequence[tuple[KeyTable[Any], Sequence[Any]]], *, in_json: bool = False) -> None:
     for number, (table, states) in enumerate((table, states) for table, states in found if states):
         if number and not in_json:
             console.line()
@@ -140,9 +137,9 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
         job
         for table, _ in found
         if table.holders
-        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS]
+        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS_OF_KEY]
     ]
-    waiting = [job for table, _ in found for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS]]
+    waiting = [job for table, _ in found for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_OF_KEY]]
     if not held and not waiting:
         raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
     if in_json:

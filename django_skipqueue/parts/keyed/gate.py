@@ -1,51 +1,64 @@
 """What the gates of limits and of rates share: keys to look at by name, and sweeps over the keys with blocked jobs.
 
-A sweep finds the jobs that nobody has admitted: a process has died before it admitted, a permit has become free in
-another way, or the clock was set back.
+A sweep finds the jobs that can be admitted and that nobody has admitted: a process has died before it admitted, an
+operator has made a permit free, or the clock was set back.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
+from ...queue.parameters import Admitted
+from ...queue.store import Store
 
 T = TypeVar("T")
 
 KEYS_AT_ONCE = 1_000
-"""Keys that are admitted in one transaction, at most."""
+"""The maximum of keys whose jobs one transaction admits, or that one look at the keys reads."""
 
 SWEEP_INTERVAL = 1.0
-"""Seconds between two sweeps, at least. Mostly, jobs are admitted without a sweep: by the worker that settles a job of
-their key, right after their enqueue, or when the bucket of their key has a token."""
+"""The shortest time in seconds between two sweeps. Most jobs are admitted without a sweep: by the worker that settles a
+job of their key, right after their enqueue, or when the bucket of their key has a token."""
 
 SWEEP_SHARE = 1 / 20
-"""The share of the time that the sweeps of one process take, at most."""
+"""The largest share of its time that a process spends on sweeps."""
 
 
-class Blocked(Protocol):
+def admit_in_batches(store: Store, keys: Sequence[str], admit: Callable[[Store, Sequence[str]], Admitted]) -> Admitted:
+    """Call `admit` with batches of these keys, and return the sums of its results."""
+    counts: Counter[str] = Counter()
+    missed: list[str] = []
+    later: set[str] = set()
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        found = admit(store, keys[start : start + KEYS_AT_ONCE])
+        counts.update(found.counts)
+        missed += found.missed
+        later |= found.later
+    return Admitted(counts, missed, frozenset(later))
+
+
+class BlockedKeys(Protocol):
     """Reads at most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
 
-    def __call__(self, store: "Store", /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
+    def __call__(self, store: Store, /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
 
 
 class Sweep:
-    def __init__(self, blocked: Blocked, *, notified_share: float | None = None) -> None:
-        """`notified_share`: as `SWEEP_SHARE`, while notifications ask for sweeps that do not name the keys."""
+    def __init__(self, blocked: BlockedKeys, *, notified_share: float | None = None) -> None:
+        """`notified_share`: takes the place of `SWEEP_SHARE` while notifications without keys ask for sweeps."""
         self._blocked = blocked
         self._notified_share = notified_share or SWEEP_SHARE
         self.due_at = 0.0
         self._rested_at = 0.0
-        """When the next one may come, however many notifications ask for it."""
+        """The earliest time of the next sweep, even if notifications ask for one."""
         self.after = ""
         """The key after which the next sweep goes on; empty: the next sweep starts with the first key."""
         self.found_any = False
-        """Whether the last one has found a key with blocked jobs."""
+        """Whether the last sweep has found a key with blocked jobs."""
 
-    def run(self, store: "Store", look: Callable[["Store", list[str]], T], *, limit: int) -> T:
-        """Look at those of the next keys that need it. The time that this takes counts as that of the sweep."""
+    def run(self, store: Store, look: Callable[[Store, list[str]], T], *, limit: int) -> T:
+        """Call `look` with those of the next keys that need a look. Its time counts as time of the sweep."""
         started = time.monotonic()
         keys = self._blocked(store, after=self.after, limit=limit)
         found = look(store, [key for key, needs_look in keys.items() if needs_look])
@@ -59,11 +72,11 @@ class Sweep:
         return found
 
     def hurry(self) -> None:
-        """Be due as soon as allowed, and go on where the last one ended, so that no first keys hide the rest."""
+        """Have the next sweep due as soon as allowed. It goes on after the last key, so that every key has its turn."""
         self.due_at, self.found_any = min(self.due_at, self._rested_at), True
 
-    def next_due(self, store: "Store") -> float | None:
-        """The seconds until the next one; `None` if no job waits."""
+    def next_due(self, store: Store) -> float | None:
+        """The seconds until the next sweep; `None` if no job waits."""
         due_in = self.due_at - time.monotonic()
         if due_in > 0:
             return due_in if self.found_any else None
@@ -71,7 +84,7 @@ class Sweep:
 
 
 class KeyedGate:
-    """What one process knows of the keys, by database."""
+    """The base class of both gates: what one process knows of the keys, by database."""
 
     name: str
     enqueue_alone: str | None = None
@@ -80,13 +93,14 @@ class KeyedGate:
     def prefix(self) -> str:
         return f",{self.name} "
 
-    def __init__(self, sweep: Callable[[], Sweep]) -> None:
-        self._sweeps: defaultdict[str, Sweep] = defaultdict(sweep)
+    def __init__(self, new_sweep: Callable[[], Sweep]) -> None:
+        self._new_sweep = new_sweep
+        self._sweeps: defaultdict[str, Sweep] = defaultdict(new_sweep)
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
         """Keys to look at by name: a sweep over a million keys takes minutes."""
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have these keys looked at soon; all keys, if there are too many."""
+        """Have the next `admit` look at these keys; at all keys, if there are too many."""
         wanted = self._wanted[alias]
         wanted.update(keys)
         if len(wanted) > KEYS_AT_ONCE:
@@ -94,5 +108,5 @@ class KeyedGate:
             self.sweep_now(alias)
 
     def sweep_now(self, alias: str) -> None:
-        """Have the next sweep due soon: at once, if the last one did not take long."""
+        """Have the next sweep due soon: at once, if the last sweep did not take long."""
         self._sweeps[alias].hurry()

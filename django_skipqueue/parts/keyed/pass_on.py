@@ -1,16 +1,17 @@
-"""Pass permits and tokens on, from a job that no worker has claimed to one that should start before it.
+"""Pass permits and tokens on, from a job that no worker has claimed to a job that should start before it.
 
 A queued job keeps the permit of its limit, or the token of its rate, while it waits for a worker. A blocked job of the
-key may be better: its priority is higher, or only its queue has a worker. Then the queued job is put back, and the
-blocked one admitted in its place.
+key may be better: its priority is higher, or only its queue has a worker. Then a supervisor puts the queued job back,
+and admits the blocked job in its place.
 
 Invariant: a statement that passes on admits at most the number of jobs of a key that it puts back, under the lock of
-the key. So it never raises the number of permits that are held, nor takes a token. Swaps end: the job that is admitted
-has a higher priority than the job that is put back; or its queue is served, and that of the other job is not; or a
-worker of another queue has a free slot for it, for which no job is put back more than once a minute.
+the key. So it never raises the number of held permits, nor takes a token. Swaps end, because in each swap one condition
+holds: the admitted job has a higher priority than the job that is put back; the queue of the admitted job is served,
+and the queue of the other job is not; or a worker has a free slot for the admitted job. For a free slot, no job is put
+back more than once a minute.
 
-A queue is served if it is not paused, and a live worker takes jobs from it. A job of a sequence that has
-begun is never put back, and no job of a sequence is admitted before the next one in order.
+A queue is served if it is not paused, and a live worker takes jobs from it. A job of a sequence that has begun is never
+put back, and no job of a sequence is admitted before the next job in order.
 
 Used by supervisors.
 
@@ -18,29 +19,29 @@ A place in a statement is a name in braces:
 
 - `key`: the column of the key; `locked`: the setting with the keys that are locked
 - `waiting`: the condition of a job that waits for a permit or a token
-- `unclaimed`: that of a job that has one, and may be put back
-- `in_order`: that of a job that keeps its place, whether its queue is served or not
+- `unclaimed`: the condition of a job that holds a permit or a token, and may be put back
+- `in_order`: the condition of a job that keeps its place, whether its queue is served or not
 - `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
-- `put_back`, `admit`: what is set in a job that is put back, or admitted
-- `later_key`: the key of the next gate, at which an admitted job may wait; `admitted`: what is returned of those that
-  are admitted: their number, and the keys of the next gate that they wait for
+- `put_back`, `admit`: the columns that are set in a job that is put back, or admitted
+- `later_key`: the key of the next gate, at which an admitted job may wait
+- `admitted`: the columns returned for the admitted jobs: their number, and the keys of the next gate that they wait for
 - `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
 - `found`: CTEs, the keys with waiting jobs
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from ...conf import settings
 from ...queue.fragments import joined, places
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
+from ...queue.store import Store
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
-# The queues that are served: all but the paused ones if `are_all`, else those of `names`. With `idle`, only the workers
-# with a free slot count. One that hands jobs on has no slots. Index: recover, once for each worker.
+# The queues that are served: if `are_all`, all queues that are not paused, else the queues of `names`. With `idle`,
+# only workers with a free slot count. A worker that hands its jobs on has no slots. Index: recover, once for each
+# worker.
 SERVED = """served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -188,40 +189,37 @@ SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitte
 """
 
 
-def contesting(pieces: Mapping[str, str]) -> str:
-    """Return the statement that finds what may be passed on."""
-    return _keyed(_CONTESTED, pieces)
+contesting = partial(_keyed, _CONTESTED)
+"""Returns the statement that finds the permits or tokens that may be passed on."""
 
-
-def swapping(pieces: Mapping[str, str]) -> str:
-    """Return the statement that passes on."""
-    return _keyed(_SWAP, pieces)
+swapping = partial(_keyed, _SWAP)
+"""Returns the statement that passes permits or tokens on."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What jobs hold while they wait for a worker: permits or tokens."""
+    """The statements for what jobs hold while they wait for a worker: permits or tokens."""
 
     prefix: str
-    """The beginning of the notifications that name keys in which a better job may wait."""
+    """The beginning of the notifications that name keys for which a better job may wait."""
     contested: str
     lock: str
     pass_on: str
 
 
 class Contested(NamedTuple):
-    """A key with waiting jobs. The lists are empty if there is nothing to pass on; each has a hundred ids at most."""
+    """A key with waiting jobs. Each list has at most a hundred ids, and is empty if there is nothing to pass on."""
 
     key: str
     is_inverted: bool
-    """Whether a waiting job has a higher priority than one that no worker has claimed."""
+    """Whether a waiting job has a higher priority than an unclaimed job, or comes first in their sequence."""
     unserved: Sequence[int]
     """The ids of unclaimed jobs in queues that are paused, or that no live worker serves."""
     held_up: Sequence[int]
     """The ids of the other unclaimed jobs."""
 
 
-def contested(store: "Store", held: Held, *, after: str, limit: int) -> list[Contested]:
+def contested(store: Store, held: Held, *, after: str, limit: int) -> list[Contested]:
     """At most `limit` keys with waiting jobs, alphabetically after `after`."""
     values = {"after": after, "limit": limit, **_served(idle=False)}
     return [
@@ -231,11 +229,12 @@ def contested(store: "Store", held: Held, *, after: str, limit: int) -> list[Con
 
 
 def pass_on(
-    store: "Store", held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+    store: Store, held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
 ) -> tuple[Admitted, set[int]]:
-    """Give what queued jobs of these keys hold to waiting jobs of a higher priority, and put the queued ones back.
+    """Give the permits or tokens of queued jobs to waiting jobs of a higher priority, and put the queued jobs back.
 
-    ids: put these back, for waiting jobs of other queues that are served; `idle`: by a worker with a free slot.
+    ids: put these jobs back, whatever their priority, for waiting jobs of other queues that are served.
+    idle: only a worker with a free slot serves a queue.
     Returns what was admitted, and the ids of the jobs that were put back. Notifies nobody.
     """
     lock: Statement = (held.lock, {"ids": [], "keys": sorted(keys)})

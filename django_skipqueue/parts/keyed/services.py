@@ -1,10 +1,10 @@
-"""The services of keys: pass on what unclaimed jobs hold, and have jobs wait again after a queue's limit was lowered.
+"""The services of keys: pass permits and tokens on, and have jobs wait again after a queue's limit was lowered.
 
-Invariant: of the jobs of a key that no worker has claimed, a worse one holds what a better one waits for at most until
-the next look.
+Invariant: of the unclaimed jobs of a key, a worse job holds a permit or a token for which a better job waits at most
+until the next look.
 
-Queued jobs wait again after the limit or the rate of their queue was lowered or set. Invariant: a job that runs is left
-alone, and no other is admitted until the queue is below its limit.
+Queued jobs wait again after the limit or the rate of their queue was lowered or set. Invariant: a running job runs on,
+and no further job is admitted until the queue is below its limit.
 """
 
 import time
@@ -15,38 +15,36 @@ from ...queue.notify import QUEUES_PAYLOAD, SOON, keys_in, wake
 from ...queue.parameters import Admitted
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .gate import KEYS_AT_ONCE
 from .pass_on import Held, contested, pass_on
 
 CONTESTED_LOOK = 1.0
-"""Seconds between two looks while jobs wait for what unclaimed ones hold."""
+"""Seconds between two looks while jobs wait for permits or tokens that unclaimed jobs hold."""
 
 HELD_UP_SECONDS = 1.0
-"""Seconds after which an unclaimed job gives its permit to one that a worker could start at once."""
+"""Seconds after which an unclaimed job gives its permit to a job that a worker could start at once."""
 
 PUT_BACK_SECONDS = 60.0
-"""Seconds for which a job that has done so keeps its next permit. A worker with a free slot need not claim: it may be
+"""Seconds for which a job that was put back keeps its next permit. A worker with a free slot need not claim: it may be
 about to stop. Without a pause, two jobs would give each other the permit for ever."""
 
-SHARE = 1 / 20
-"""The share of the time that looks may take."""
+LOOK_SHARE = 1 / 20
+"""The largest share of the time that looks may take."""
 
 LEAST_LOOK = 0.05
-"""Seconds between two looks, at least, however many notifications come."""
-
-KEYS_AT_ONCE = 1_000
-"""Keys of one look, at most. The next look goes on after them."""
+"""The shortest time in seconds between two looks, even if notifications ask for one."""
 
 Admit = Callable[[Store, Admitted], Mapping[str, int]]
-"""Does what is left to do for jobs that were admitted. Returns their number, by queue."""
+"""Admits jobs by the next gate if they wait there now. Returns the number of all admitted jobs, by queue."""
 
 
 class PassOn(Periodic):
-    """Passes on what unclaimed jobs hold: looks at the keys for which jobs wait.
+    """Passes the permits or tokens of unclaimed jobs on: looks at the keys for which jobs wait.
 
-    At once, if a better job was enqueued, or a queue was paused.
+    Looks at once if a better job was enqueued, or a queue was paused.
     """
 
-    def __init__(self, name: str, store: Store, held: Held, admit: Admit) -> None:
+    def __init__(self, store: Store, *, name: str, held: Held, admit: Admit) -> None:
         self.name = name
         self.urgent: set[str] = set()
         """Keys in which a better job may wait."""
@@ -55,18 +53,18 @@ class PassOn(Periodic):
         self._admit = admit
         self._looked_at = float("-inf")
         self._after = ""  # the key after which the next look goes on
-        self._since: dict[int, float] = {}  # when each unclaimed job was first seen, by the last round of looks
-        self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, by this round
+        self._since: dict[int, float] = {}  # when each unclaimed job was first seen, noted by the last round of looks
+        self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, noted by this round
         self._put_back: dict[int, float] = {}  # when each held-up job was put back
 
     def run(self, now: float) -> None:
         started = self._looked_at = time.monotonic()
         is_contested = self._look(now)
-        rest = (time.monotonic() - started) * (1 / SHARE - 1)
+        rest = (time.monotonic() - started) * (1 / LOOK_SHARE - 1)
         self.run_again_in(max(CONTESTED_LOOK if is_contested else SOON, rest))
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Look at these keys at once; at all, as they come, if there are too many.
+        """Look at the named keys at once. If too many keys are named, the next looks find them.
 
         After an error, the delay is not shortened.
         """
@@ -78,7 +76,7 @@ class PassOn(Periodic):
             self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
 
     def _look(self, now: float) -> bool:
-        """Returns whether jobs wait for what unclaimed ones hold."""
+        """Return whether jobs wait for permits or tokens that unclaimed jobs hold."""
         urgent, self.urgent = self.urgent, set()
         found = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
         if urgent := urgent.union(each.key for each in found if each.is_inverted):
@@ -107,13 +105,14 @@ class PassOn(Periodic):
 
 
 SURPLUS_SECONDS = 10.0
-"""Seconds between two looks. A notification announces each change of a limit, and nothing else makes a surplus."""
+"""Seconds between two looks for jobs beyond a limit. A notification announces each change of a limit. Nothing else
+makes a surplus."""
 
 
 class BlockSurplus(Periodic):
-    """Looks at the queues whose limits, or rates, were changed, and has one batch of jobs wait."""
+    """Looks at the queues whose limits, or rates, were changed, and has one batch of their jobs wait again."""
 
-    def __init__(self, name: str, store: Store, block: Callable[[Store], int]) -> None:
+    def __init__(self, store: Store, *, name: str, block: Callable[[Store], int]) -> None:
         self.name = name
         self._store = store
         self._block = block

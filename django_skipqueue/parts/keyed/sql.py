@@ -1,4 +1,7 @@
-"""The pieces that the statements of limits and of rates share: paused queues, walks over keys, locks of keys."""
+"""The pieces that the statements of limits and of rates share: paused queues, walks over keys, locks of keys.
+
+Also the keys of whole queues.
+"""
 
 from textwrap import indent
 
@@ -8,7 +11,7 @@ from ...conf import settings
 from ...exceptions import InvalidOption
 from ...queue.fragments import joined
 
-# The queues that are paused. The table has a row for each queue that was paused or limited: it is read whole.
+# The paused queues. The table is read whole: it has a row for each queue that was paused or limited.
 PAUSED = """paused AS MATERIALIZED (
     SELECT ARRAY (
         SELECT name
@@ -40,20 +43,20 @@ found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(lim
 
 
 def indented(piece: str, by: int) -> str:
-    """The piece with `by` more spaces before each of its further lines."""
+    """The piece with `by` more spaces before each of its lines but the first."""
     return indent(piece, by * " ").lstrip()
 
 
 def walking(*, key: str, waits: str, apart: str = " ") -> str:
     """Return two CTEs, the second of which is `found`: at most `limit` keys with waiting jobs, after `after`.
 
-    key: its column; `waits`: the condition of a job that waits; `apart`: the space before and after it.
+    key: the column with the key; `waits`: the condition of a waiting job; `apart`: the space around the condition.
     """
     return joined(_WALK, key=key, waits=waits, apart=apart)
 
 
-# The locks of keys. `locks`: the class of the advisory locks. `wanted`: the keys, as a SELECT. `setting`: the setting
-# with the keys that are locked.
+# Locks keys. `locks`: the class of the advisory locks. `wanted`: the keys, as a SELECT. `setting`: the setting that
+# gets the locked keys. `more`: SQL that sets further settings.
 _LOCK = """
 WITH wanted AS MATERIALIZED (
     {wanted}
@@ -78,16 +81,16 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 
 
 def locking(*, locks: str, setting: str, wanted: str, more: str = "") -> str:
-    """Return a statement that locks keys. `more`: what else it returns of each, and sets."""
+    """Return a statement that locks keys. `_LOCK` explains the arguments."""
     return joined(_LOCK, locks=locks, setting=setting, wanted=wanted, more=more)
 
 
-PREFIX = "queue:"
-"""The beginning of the keys of queues. The statements that admit know them by it; no other key begins so."""
+QUEUE_KEY_PREFIX = "queue:"
+"""The beginning of the key of a queue, by which the statements that admit know it. No other key begins with it."""
 
 
 def key_of(queue_name: str) -> str:
-    return PREFIX + queue_name
+    return QUEUE_KEY_PREFIX + queue_name
 
 
 def queues_with(option: str) -> list[str]:
@@ -97,7 +100,7 @@ def queues_with(option: str) -> list[str]:
 
 def require_changed(name: str, option: str, column: str) -> None:
     """Raise `InvalidOption` unless the queue's row has a value: jobs without a key of their queue would ignore it."""
-    queue = apps.get_model("django_skipqueue", "Queue")  # which has the callers among its bases
+    queue = apps.get_model("django_skipqueue", "Queue")  # not an import: the callers are base classes of this model
     if not queue._default_manager.using(settings.database).filter(name=name).exclude(**{column: None}).exists():
         raise InvalidOption(
             f"The queue {name!r} has no {option} in the settings, so that none would hold for its jobs. Add "

@@ -1,33 +1,31 @@
-"""What operators see of a key with waiting jobs.
+"""The state of a key with waiting jobs, as operators see it.
 
-Invariant: a few probes of indexes for each shown key, whatever the number of jobs and of keys. The secrets in a key are
-masked like those in the arguments it is made of, and a search never finds them.
+Invariant: each shown key costs a few probes of indexes, whatever the number of jobs and of keys. A secret in a key is
+masked like the argument that it comes from, and no search finds it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...console.arguments import redacted
 from ...console.counts import OF_KEY, Count
 from ...models import Job
+from ...queue.store import Store
 from ...values.codec import decode_shown, shorten
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 
 @dataclass(frozen=True)
 class KeyNow:
     key: str
     next_id: int
-    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
+    """The job that is admitted next. Its task and its arguments say which part of the key to mask."""
     task: str
     args: list[Any]
     kwargs: dict[str, Any]
     waiting: int
-    """Jobs that wait for a permit or a token; above `OF_KEY`: more than that."""
+    """The number of jobs that wait for a permit or a token. It is counted up to `OF_KEY` + 1."""
     oldest: float
     """Seconds since the first of the counted jobs was due."""
 
@@ -36,16 +34,17 @@ Now = TypeVar("Now", bound=KeyNow)
 
 
 def read_keys(
-    store: "Store", statement: str, keys: Sequence[str], record: Callable[..., Now], *columns: str
+    store: Store, statement: str, keys: Iterable[str], record: Callable[..., Now], *columns: str
 ) -> list[Now]:
     """The records of these keys. The statement returns the key and its next job, and then these columns."""
     names = ("key", "next_id", "task", "args", "kwargs", *columns)
-    rows = store.rows(statement, {"keys": list(keys), "limit": OF_KEY + 1}) if keys else []
+    listed = list(keys)
+    rows = store.rows(statement, {"keys": listed, "limit": OF_KEY + 1}) if listed else []
     return [record(**dict(zip(names, (*row[:3], *map(decode_shown, row[3:5]), *row[5:]), strict=True))) for row in rows]
 
 
-KEY_LIMIT = 200
-"""Characters of a key that are shown."""
+LONGEST_SHOWN_KEY = 200
+"""Characters of a key."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class KeyState(Generic[Now]):
 
     @cached_property
     def key(self) -> str:
-        return shorten(self.masked, KEY_LIMIT)
+        return shorten(self.masked, LONGEST_SHOWN_KEY)
 
     @property
     def is_masked(self) -> bool:
@@ -66,7 +65,7 @@ class KeyState(Generic[Now]):
 
     @property
     def oldest(self) -> float:
-        """Seconds for which the first of them has waited."""
+        """Seconds for which the first waiting job has waited."""
         return max(self.now.oldest, 0.0)
 
     @cached_property
@@ -80,4 +79,4 @@ def counted(number: int) -> Count:
 
 def key_of_job(job: Job, key: str) -> str:
     """This key of the job, masked and shortened."""
-    return shorten(redacted(job.task, job.args, job.kwargs).text(key), KEY_LIMIT)
+    return shorten(redacted(job.task, job.args, job.kwargs).text(key), LONGEST_SHOWN_KEY)

@@ -1,5 +1,5 @@
 """Concurrency limits, sequences and fair shares: how many jobs of a key run at once.
 
-Invariant: a permit is a row, not a number that is kept: the jobs of a key that hold a permit are counted when another
-is to be admitted. So nothing has to be given back, and a crash leaks nothing.
+Invariant: a permit is the row of a job, not a stored number: before an admission, a statement counts the jobs of the
+key that hold a permit. So nobody has to give a permit back, and a crash leaks none.
 """

@@ -1,11 +1,8 @@
-"""The keys of limits in the admin: the halted sequences, and a page of all other keys, with its columns.
+"""The keys of limits in the admin: halted sequences, keys with a secret, and a page of all keys with waiting jobs.
 
-A column is a fact of `LIMIT`.
+A column is a fact of `LIMIT_OF_KEY`.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from django.utils.html import format_html
@@ -21,14 +18,22 @@ from ...console.facts import Looks
 from ...console.job_states import Key
 from ...models import Status
 from ...queue.store import Store
-from ..keyed.admin import SECONDS
-from ..keyed.console import Card, Cards
-from .now import HaltedKey, first_blocked_keys, waiting_keys
-from .states import LIMIT, LimitState, first_states, halted_by_key, key_of_limit, limit_states
+from ..keyed.admin import unmasked_states
+from ..keyed.console import KeyCard, KeyCards
+from .states import (
+    LIMIT_OF_KEY,
+    LimitState,
+    first_blocked_keys,
+    first_states,
+    halted_by_key,
+    key_of_limit,
+    limit_states,
+    waiting_keys,
+)
 
 
 def _key(state: LimitState) -> Cell:
-    # The list of its waiting jobs. The key may have a secret in it, so the address names a job of the key.
+    # Links to the waiting jobs of the key. The key may have a secret in it, so the address names a job of the key.
     query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
     address = address_of("job_changelist", query=query)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
@@ -45,7 +50,7 @@ def _state(state: LimitState) -> Cell:
 
 
 def _held(state: LimitState) -> Cell:
-    if state.now.capacity is None or state.now.kind == "fair":  # it has no limit
+    if state.now.capacity is None or state.now.kind == "fair":  # any number of jobs may run
         return str(state.held)
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 
@@ -58,14 +63,14 @@ LOOKS: Looks[LimitState] = {
     "capacity": None,
 }
 
-COLUMNS = columns_of(LIMIT, (), LOOKS)
+COLUMNS = columns_of(LIMIT_OF_KEY, (), LOOKS)
 
-MOST_ON_DASHBOARD = 10
+MOST_KEYS_ON_DASHBOARD = 10
 
 
 def first_keys(situation: Any) -> dict[str, Any]:
     """The halted sequences, then the keys whose jobs have waited for the longest."""
-    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(situation.store, most=MOST_ON_DASHBOARD))}
+    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(situation.store, most=MOST_KEYS_ON_DASHBOARD))}
 
 
 PER_PAGE = 50
@@ -75,23 +80,28 @@ MOST_HALTED = 50
 MOST_MASKED = 50
 
 
-def cards(store: Store, text: str, after: str | None) -> Cards:
-    """The halted sequences, and keys with a secret, on the first page only; and a page of all others, in order."""
-    start, is_from = (text, True) if after is None else (after, False)
+def cards(store: Store, text: str, after: str | None) -> KeyCards:
+    """The tables of one page: all keys without a secret, in order. The first page also has the other two tables."""
     halted = halted_by_key(store)
-    keys = list(islice(_keys(store, start, is_from, halted), PER_PAGE + 1))
-    shown = Card(name="keys", title=_("Keys with waiting jobs"), columns=COLUMNS, states=keys[:PER_PAGE])
-    next_id = shown.states[-1].now.next_id if len(keys) > PER_PAGE else None
+    states = unmasked_states(
+        lambda start: waiting_keys(store, after=start, limit=PER_PAGE + 1),
+        lambda keys: limit_states(store, keys, halted),
+        most=PER_PAGE + 1,
+        text=text,
+        after=after,
+    )
+    shown = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=COLUMNS, states=states[:PER_PAGE])
+    next_id = shown.states[-1].now.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
-        return Cards(listed=[shown], next_id=next_id)
-    first = Card(
+        return KeyCards(listed=[shown], next_id=next_id)
+    first = KeyCard(
         name="halted",
         title=_("Halted sequences"),
         about=_("Their jobs wait until somebody retries, discards or deletes the job that failed."),
         columns=COLUMNS,
         states=limit_states(store, list(halted)[:MOST_HALTED], halted),
     )
-    masked = Card(
+    masked = KeyCard(
         name="masked",
         title=_("Keys with a secret"),
         about=_(
@@ -105,15 +115,7 @@ def cards(store: Store, text: str, after: str | None) -> Cards:
             if state.is_masked
         ],
     )
-    return Cards(first=[first, masked], listed=[shown], next_id=next_id)
-
-
-def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKey]) -> Iterator[LimitState]:
-    """The keys with waiting jobs after a text, in alphabetical order, as long as there is time."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end and (keys := waiting_keys(store, after=start, is_from=is_from, limit=PER_PAGE + 1)):
-        yield from (state for state in limit_states(store, keys, halted) if not state.is_masked)
-        start, is_from = keys[-1], False
+    return KeyCards(first=[first, masked], listed=[shown], next_id=next_id)
 
 
 class LimitFilter(KeyFilter):

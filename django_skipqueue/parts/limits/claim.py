@@ -1,4 +1,4 @@
-"""Claim jobs of limits: those that have just got a permit, and those beyond the permits that are free."""
+"""Claim jobs with limits: jobs that have just got a permit, and jobs ahead of their permits."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,16 +7,18 @@ from ...queue.fragments import joined, to_run
 from ...queue.parameters import leases_as_values
 from ...values.records import LeaseRef
 from ..keyed.sql import indented
-from .sql import DUE, LATER_KEY, RANK
+from .sql import DUE_WITH_PERMIT, LATER_KEY, RANK
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
-# the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins
-# in the place of another job of the worker, which has ended.
-# Only for a worker that has had, until this transaction at least, as many leases of the key's jobs as it counts
-# permits: jobs that still run, and jobs that this transaction has settled, by their `xmin`. What it claims here
-# takes their place in the count of ADMIT_BY_KEY. So it needs no lock of the key, and no other process sees less.
-# Only jobs of this task and queue, with the same limit and without a rate; none that comes after another job of the
-# key; none of a queue that is paused, or whose limit was changed there. At most 1 MB of arguments of a key.
+# the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins in the place
+# of another job of the worker, which has ended.
+# The statement claims for a key only if the worker has, until this transaction at least, as many leases of the key's
+# jobs as it counts permits. Leases count if their jobs still run, or if this transaction has settled them, as `xmin`
+# shows. In the count of ADMIT_BY_KEY, the claimed jobs take the place of the settled jobs. So the statement
+# needs no lock of the key, and no other process counts fewer holders.
+# The statement claims only jobs of this task and queue, with the same limit and without a rate. It stops at the first
+# other job of the key, and leaves out queues that are paused or whose limit somebody has changed. At most 1 MB of
+# arguments of a key.
 # Index: the primary key, limit_waiting once for each key, and the primary key of queues.
 CLAIM_AHEAD = joined(
     """
@@ -97,11 +99,11 @@ chosen AS MATERIALIZED (
 )
 
 
-# worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: those that are
-# queued and those that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The other chosen ones
-# become queued. So a job that runs here at once has one version of its row less, and three index entries.
-# `ahead` and `share` only count: how many of the `limit` jobs are chosen ones. So no queued job is locked that is not
-# claimed, which another worker may be looking for at that moment.
+# worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: queued jobs, and
+# jobs that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The chosen jobs that are not
+# claimed become queued. So a job that runs here at once saves one version of its row and three index entries.
+# `ahead` and `share` only count how many of the `limit` jobs are chosen jobs. So the statement locks no queued job that
+# it does not claim, and another worker can claim such a job at that moment.
 # A chosen job is locked by this transaction, so its ctid is stable.
 # Index: claim, twice for each queue, as in CLAIM. The chosen jobs are read by ctid.
 CLAIM_OR_ADMIT = joined(
@@ -206,7 +208,7 @@ queued AS (
 )
 {to_run}
 """,
-    due=indented(DUE, 8),
+    due=indented(DUE_WITH_PERMIT, 8),
     to_run=to_run(
         more=""",
     gate = NULL,
@@ -220,7 +222,7 @@ queued AS (
 
 
 class AheadWish(NamedTuple):
-    """What a worker wants to claim beyond the permits of a key that are free."""
+    """The jobs of one key that a worker wants to claim ahead of their permits."""
 
     key: str
     task: str
@@ -228,9 +230,9 @@ class AheadWish(NamedTuple):
     permits: int
     """How many permits of the key the worker has."""
     most: int
-    """How many jobs it wants, at most."""
+    """The maximum of jobs that the worker wants."""
     leases: list[LeaseRef]
-    """The leases of all jobs of the key that it has claimed and not yet settled."""
+    """The leases of all jobs of the key that the worker has claimed and not yet settled."""
 
 
 def ahead_as_values(wishes: Sequence[AheadWish], *, worker_id: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The columns of limits in the statements of the core. Pure.
 
-A job of a sequence, or with a fair share, keeps its permit when it loses its worker: it is next anyway.
+A job of a sequence, or with a fair share, keeps its permit when it loses its worker: it would be admitted next anyway.
 """
 
 from ...values.part import Condition, PartColumns
@@ -16,8 +16,9 @@ COLUMNS = PartColumns(
         grants_permits=True,
     ),
     pieces={
-        # The jobs of a sequence get one time, so that they stay in order. A job at which its sequence does not halt
-        # counts as not begun until that time: the sequence has gone on without the job, and does not wait.
+        # A spread retry gives the jobs of a sequence one time, so that they stay in order. A job at which its sequence
+        # does not halt counts as not begun until that time: the sequence has gone on without the job, and does not wait
+        # for it.
         "retry_started_at": """CASE
         WHEN %(over)s::float8 > 0
             AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
@@ -28,7 +29,7 @@ COLUMNS = PartColumns(
             WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
             ELSE random()
         END""",
-        # The failed jobs at which a sequence halts: it goes on without them.
+        # The failed jobs at which a sequence has halted. Once a job is discarded, the sequence goes on without it.
         "discard_also": """
             OR (status = 'failed' AND limit_kind = 'halting')""",
     },

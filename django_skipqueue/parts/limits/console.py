@@ -1,8 +1,8 @@
-"""Limits, for operators: their keys, checks of the doctor, metrics, and why a blocked job waits for a permit."""
+"""Limits, for operators: their keys, checks of the doctor, metrics, and the reason why a job waits for a permit."""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from django.db.models import F, QuerySet, Value
@@ -29,18 +29,19 @@ from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
 from .admit import blocked_keys
 from .models import HALTS, LIMIT_RANK
-from .now import halted_keys, waiting_keys
 from .services import unclaimed_holders
 from .states import (
-    LIMIT,
+    LIMIT_OF_KEY,
     LIMITS,
     LimitState,
     halted_by_key,
+    halted_keys,
     halted_states,
     holders_of,
     key_of_limit,
     limit_states,
     permits,
+    waiting_keys,
 )
 
 
@@ -62,7 +63,7 @@ def keys(store: Store) -> Iterator[Values]:
 
 
 def status(store: Store) -> PartStatus:
-    """The sequences that wait for an operator."""
+    """The number of sequences that wait for an operator, and the first of them."""
     found = halted_keys(store)
     number = Count(len({each.key for each in found}), cap=MOST_HALTING)
     lines = [
@@ -73,20 +74,23 @@ def status(store: Store) -> PartStatus:
     return PartStatus(as_json={"halted_sequences": plain(number)}, lines=lines)
 
 
-MOST = 50
-"""Halted sequences, and keys with a free permit, that are read."""
+MOST_KEYS_CHECKED = 50
+"""The maximum of halted sequences, and of keys with a free or a held permit, that one check reads."""
 
-NAMED = 5
-"""How many one finding names, at most."""
+MOST_NAMED = 5
+"""The maximum of keys, or of queues, that one text names."""
 
-NOT_GIVEN = 60.0
+MOST_HOLDERS = 1_000
+"""The maximum of jobs with a permit whose queues are read."""
+
+LONGEST_FREE = 60.0
 """Seconds for which a job may wait although a permit of its key is free."""
 
-HELD = Threshold("held-permit", 60.0, "seconds")
+HELD_THRESHOLD = Threshold("held-permit", 60.0, "seconds")
 
 
 def halted(store: Store) -> Iterator[Finding]:
-    for state in halted_states(store, most=MOST):
+    for state in halted_states(store, most=MOST_KEYS_CHECKED):
         if state.halted is None:
             continue
         now, job = database_time(store), job_name(store.alias, state.halted.job_id)
@@ -113,9 +117,14 @@ def halted(store: Store) -> Iterator[Finding]:
 
 
 def free_permits(store: Store) -> Iterator[Finding]:
-    """Keys with a free permit and a job that has waited for one for long. Of all keys, the first thousand are read."""
+    """Find keys with a free permit for which a job has waited for long. Reads the first thousand keys."""
     free = [key for key, is_free in blocked_keys(store).items() if is_free]
-    late = [state for state in limit_states(store, free[:MOST], {}) if state.oldest >= NOT_GIVEN]
+    states = limit_states(store, free[:MOST_KEYS_CHECKED], {})
+    late = [
+        gettext("%(key)s (for %(span)s)") % {"key": printable(state.key), "span": span(state.oldest)}
+        for state in states
+        if state.oldest >= LONGEST_FREE
+    ]
     if late:
         yield Finding.of(
             Severity.CRITICAL,
@@ -126,21 +135,20 @@ def free_permits(store: Store) -> Iterator[Finding]:
                 "again: a permit may have become free at this moment."
             ),
             "python manage.py runworker",
-            facts={"keys": _listed([_waiting_in_words(state) for state in late])},
+            facts={"keys": "; ".join([*late[:MOST_NAMED], *["…"] * (len(late) > MOST_NAMED)])},
         )
 
 
 def held_permits(store: Store) -> Iterator[Finding]:
-    """Keys whose permits are all held by jobs that no worker has claimed, while another has waited for long."""
-    seconds, unclaimed = HELD.of(), unclaimed_holders(store)
-    for state in limit_states(store, list(unclaimed)[:MOST], {}) if seconds is not None else ():
+    """Find keys whose permits are all held by jobs that no worker has claimed, while a job has waited for long."""
+    seconds, unclaimed = HELD_THRESHOLD.of(), unclaimed_holders(store)
+    for state in limit_states(store, list(unclaimed)[:MOST_KEYS_CHECKED], {}) if seconds is not None else ():
         if state.oldest < (seconds or 0.0) or unclaimed[state.now.key] < state.now.held:
             continue
-        holders = holders_of(state.now.key).using(store.alias).filter(status=Status.QUEUED)
-        queue_names = Counter(holders.values_list("queue_name", flat=True)[:MOST_HOLDERS])
-        if not queue_names:  # a permit is free, or a worker has claimed its holder meanwhile
+        queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
+        if not queues:  # a permit is free, or a worker has claimed its holder meanwhile
             continue
-        ((queue_name, _number),) = queue_names.most_common(1)
+        ((queue_name, _number),) = queues
         now = database_time(store)
         since = now - timedelta(seconds=state.oldest)
         yield Finding.of(
@@ -165,23 +173,14 @@ def held_permits(store: Store) -> Iterator[Finding]:
         )
 
 
-def _waiting_in_words(state: LimitState) -> str:
-    return gettext("%(key)s (for %(span)s)") % {"key": printable(state.key), "span": span(state.oldest)}
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return "; ".join([*texts[:NAMED], *(["…"] if len(texts) > NAMED else [])])
-
-
-MOST_HOLDERS = 1_000
-"""Jobs with a permit that are looked at."""
-
-MOST_NAMED = 5
-"""Queues that are named."""
+def _queues_of(holders: "QuerySet[Job]", most: int) -> list[tuple[str, int]]:
+    """The queues with the most jobs that hold a permit and that no worker has claimed; each with their number."""
+    queue_names = holders.filter(status=Status.QUEUED).values_list("queue_name", flat=True)[:MOST_HOLDERS]
+    return Counter(queue_names).most_common(most)
 
 
 def why_it_is_blocked(job: Job, _now: datetime) -> str:
-    """What a job that has a limit waits for; empty if it has none, still waits for other jobs, or has its permit."""
+    """Say for what a job with a limit waits. Empty if the job has no limit, waits for other jobs, or has its permit."""
     if job.gate != "limit" or job.limit_key is None:
         return ""
     values = {"key": key_of_job(job, job.limit_key)}
@@ -204,24 +203,16 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
         "held": count,
         "capacity": capacity,
     }
-    held = " ".join([held, *_who_only_waits(holders)])
+    if queues := [
+        gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
+        for name, number in _queues_of(holders, MOST_NAMED)
+    ]:
+        held += " " + gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
     if not before.found:
         return held
     return f"{held} " + ngettext("%(number)s job comes before it.", "%(number)s jobs come before it.", before.found) % {
         "number": before
     }
-
-
-def _who_only_waits(holders: "QuerySet[Job]") -> list[str]:
-    """In which queues jobs hold permits that no worker has claimed; nothing if there are none."""
-    names = Counter(holders.filter(status=Status.QUEUED).values_list("queue_name", flat=True)[:MOST_HOLDERS])
-    queues = [
-        gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
-        for name, number in names.most_common(MOST_NAMED)
-    ]
-    return [gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}] * bool(
-        names
-    )
 
 
 def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) -> str:
@@ -236,13 +227,16 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
 
 
 def _before(job: Job) -> Count:
-    """The number of blocked jobs that will be admitted first, up to the limit of a count. Index: limit_waiting."""
+    """The number of blocked jobs that will be admitted before this job, up to the limit of a count.
+
+    Index: limit_waiting.
+    """
     rank = LessThan(Row(LIMIT_RANK, F("id")), Row(Value(-job.priority), Value(job.pk)))
     return Count.of(Job.objects.filter(rank, gate="limit", limit_key=job.limit_key))
 
 
 def _first(store: Store, most: int) -> list[LimitState]:
-    """The halted sequences, then the others alphabetically."""
+    """The halted sequences, then the other keys alphabetically."""
     halted = halted_states(store, most=most)
     first = {state.now.key for state in halted}
     others = [key for key in waiting_keys(store, limit=most) if key not in first]
@@ -255,21 +249,20 @@ def _state(state: LimitState) -> str:
     return Coloured(f"halted: job {state.halted.job_id} failed {in_words(state.halted.seconds)} ago", RED)
 
 
-KEYS = KeyTable(
-    facts=LIMIT,
+LIMIT_KEYS = KeyTable(
+    facts=LIMIT_OF_KEY,
     looks={"key": lambda state: state.key, "kind": lambda state: state.kind, "state": _state},
     first=_first,
     of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
-    key_as_json=lambda states: as_json(LIMIT, states[0]) if states else {},
+    key_as_json=lambda states: as_json(LIMIT_OF_KEY, states[0]) if states else {},
     holders=holders_of,
     waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),
     cards=later(f"{__package__}.admin.cards"),
     start=lambda job: job.limit_key,
 )
 
-
 CONSOLE = KeyedConsole(
-    keys=KEYS,
+    keys=LIMIT_KEYS,
     rules=(
         Rule("halted-sequence", halted, _("No sequence has halted"), is_watched=True),
         Rule("free-permit", free_permits, _("No permit is free while jobs wait for it")),
@@ -278,7 +271,7 @@ CONSOLE = KeyedConsole(
             held_permits,
             _("No permit is held by a job that no worker claims"),
             is_watched=True,
-            threshold=HELD,
+            threshold=HELD_THRESHOLD,
         ),
     ),
     metrics=(keys,),

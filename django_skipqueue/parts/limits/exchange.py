@@ -1,14 +1,15 @@
-"""Limits in the exchanges of a worker: between the settle and the claim it admits jobs, and claims some ahead.
+"""Limits in the exchanges of a worker: between the settle and the claim it admits jobs, and claims some jobs ahead.
 
-A worker that holds permits of a key claims more of its jobs than it has permits. The jobs wait in a line, and begin one
-after the other, each in the place of one that has ended, before the database knows of that: a permit is passed on
-without a round trip.
+A worker that holds permits of a key claims more jobs of the key than it has permits. These jobs wait in a line in the
+worker's memory. Each begins in the place of a job that has ended, before the database knows of that end: the permit is
+passed on without a round trip.
 
-Invariant: of the jobs of a key, no more run here than this worker has permits; and it never counts more permits than it
-has leases of the key's jobs. The database counts the leases. So whatever it gives to others, the limit holds: the
-number of leases of a worker falls below that of its permits only together with it.
+Invariant: no more jobs of a key run in this worker than it has permits, and the worker never counts more permits than
+it has leases of the key's jobs. The database counts the leases, and admits jobs for other workers only as far as the
+leases leave permits free. So the limit holds: when the worker's leases become fewer than its permits, the worker counts
+fewer permits as well.
 
-`ClaimAhead` decides which jobs are claimed ahead. Long jobs are not: another worker may have a free slot for them.
+Long jobs are not claimed ahead: another worker may have a free slot for them.
 """
 
 import threading
@@ -16,7 +17,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from django.db import DatabaseError
 
@@ -26,6 +26,7 @@ from ...jobs.registry import registry
 from ...queue.gates import gate_after
 from ...queue.notify import notify_of_keys, wake
 from ...queue.parameters import Admitted, ExchangeResult
+from ...queue.store import Store
 from ...values.counting import Recent
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ...worker.in_exchange import BeginOrder, InExchange, PartStatements
@@ -34,33 +35,26 @@ from .admit import admission
 from .claim import CLAIM_AHEAD, CLAIM_OR_ADMIT, AheadWish, ahead_as_values
 from .options import TaskLimit
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
-
-AHEAD_SECONDS = 0.06
-"""A worker claims ahead as many jobs of a key as have ended in this time: some round trips."""
+CLAIM_AHEAD_SECONDS = 0.06
+"""The time of some round trips. A worker claims ahead as many jobs of a key as have ended in the last such time."""
 
 MOST_AHEAD = 400
-"""Jobs of one key that wait here, at most."""
+"""The maximum of jobs of one key that wait in the line of a worker."""
 
 
 class Line:
-    """The jobs of one key. Used by the control loop's thread, but for `leave`."""
+    """The jobs of one key in this worker. Only the control loop's thread uses it, but for `leave`."""
 
     def __init__(self) -> None:
         self.leases: set[LeaseRef] = set()
-        """Those of its jobs that are neither settled nor released."""
-        self.ended = Recent(AHEAD_SECONDS)
+        """The leases of the jobs that are neither settled nor released."""
+        self.permits = 0
+        """How many permits the worker has. Written while `_changing` is held."""
+        self.ended = Recent(CLAIM_AHEAD_SECONDS)
         self._changing = threading.Lock()  # guards the following; never held while a job runs
         self._waiting: deque[ClaimedJob] = deque()
-        self._permits = 0
-        self._begun: set[LeaseRef] = set()  # of the jobs in a runner: one that was given up may end after its line
+        self._begun: set[LeaseRef] = set()  # of the jobs in a runner: a job that was given up may end after its line
         self._moved_at = 0.0
-
-    @property
-    def permits(self) -> int:
-        return self._permits
 
     @property
     def waiting(self) -> int:
@@ -70,13 +64,13 @@ class Line:
         """Note the lease of this job, and a permit if the job was claimed with one."""
         with self._changing:
             self.leases.add(job.ref)
-            self._permits += permits
+            self.permits += permits
 
     def gone(self, refs: Iterable[LeaseRef], *, unknown: Iterable[LeaseRef] = ()) -> None:
         """Forget leases that were settled, released or lost; `unknown`: nobody knows whether they were settled."""
         with self._changing:
             self.leases.difference_update(refs)
-            self._permits = min(self._permits, len(self.leases.difference(unknown)))
+            self.permits = min(self.permits, len(self.leases.difference(unknown)))
 
     def enter(self, job: ClaimedJob) -> list[ClaimedJob]:
         """Add a job at the end of the line. Returns the jobs that may begin now."""
@@ -84,18 +78,18 @@ class Line:
             if not self._waiting:
                 self._moved_at = time.monotonic()
             self._waiting.append(job)
-            begin = [self._waiting.popleft() for _ in range(min(self._permits - len(self._begun), len(self._waiting)))]
+            begin = [self._waiting.popleft() for _ in range(min(self.permits - len(self._begun), len(self._waiting)))]
             self._begun.update(job.ref for job in begin)
             return begin
 
     def leave(self, ref: LeaseRef) -> ClaimedJob | None:
-        """This job has ended. Returns the next, which begins in its place. Called in the thread of the job."""
+        """Note that this job has ended. Returns the next job, which begins in its place. Called in the job's thread."""
         with self._changing:
             if ref not in self._begun:
                 return None
             self._moved_at = time.monotonic()
             self._begun.remove(ref)
-            if not self._waiting or len(self._begun) >= self._permits:
+            if not self._waiting or len(self._begun) >= self.permits:
                 return None
             following = self._waiting.popleft()
             self._begun.add(following.ref)
@@ -107,7 +101,7 @@ class Line:
             self._begun.discard(ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
-        """Take back the jobs that wait; with `since`, if no job has ended from that time on, in monotonic seconds."""
+        """Take back the waiting jobs. With `since`, a monotonic time: only if no job has ended since then."""
         with self._changing:
             waiting = [] if since is not None and self._moved_at > since else list(self._waiting)
             if waiting:
@@ -116,7 +110,7 @@ class Line:
 
 
 class Lines(BeginOrder):
-    """Used by the control loop's thread, but for `follow`."""
+    """The lines of all keys, and the jobs to claim ahead. Only the control loop's thread uses it, but for `follow`."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
@@ -141,11 +135,10 @@ class Lines(BeginOrder):
                     del self._lines[job.permit_key or ""]
 
     def unknown(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Nobody knows whether these jobs were settled: count no permit that they held."""
-        by_key: dict[str, set[LeaseRef]] = {}
+        """Count no permit that these jobs held: nobody knows whether they were settled."""
+        by_key: defaultdict[str | None, set[LeaseRef]] = defaultdict(set)
         for job in jobs:
-            if job.permit_key is not None:
-                by_key.setdefault(job.permit_key, set()).add(job.ref)
+            by_key[job.permit_key].add(job.ref)
         for key, refs in by_key.items():
             if line := self.get(key):
                 line.gone([], unknown=refs)
@@ -166,18 +159,11 @@ class Lines(BeginOrder):
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         return [job for line in [*self._lines.values()] for job in line.withdraw(since=since)]
 
-
-class ClaimAhead:
-    """Used by the control loop's thread."""
-
-    def __init__(self, lines: Lines) -> None:
-        self.lines = lines
-
     def wishes(self, ending: Iterable[Attempt]) -> list[AheadWish]:
-        """What to claim in the transaction that settles these attempts."""
+        """The jobs to claim ahead in the transaction that settles these attempts."""
         now, wishes = time.monotonic(), []
         for key, attempts in self._by_key(ending).items():
-            line = self.lines.get(key)
+            line = self.get(key)
             job = attempts[0].job
             if line is None or any(
                 (other.job.task, other.job.queue_name) != (job.task, job.queue_name) for other in attempts
@@ -190,10 +176,10 @@ class ClaimAhead:
         return wishes
 
     def keeps_permits(self, ending: Iterable[Attempt]) -> set[LeaseRef]:
-        """Those of these attempts that free no permit: other jobs of this worker have it already."""
+        """The leases of the attempts that free no permit, because other jobs of this worker have the permit already."""
         kept: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
-            line, refs = self.lines.get(key), {attempt.job.ref for attempt in attempts}
+            line, refs = self.get(key), {attempt.job.ref for attempt in attempts}
             if line and len(line.leases - refs) >= line.permits > 0:
                 kept |= refs
         return kept
@@ -207,24 +193,24 @@ class ClaimAhead:
 
 
 MISSED_DELAY = 0.002
-"""Seconds until a key is tried again whose lock another process had: it has it for the time of one round trip."""
+"""Seconds until the worker tries a key again that another process had locked. A lock lasts for one round trip."""
 
 FAIR_DELAY = 0.01
-"""Seconds until more jobs of a fair key are admitted after some were claimed. Mostly some have ended before."""
+"""Seconds between a claim of jobs of a fair key and the next admission. By then, some of the jobs have often ended."""
 
 
 class LimitsInExchange(InExchange):
-    """Used by the control loop's thread."""
+    """What limits add to the exchanges of one worker. Only the control loop's thread uses it."""
 
-    def __init__(self, store: "Store", worker_id: str, *, claims_ahead: bool) -> None:
+    def __init__(self, store: Store, worker_id: str, *, claims_ahead: bool) -> None:
         lines = Lines()
         super().__init__(lines)
         self._store = store
         self._worker_id = worker_id
-        self._ahead = ClaimAhead(lines if claims_ahead else Lines())
+        self._ahead = lines if claims_ahead else Lines()
         self._queues = frozenset(queues_with("concurrency"))
-        self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
-        self._claimed: list[int] = []  # fair jobs: the more run, the more may be queued
+        self._missed: list[str] = []  # keys that another process had locked: the next exchange tries them again
+        self._claimed: list[int] = []  # fair jobs: the more of them run, the more may be queued
 
     def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
         limited = [*{*self._limited(attempts), *self._claimed}]
@@ -238,7 +224,7 @@ class LimitsInExchange(InExchange):
         self.due_at = time.monotonic() + delay
 
     def failed(self, jobs: Iterable[ClaimedJob]) -> None:
-        self._ahead.lines.unknown(jobs)
+        self._ahead.unknown(jobs)
 
     def claimed_ahead(self, answer: ExchangeResult) -> list[ClaimedJob]:
         return claimed_ahead(answer)
@@ -249,7 +235,7 @@ class LimitsInExchange(InExchange):
             self.due_at = min(self.due_at, time.monotonic() + FAIR_DELAY)
 
     def _limited(self, attempts: Sequence[Attempt]) -> list[int]:
-        """The ids of the jobs whose tasks or queues have a limit. A supervisor finds those that this process misses."""
+        """The ids of the jobs whose tasks or queues have a limit. A supervisor sees to jobs that are missed here."""
         queues = self._queues
         if not (registry.has_limits or queues):
             return []
@@ -272,10 +258,10 @@ def is_fair(name: str) -> bool:
 def limit_statements(
     limited: Sequence[int], keys: Sequence[str], ahead: Sequence[AheadWish], *, claims: bool, worker_id: str
 ) -> PartStatements:
-    """What an exchange sends beside its settle.
+    """The statements that an exchange sends beside its settle.
 
     limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
-    ahead: jobs to claim right after the settle, beyond the permits that are free.
+    ahead: jobs to claim right after the settle, ahead of their permits.
     """
     admits = bool(limited or keys)
     if not (admits or ahead):
@@ -285,17 +271,17 @@ def limit_statements(
     return PartStatements([claim_ahead, *admitting], CLAIM_OR_ADMIT if admits else None, admits)
 
 
-def announced(store: "Store", answer: ExchangeResult) -> Admitted:
-    """What an exchange has admitted.
+def announced(store: Store, answer: ExchangeResult) -> Admitted:
+    """Return what an exchange has admitted, and send the event.
 
-    Notifies other workers if it has admitted more jobs of a queue than it has claimed, and sends the event.
+    Notifies other workers if the exchange has admitted more jobs of a queue than it has claimed.
     """
     admitted = Admitted.decode(*answer.between[1:]) if answer.between else Admitted({}, [])
     if admitted.later and (following := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
             notify_of_keys(store, following.prefix, admitted.later)
     if admitted.counts:
-        with suppress(DatabaseError):  # nor here
+        with suppress(DatabaseError):  # an error here must not lose it either
             if Counter(admitted.counts) - answer.claimed_by_queue():
                 wake(store, admitted.counts)
         store.send(JobsAdmitted(store.alias, admitted.counts))
@@ -303,6 +289,6 @@ def announced(store: "Store", answer: ExchangeResult) -> Admitted:
 
 
 def claimed_ahead(answer: ExchangeResult) -> list[ClaimedJob]:
-    """The jobs that were claimed without a permit of their own, in the order in which they are admitted."""
+    """The jobs that were claimed without a permit of their own, in the order in which they would be admitted."""
     rows = answer.between[0] if answer.between else []
     return sorted(answer.jobs(rows), key=lambda job: (-job.priority, job.id))

@@ -5,18 +5,18 @@ from django.db.models import Func, Q, SmallIntegerField
 from django.utils.translation import gettext_lazy as _
 
 HALTS = Q(status="failed", limit_kind="halting")
-"""The condition that a sequence has halted at a job: it goes on when an operator retries or discards it. Index: halted.
-"""
+"""The condition that a sequence has halted at a job. It goes on when an operator retries or discards the job. Index:
+halted."""
 
 HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
-"""The condition that a job has begun, also before a manual retry: see `parts.limits.admit`. Index: limit_held."""
+"""The condition that a job has begun, even before a manual retry: see `parts.limits.admit`. Index: limit_held."""
 
 LIMIT_RANK = Func(
     template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "
     "WHEN started_at IS NOT NULL OR attempts > 0 THEN -1 ELSE 0 END)",
     output_field=SmallIntegerField(),
 )
-"""The order in which the blocked jobs of a key are admitted, before their ids. Index: limit_waiting."""
+"""The order in which the blocked jobs of a key are admitted; then the order of ids. Index: limit_waiting."""
 
 
 class LimitColumns(models.Model):
@@ -53,7 +53,7 @@ JOB_INDEXES = (
         condition=Q(gate="limit", limit_key__isnull=False),
     ),
     models.Index(
-        # The failed jobs for which their sequences have halted: `parts.limits.now`.
+        # The failed jobs for which their sequences have halted: `parts.limits.states`.
         fields=["finished_at", "id"],
         name="skipqueue_job_halted",
         condition=HALTS,
@@ -61,7 +61,7 @@ JOB_INDEXES = (
 )
 
 JOB_CONSTRAINTS = (
-    # Another number would break the statements that admit jobs.
+    # A negative number would break the statements that admit jobs.
     models.CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
 )
 
@@ -70,7 +70,7 @@ class LimitedQueue(models.Model):
     """The limit of a queue."""
 
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many of its jobs may run at once; 0: any number; `None`: as many as the settings say."""
+    """How many jobs of the queue may run at once; 0: any number; `None`: the number of the settings."""
 
     class Meta:
         abstract = True

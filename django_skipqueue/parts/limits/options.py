@@ -18,44 +18,41 @@ Policy = Literal["halt", "continue"]
 
 @dataclass(frozen=True)
 class By:
-    """The arguments whose values are the key; made by `by`."""
+    """The arguments whose values make the key of a sequence. `by` makes it."""
 
     names: tuple[str, ...]
     on_failure: Policy = "halt"
     name: str | None = None
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a job of this task with these arguments, by name."""
         key = key_of("sequence", self.name or task, self.names, arguments)
         return {"limit_key": key, "limit_kind": "halting" if self.on_failure == "halt" else "sequence", "capacity": 1}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A number of jobs that may run at once, for each key; made by `limit`."""
+    """The number of jobs of one key that may run at once. `limit` makes it."""
 
     capacity: int
     names: tuple[str, ...]
     name: str | None = None
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a job of this task with these arguments, by name."""
         key = key_of("limit", self.name or task, self.names, arguments)
         return {"limit_key": key, "limit_kind": "concurrency", "capacity": self.capacity}
 
 
 FEWEST_QUEUED = 2
-"""Jobs of a fair key that may be queued at once, at least."""
+"""The number of jobs of a fair key that may be queued while none of its jobs runs."""
 
 
 @dataclass(frozen=True)
 class Fair:
-    """The arguments whose values are the key among which the workers are shared; made by `fair_by`."""
+    """The arguments whose values make the keys among which the workers are shared. `fair` makes it."""
 
     names: tuple[str, ...]
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a job of this task with these arguments, by name."""
         key = key_of("fair", task, self.names, arguments)
         return {"limit_key": key, "limit_kind": "fair", "capacity": FEWEST_QUEUED}
 
@@ -81,9 +78,9 @@ def limit(capacity: int, /, *, by: str | tuple[str, ...] = (), name: str | None 
 
 
 def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
-    """Strictly one after the other for each key, in the order of their enqueue: `@job(sequence=by("order_id"))`.
+    """Jobs of a key run strictly one after the other, in the order of their enqueue: `@job(sequence=by("order_id"))`.
 
-    names: the arguments whose values make the key; without one, all jobs of the task are one sequence.
+    names: the arguments whose values make the key; without a name, all jobs of the task are one sequence.
     on_failure: `halt`: after a job that failed, the key waits until somebody retries, discards or deletes that job.
     `continue`: the next job runs.
     name: tasks that give the same name share their sequences; by default each task has its own.
@@ -105,7 +102,7 @@ class LimitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskLimit(PartOptions):
-    """The limit of a task: one of the three options."""
+    """The limit of a task: at most one of three options."""
 
     concurrency: Limit | None = None
     sequence: By | None = None
@@ -138,11 +135,8 @@ class TaskLimit(PartOptions):
         return bool(self.concurrency or self.sequence)
 
     def check_signature(self, signature: Signature) -> None:
-        for named in (self.concurrency, self.sequence):
-            if named is not None:
-                require_arguments("by", named.names, signature)
-        if self.fair_by is not None:
-            require_arguments("fair_by", names_of("fair_by", self.fair_by), signature)
+        if self.limit is not None:
+            require_arguments("by" if self.fair_by is None else "fair_by", self.limit.names, signature)
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
         limit = self.limit

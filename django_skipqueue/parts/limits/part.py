@@ -15,17 +15,17 @@ from .options import TaskLimit
 from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
 
-LEAST_HALT = timedelta(days=1)
-"""The time that operators have to look at a sequence that has halted, at least."""
+SHORTEST_HALT = timedelta(days=1)
+"""The shortest time that operators need to look at a halted sequence."""
 
 
 def check_halting(**_: Any) -> list[CheckMessage]:
-    """W003: a sequence that halts goes on before an operator can have looked at it."""
+    """W003: a halted sequence goes on before an operator can have looked at it."""
     try:
         kept = conf.load().retention_of("failed")
     except ImproperlyConfigured:
         return []  # E001 reports the reason
-    if kept is None or kept >= LEAST_HALT:
+    if kept is None or kept >= SHORTEST_HALT:
         return []
     return [
         Warning(

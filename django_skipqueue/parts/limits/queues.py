@@ -1,6 +1,6 @@
-"""The limits of whole queues: which queues have one, the columns that it sets in jobs, and what changes it.
+"""The limits of whole queues: which queues have a limit, its columns in jobs, and the functions that change it.
 
-Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none.
+Invariant: a job that has a key of its own keeps it. The limit of a queue is for jobs without a limit of their own.
 
 Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered limit wait again.
 `parts.limits.admit` says which jobs of a key hold a permit.
@@ -9,7 +9,7 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...conf import settings
 from ...events import logs
@@ -18,18 +18,15 @@ from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
-from ...queue.store import in_each
+from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import CONCURRENCY, is_concurrency
 from ..keyed.sql import key_of, require_changed
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
-
-def columns_of(queue_name: str) -> dict[str, Any]:
-    """The columns of a job that its queue limits, by `SKIPQUEUE["QUEUES"]`; none if it limits none."""
+def limit_columns_of(queue_name: str) -> dict[str, Any]:
+    """The columns that `SKIPQUEUE["QUEUES"]` gives to jobs of this queue; none if it does not limit the queue."""
     limits = settings.queues.get(queue_name, {})
     if "concurrency" not in limits:
         return {}
@@ -37,17 +34,17 @@ def columns_of(queue_name: str) -> dict[str, Any]:
 
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The columns that the queue gives to jobs: none, if a call has a limit of its own. Either all have, or none."""
+    """The columns that the queue gives to jobs; none if the calls have a limit of their own. All calls do, or none."""
     if any("limit_key" in call.columns for call in calls):
         return {}
-    return {name: value for name, value in columns_of(queue_name).items() if value is not None}
+    return {name: value for name, value in limit_columns_of(queue_name).items() if value is not None}
 
 
 # supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
-# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: those that wait
-# for a token of their rate first, for they would start last. At most `limit` jobs that hold a permit are looked at
-# beside those that may hold one. Index: limit_held; the table of queues is read whole: it has a row for each queue that
-# was paused or limited.
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed. Jobs that wait
+# for a token of their rate are put back first, because they would start last. The statement reads as many jobs with a
+# permit as the limit allows, and at most `limit` more. Index: limit_held; the table of queues is read whole: it has a
+# row for each queue that was paused or limited.
 BLOCK_SURPLUS = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
@@ -92,7 +89,7 @@ class QueueLimited(Event):
     database: str
     queue_name: str
     concurrency: int | None
-    """The new limit; 0: any number; `None`: the limit of the settings."""
+    """The new limit; 0: any number; `None`: that of the settings."""
     by: str
 
     def write_lines(self) -> None:
@@ -100,7 +97,7 @@ class QueueLimited(Event):
         logs.write_about_queue("queue_limited", self.queue_name, concurrency=number, by=self.by)
 
 
-# Queue.limit → the row has the limit, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# Queue.limit → nothing. Sets the limit in the queue's row: NULL is the limit of the settings, 0 is no limit. Index: the
 # primary key.
 LIMIT_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, concurrency)
@@ -109,17 +106,7 @@ ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 """
 
 
-def limit_queue(store: "Store", name: str, concurrency: int | None, *, by: str = "") -> None:
-    """Let at most `concurrency` jobs of this queue run at once; `None`: any number. Those that run, run on.
-
-    Raises `InvalidOption` for a value that cannot be used.
-    """
-    if not is_concurrency(concurrency):
-        raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
-    _set_limit(store, name, concurrency or 0, by)
-
-
-def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> None:
+def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> None:
     check_columns({"queue_name": name})
     stored_by = noted(by, "")["by"]
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
@@ -129,8 +116,8 @@ def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> N
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 
-def block_surplus(store: "Store", *, limit: int = BATCH_ROWS) -> int:
-    """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
+def block_surplus(store: Store, *, limit: int = BATCH_ROWS) -> int:
+    """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number of these jobs."""
     ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
     return int(number)
 
@@ -142,14 +129,16 @@ class LimitVerbs:
     def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
         """Let at most `concurrency` jobs of a queue run at once, in place of the setting; `None`: any number.
 
-        It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue, `None`
-        included. Jobs that run are left alone: no other is admitted until fewer run. Raises `InvalidOption` for a value
-        that cannot be used, and for a queue without a `concurrency` in the settings, unless it was changed before.
-        `database`: as of `pause`; the number counts in each of them.
+        The limit holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue,
+        `None` included. Running jobs run on: no further job is admitted until fewer run. Raises `InvalidOption` for a
+        value that cannot be used, and for a queue without a `concurrency` in the settings, unless the limit of the
+        queue was changed before. `database`: as of `pause`; each database has this limit.
         """
-        if not columns_of(name):
+        if not limit_columns_of(name):
             require_changed(name, "concurrency", "concurrency")
-        in_each(database, lambda store: limit_queue(store, name, concurrency, by=by))
+        if not is_concurrency(concurrency):
+            raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
+        in_each(database, lambda store: _set_limit(store, name, concurrency or 0, by))
 
     @staticmethod
     def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:

@@ -1,8 +1,12 @@
-"""Limits as operators see them: how many jobs of a key hold a permit, what has halted, and the limits of queues."""
+"""Limits as operators see them: how many jobs of a key hold a permit, halted sequences, and the limits of queues.
+
+Invariant: a statement reads the keys by a few probes of indexes, whatever the number of jobs. `parts.limits.admit` says
+which jobs of a key hold a permit, and which jobs wait for a permit.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget
@@ -10,25 +14,146 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.queue_forms import SettingForm
-from ...console.counts import Count, grouped
+from ...console.counts import MOST_HALTING, Count, grouped
 from ...console.job_states import Key, Order
 from ...console.parts import QueueOption, QueueSetting
 from ...models import Job, Queue
+from ...queue.fragments import joined
 from ...queue.store import Store
 from ...values.fact import Fact
 from ...values.settings import LARGEST_LIMIT
-from ..keyed.sql import key_of, queues_with
-from ..keyed.states import KeyState, counted
+from ..keyed.sql import indented, key_of, queues_with, walking
+from ..keyed.states import KeyNow, KeyState, counted, read_keys
 from .models import HAS_BEGUN, LIMIT_RANK
-from .now import HaltedKey, LimitNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
-from .queues import columns_of
+from .queues import limit_columns_of
+from .sql import HOLDS, LIMITED, RANK, WAITS_FOR_PERMIT
 
-KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
+# pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest halted
+# first: the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs that halt a
+# sequence, in the order in which they failed. Index: halted, and limit_waiting once for each of these jobs.
+HALTED_KEYS = """
+SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
+FROM (
+    SELECT limit_key, id, finished_at
+    FROM skipqueue_job
+    WHERE status = 'failed' AND limit_kind = 'halting'
+    ORDER BY finished_at, id
+    LIMIT %(limit)s
+) AS failed
+WHERE EXISTS (
+    SELECT
+    FROM skipqueue_job
+    WHERE gate = 'limit' AND limit_key = failed.limit_key
+)
+ORDER BY failed.finished_at, failed.id
+"""
+
+# pages, commands, metrics → at most `limit` keys with waiting jobs, alphabetically after `after`. Index: limit_waiting,
+# once for each key.
+WAITING_KEYS = joined(
+    """
+WITH RECURSIVE {found}
+SELECT key FROM found
+""",
+    found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+)
+
+# dashboard → at most `most` keys of the first `limit` blocked jobs, in the order of the first job of each key. Index:
+# blocked.
+FIRST_BLOCKED_KEYS = """
+SELECT limit_key
+FROM (
+    SELECT id, limit_key, gate
+    FROM skipqueue_job
+    WHERE status = 'blocked'
+    ORDER BY id
+    LIMIT %(limit)s
+) AS job
+WHERE gate = 'limit'
+GROUP BY limit_key
+ORDER BY min(id)
+LIMIT %(most)s
+"""
+
+# pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
+# next job; the kind of the limit and its capacity, NULL for any number; the number of jobs that hold a permit, and the
+# number of waiting jobs, both counted up to `limit`; the seconds since the first waiting job was due. Index:
+# limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
+KEYS_NOW = joined(
+    """
+SELECT
+    key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind, limited.permits,
+    held.number, waiting.number, date_part('epoch', statement_timestamp() - waiting.since)
+FROM
+    unnest((SELECT %(keys)s::text[])) WITH ORDINALITY AS key (name, place),
+    LATERAL (
+        SELECT id, task, args, kwargs, limit_kind, capacity
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key = key.name
+        ORDER BY
+            {rank}, id
+        LIMIT 1
+    ) AS head,
+    {limited},
+    LATERAL (
+        SELECT count(*) AS number
+        FROM (
+            SELECT
+            FROM skipqueue_job
+            WHERE
+                limit_key = key.name
+                AND gate IS DISTINCT FROM 'ahead'
+                AND {holds}
+            LIMIT %(limit)s
+        ) AS job
+    ) AS held,
+    LATERAL (
+        SELECT count(*) AS number, min(run_after) AS since
+        FROM (
+            SELECT run_after
+            FROM skipqueue_job
+            WHERE gate = 'limit' AND limit_key = key.name
+            ORDER BY
+                {rank_within}, id
+            LIMIT %(limit)s
+        ) AS job
+    ) AS waiting
+ORDER BY key.place
+""",
+    limited=indented(joined(LIMITED, key="key.name", head="head"), 4),
+    holds=indented(HOLDS, 16),
+    rank=indented(RANK, 12),
+    rank_within=indented(RANK, 16),
+)
+
+
+LIMIT_KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
 NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
 
 NEXT_KEYS = 20
-"""Keys that are looked at beside the halted ones, of the longest waiting jobs, for those that are shown first."""
+"""The number of keys, beside the halted sequences, among which the dashboard finds the longest waiting jobs."""
+
+
+MOST_FIRST_BLOCKED = 2_000
+"""How many blocked jobs are read, in the order of their enqueue, to find the first keys."""
+
+
+class HaltedKey(NamedTuple):
+    key: str
+    job_id: int
+    """The job that failed."""
+    seconds: float
+    """Seconds since the job failed."""
+
+
+@dataclass(frozen=True)
+class LimitNow(KeyNow):
+    kind: str
+    capacity: int | None
+    """`None`: any number, if the limit of a queue was removed."""
+    held: int
+    """The number of jobs that hold a permit. It is counted up to `OF_KEY` + 1."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +163,7 @@ class LimitState(KeyState[LimitNow]):
 
     @property
     def kind(self) -> str:
-        return str(KINDS.get(self.now.kind, self.now.kind))
+        return str(LIMIT_KINDS.get(self.now.kind, self.now.kind))
 
     @property
     def held(self) -> Count:
@@ -46,11 +171,11 @@ class LimitState(KeyState[LimitNow]):
 
     @property
     def seconds(self) -> float:
-        """For how long it has been halted; of every other key, for how long its first job has waited."""
+        """For how long the sequence has been halted, or else for how long the first job of the key has waited."""
         return self.oldest if self.halted is None else self.halted.seconds
 
 
-LIMIT: tuple[Fact[LimitState], ...] = (
+LIMIT_OF_KEY: tuple[Fact[LimitState], ...] = (
     Fact("key", _("key"), lambda state: state.masked),
     Fact("kind", _("kind"), lambda state: state.now.kind),
     Fact("state", _("state"), lambda state: state.halted and "halted", field=None),
@@ -65,8 +190,26 @@ LIMIT: tuple[Fact[LimitState], ...] = (
 """The facts of the key of a limit or a sequence."""
 
 
+def halted_keys(store: Store, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
+    """The sequences that have halted and keep jobs waiting, the longest halted first.
+
+    limit: how many failed jobs are read, in the order in which they failed.
+    """
+    return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
+
+
+def waiting_keys(store: Store, *, after: str = "", limit: int) -> list[str]:
+    """Keys with waiting jobs, alphabetically after `after`."""
+    return [key for (key,) in store.rows(WAITING_KEYS, {"after": after, "limit": limit})]
+
+
+def first_blocked_keys(store: Store, *, most: int) -> list[str]:
+    values = {"limit": MOST_FIRST_BLOCKED, "most": most}
+    return [key for (key,) in store.rows(FIRST_BLOCKED_KEYS, values)]
+
+
 def halted_by_key(store: Store) -> dict[str, HaltedKey]:
-    """The sequences that have halted and keep jobs waiting, the longest first, with the job that failed first."""
+    """The halted sequences that keep jobs waiting, the longest halted first; each with the job that failed first."""
     firsts: dict[str, HaltedKey] = {}
     for each in halted_keys(store):
         firsts.setdefault(each.key, each)
@@ -79,9 +222,9 @@ def halted_states(store: Store, *, most: int) -> list[LimitState]:
 
 
 def first_states(store: Store, *, most: int) -> list[LimitState]:
-    """The keys that an operator has to look at: the halted ones, then those whose jobs have waited for the longest.
+    """The keys that an operator has to look at: halted sequences, then keys whose jobs have waited for the longest.
 
-    Of many keys, those are chosen whose jobs were enqueued first.
+    Of many keys, the function reads the keys whose jobs were enqueued first.
     """
     halted = halted_by_key(store)
     keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]
@@ -90,8 +233,10 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
 
 
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
-    """These keys in their order, as far as they have waiting jobs."""
-    return [LimitState(each, halted.get(each.key)) for each in keys_now(store, list(keys))]
+    """The states of those of these keys that have waiting jobs, in the given order."""
+    columns = ("kind", "capacity", "held", "waiting", "oldest")
+    found = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
+    return [LimitState(each, halted.get(each.key)) for each in found]
 
 
 def key_of_limit(key: str) -> Key:
@@ -111,7 +256,7 @@ def holders_of(key: str) -> "QuerySet[Job]":
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:
-    """How many jobs of a key may be queued or running, by the column of one of them; `None`: any number."""
+    """How many jobs of the key may be queued or running; `None`: any number. `capacity`: that of one of its jobs."""
     name = limit_key.removeprefix(key_of(""))
     if name == limit_key:
         return capacity
@@ -144,7 +289,7 @@ LIMITS = QueueOption(
     name="limit",
     column="concurrency",
     names=lambda: queues_with("concurrency"),
-    by_settings=lambda name: (columns_of(name).get("limit_key"), columns_of(name).get("capacity")),
+    by_settings=lambda name: (limit_columns_of(name).get("limit_key"), limit_columns_of(name).get("capacity")),
     form=LimitForm,
     change=Queue.limit,
     follow_settings=Queue.limit_by_settings,

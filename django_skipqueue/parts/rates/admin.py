@@ -1,8 +1,4 @@
-"""The keys of rates in the admin: the first ones from a text on. A column is a fact of `RATE_OF_KEY`."""
-
-import time
-from collections.abc import Iterator
-from itertools import islice
+"""The keys of rates in the admin. The list begins with a typed text. A column is a fact of `RATE_OF_KEY`."""
 
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -14,8 +10,8 @@ from ...console.counts import grouped
 from ...console.durations import roughly
 from ...console.facts import Looks
 from ...queue.store import Store
-from ..keyed.admin import SECONDS
-from ..keyed.console import Card, Cards
+from ..keyed.admin import unmasked_states
+from ..keyed.console import KeyCard, KeyCards
 from .states import RATE_OF_KEY, RateState, rate_states_of, waiting_rate_keys
 
 
@@ -51,26 +47,22 @@ RATE_COLUMNS = columns_of(RATE_OF_KEY, (), LOOKS)
 MOST_RATES = 50
 
 
-def cards(store: Store, text: str, after: str | None) -> Cards:
-    """The first keys from the text on, on pages that begin after no key."""
+def cards(store: Store, text: str, after: str | None) -> KeyCards:
+    """The first keys that begin with the text or come after it. Only the first page has this card."""
     if after is not None:
-        return Cards()
-    found = list(islice(_rates(store, text), MOST_RATES + 1))
+        return KeyCards()
+    found = unmasked_states(
+        lambda start: waiting_rate_keys(store, after=start, limit=MOST_RATES + 1),
+        lambda keys: rate_states_of(store, keys),
+        most=MOST_RATES + 1,
+        text=text,
+    )
     more = gettext("Only the first %(number)s keys of rates are shown. “From the key” shows others.")
-    card = Card(
+    card = KeyCard(
         name="rates",
         title=_("Rates with waiting jobs"),
         columns=RATE_COLUMNS,
         states=found[:MOST_RATES],
         note=more % {"number": MOST_RATES} if len(found) > MOST_RATES else "",
     )
-    return Cards(first=[card])
-
-
-def _rates(store: Store, start: str) -> Iterator[RateState]:
-    """The keys of rates with waiting jobs from a text on, in alphabetical order, as long as there is time."""
-    end = time.monotonic() + SECONDS
-    keys = [*([start] if start else []), *waiting_rate_keys(store, after=start, limit=MOST_RATES + 1)]
-    while keys and time.monotonic() < end:
-        yield from (state for state in rate_states_of(store, keys) if not state.is_masked)
-        keys = waiting_rate_keys(store, after=keys[-1], limit=MOST_RATES + 1)
+    return KeyCards(first=[card])

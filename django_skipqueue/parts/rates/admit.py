@@ -1,48 +1,46 @@
 """Admit jobs by the rates of their keys.
 
-A key has a bucket of tokens: a row of `skipqueue_rate`, if it is not full. `full_at` is the time at which it is full
-again, by the database's clock, and so says how many tokens there are (the generic cell rate algorithm). `due_at` is the
-time at which the next blocked job may be admitted; NULL: none is known to wait. A key without a row has a full bucket.
+A key has a bucket of tokens. A bucket that is not full is a row of `skipqueue_rate`. `full_at` is the time at which the
+bucket is full again, by the database's clock, and so says how many tokens there are (the generic cell rate algorithm).
+`due_at` is the time at which the next blocked job may be admitted; NULL: no job is known to wait.
 
-A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
-waits for that first, and holds the permit while it waits here.
+A job waits for its rate as `blocked`, in the index `rate_waiting`. The gate of rates is the last gate: a job that has a
+limit as well waits for its permit first, and holds the permit while it waits for a token.
 
-The rate of a key is a column of its jobs: that of the next one counts. The key of a queue (`queue:mail`) has the rate
-that the row of the queue has, if somebody has changed it there; 0 there, or NULL in a job, is none: any number of jobs
-is admitted, a thousand at a time.
+The columns of the next job of a key say which rate the key has. If somebody has changed the rate of a queue, the row of
+the queue says which rate the key of the queue (`queue:mail`) has. In that row 0, and in a job NULL, is no rate: any
+number of jobs is admitted, a thousand at a time.
 
-Rule: only `ADMIT_BY_RATE` takes tokens. It admits in the same statement, so neither is done without the other. It runs
-in the transaction of `LOCK_RATES`, after it, and only for the keys that this has locked, with a snapshot of its own.
-`LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
+Rule: only `ADMIT_BY_RATE` takes tokens. It takes tokens and admits jobs in one statement, so it never does one without
+the other. It runs after `LOCK_RATES` in its transaction, with a snapshot of its own, and only for the keys that are
+locked there. `LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
 
 Used after a job has come to the gate of rates, and by supervisors when a key is due.
 """
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from functools import partial
 
 from ...queue.fragments import joined
-from ...queue.notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
+from ...queue.notify import notify_of_keys, wake, wake_supervisors
 from ...queue.parameters import Admitted, Statement, fetched, pipelined
+from ...queue.store import Store
 from ...values.records import GateResult
-from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep
+from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, locking, walking
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
 
 # The condition of a job that waits for a token of its key.
 WAITS_FOR_RATE = "gate = 'rate'"
 
-# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
-# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS, and others than these. Reads no table.
+# supervisor; enqueue, after the commit → the keys that another transaction has locked, and the keys that are locked
+# now, for ADMIT_BY_RATE. These are 1,024 advisory locks like those of LOCK_KEYS, with another class. Reads no table.
 LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
-# The rate of a key, NULL for none, and how many of its jobs are queued, counted up to the burst.
+# The rate of a key, NULL for no rate, and how many of its jobs are queued, counted up to the burst.
 RATED = """CROSS JOIN LATERAL (
     SELECT
         CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
@@ -72,15 +70,14 @@ CROSS JOIN LATERAL (
 ) AS queued"""
 
 # supervisor; enqueue, after the commit; after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as
-# many jobs are admitted as there are tokens: the highest priority first, then the first due, as workers claim. Numbers
-# of tokens:
-# `taken`: those that are missing from the bucket. Never more than there are, whatever the clock has done since; and at
-# least as many as jobs are queued: what waits for a worker takes its token now, so that a queue that nobody has served
-# for a while does not hold more than one burst. While jobs wait for tokens, what a tenth of a second gives is kept on
-# top of that: it came while a supervisor was late, and a small burst would not have room for it.
-# `free`: those that can be taken now. With them, no more jobs are queued than the burst.
-# The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
-# the queued jobs are as many as the burst; but several times in the time of a burst.
+# many jobs are admitted as there are tokens: the highest priority first, then the first due, as workers claim.
+# `taken` is the number of tokens that are missing from the bucket. It is at most the burst, even if the clock was set
+# back. It is at least the number of queued jobs, so that a queue that no worker has served for a while does not hold
+# more than one burst. While jobs wait for tokens, it may be lower by the tokens of a tenth of a second: they came while
+# a supervisor was late, and a small burst would not have room for them.
+# `free` is the number of tokens that can be taken now. Once they are taken, no more jobs are queued than the burst.
+# The key is due again when the next token is there, but not before a twentieth of a second has passed, or half a second
+# if a full burst is queued. The key is due several times in the time of a burst.
 # The jobs of paused queues are passed over. A job that was written a moment ago may be locked here and not admitted: it
 # takes no token.
 # Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
@@ -208,7 +205,7 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
     rated=indented(RATED, 8),
 )
 
-# supervisor → the seconds until the next key is due, below 0 if it is overdue; no row if none waits. Index: rate_due.
+# supervisor → the seconds until the next key is due, below 0 if it is overdue; no row if no job waits. Index: rate_due.
 NEXT_RATE = """
 SELECT extract(epoch FROM due_at - statement_timestamp())::float8
 FROM skipqueue_rate
@@ -226,8 +223,8 @@ ORDER BY due_at, full_at
 LIMIT %(limit)s
 """
 
-# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether a look is needed: no
-# time is known at which one of them is due, or one that is too late: the clock was set back. Locks nothing.
+# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether each key needs a look:
+# `due_at` is unknown, or too late because the clock was set back. Locks nothing.
 # Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
 # queues.
 BLOCKED_RATES = joined(
@@ -269,8 +266,8 @@ FROM found
     waits=indented(WAITS_FOR_RATE, 28),
 )
 
-# supervisor → the number of buckets that were deleted: they have been full for a minute, and no job waits for them, so
-# that a missing row means the same. Index: rate_due.
+# supervisor → the number of deleted buckets. They have been full for a minute, and no job waits for their tokens. A key
+# without a row has a full bucket, so the row is not needed. Index: rate_due.
 PRUNE_RATES = """
 WITH full_again AS MATERIALIZED (
     SELECT ctid AS place
@@ -290,87 +287,73 @@ SELECT count(*) FROM deleted
 
 
 LEAST_INTERVAL = 0.02
-"""Seconds between two admissions of one process, at least: more frequent ones would admit no more jobs."""
+"""The shortest time in seconds between two admissions of one process. Shorter times would admit no more jobs."""
 
 VAIN_INTERVAL = 0.1
-"""The same after one that has admitted nothing: another supervisor was faster, and will mostly be again."""
+"""Seconds until the next admission after one that has admitted nothing: another supervisor was faster."""
 
 
-def admit_rate_keys(store: "Store", keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
+def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
     """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
 
-    Returns the number of jobs, by queue, and the keys that another transaction has locked. In a transaction of the
-    caller the keys stay locked until its end.
+    In a transaction of the caller the keys stay locked until the end of the transaction.
     """
     connection = store.connection
     connection.ensure_connection()
     statements: list[Statement | None] = [(LOCK_RATES, {"keys": sorted(set(keys))}), (ADMIT_BY_RATE, {})]
     with connection.wrap_database_errors:
         locked, admitted = pipelined(connection.connection, statements, None)
-        return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]
+        return Admitted(dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()])
 
 
-def due_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> list[str]:
+def due_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> list[str]:
     return [key for (key,) in store.rows(DUE_RATES, {"limit": limit})]
 
 
-def next_rate(store: "Store") -> float | None:
-    """The seconds until a key is due, below 0 if one is overdue; `None` if none is known to wait."""
+def next_rate(store: Store) -> float | None:
+    """The seconds until a key is due, below 0 if a key is overdue; `None` if no job is known to wait."""
     return next((seconds for (seconds,) in store.rows(NEXT_RATE)), None)
 
 
-def blocked_rates(store: "Store", *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
     """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
     return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
 
 
-def prune_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> int:
+def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
     """Delete buckets that are full. Returns their number."""
     [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
     return int(number)
 
 
-def admit_rates(store: "Store", keys: Iterable[str]) -> dict[str, int]:
-    """Admit jobs of these keys in batches. Returns their number, by queue. Notifies nobody of these jobs.
-
-    The supervisors are notified of keys that another transaction has locked, to look again.
-    """
-    admitted: Counter[str] = Counter()
-    ordered, missed = sorted(set(keys)), []
-    for start in range(0, len(ordered), KEYS_AT_ONCE):
-        counts, locked = admit_rate_keys(store, ordered[start : start + KEYS_AT_ONCE])
-        admitted.update(counts)
-        missed += locked
-    notify_of_keys(store, RATE_PREFIX, missed)
-    return dict(admitted)
-
-
-def _themselves(_store: "Store", keys: list[str]) -> list[str]:
+def _themselves(_store: Store, keys: list[str]) -> list[str]:
     return keys
 
 
 RATES_AFTER_COMMIT = 100
-"""Keys of rates that the caller admits after its commit, at most: the supervisors are asked to admit more."""
+"""The maximum of keys whose jobs the enqueuing process admits after its commit. Supervisors admit further jobs."""
 
 
 class RateGate(KeyedGate):
     """Holds a job until there is a token of its key.
 
-    Mostly, a job is admitted right after its enqueue, or when its key is due: the row of the key says when. A sweep
-    over the keys with blocked jobs finds the others.
+    Most jobs are admitted right after their enqueue, or when their key is due: the row of the key says when. A sweep
+    over the keys with blocked jobs finds all other jobs that can be admitted.
     """
 
     name = "rate"
 
     def __init__(self) -> None:
-        super().__init__(lambda: Sweep(blocked_rates))
+        super().__init__(partial(Sweep, blocked_rates))
         self._not_before: defaultdict[str, float] = defaultdict(float)
-        """The next admission is not earlier, by database."""
+        """The earliest time of the next admission, by database."""
 
-    def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
-        return Admitted(admit_rates(store, keys), [])
+    def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
+        found = admit_in_batches(store, sorted(keys), admit_rate_keys)
+        notify_of_keys(store, self.prefix, found.missed)
+        return found
 
-    def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
+    def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         ordered = sorted(keys)
         notify_of_keys(store, self.prefix, ordered[RATES_AFTER_COMMIT:])
         admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
@@ -379,18 +362,18 @@ class RateGate(KeyedGate):
             notify_of_keys(store, self.prefix, ordered)
         return admitted
 
-    def sweep(self, store: "Store", *, limit: int) -> bool:
-        """Admit jobs of all keys that have tokens. For a drain that may be over."""
-        sweep = Sweep(blocked_rates)
+    def sweep(self, store: Store, *, limit: int) -> bool:
+        """Admit jobs of all keys that have tokens. Called when a drain may be over."""
+        sweep = self._new_sweep()
         admitted: Counter[str] = Counter()
         while True:
             keys = {*due_rates(store), *sweep.run(store, _themselves, limit=KEYS_AT_ONCE)}
-            admitted.update(admit_rate_keys(store, keys)[0])
+            admitted.update(admit_rate_keys(store, keys).counts)
             if not sweep.after:
                 wake(store, admitted)
                 return bool(admitted)
 
-    def admit(self, store: "Store", *, limit: int) -> GateResult:
+    def admit(self, store: Store, *, limit: int) -> GateResult:
         if self._not_before[store.alias] > time.monotonic():
             return GateResult({})
         most, sweep, wanted = min(limit, KEYS_AT_ONCE), self._sweeps[store.alias], self._wanted[store.alias]
@@ -399,14 +382,14 @@ class RateGate(KeyedGate):
             keys.update(sweep.run(store, _themselves, limit=most))
         if not keys:
             return GateResult({})
-        counts, missed = admit_rate_keys(store, keys)
+        found = admit_rate_keys(store, keys)
         wanted -= keys
-        wanted.update(missed)
-        self._not_before[store.alias] = time.monotonic() + (LEAST_INTERVAL if counts else VAIN_INTERVAL)
-        return GateResult(counts)
+        wanted.update(found.missed)
+        self._not_before[store.alias] = time.monotonic() + (LEAST_INTERVAL if found.counts else VAIN_INTERVAL)
+        return GateResult(dict(found.counts))
 
-    def next_due(self, store: "Store") -> float | None:
-        """The seconds until a key is to be looked at; `None` if no job waits at this gate."""
+    def next_due(self, store: Store) -> float | None:
+        """The seconds until the gate has to look at a key; `None` if no job waits at this gate."""
         dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
         if self._wanted[store.alias]:
             dues.append(0.0)

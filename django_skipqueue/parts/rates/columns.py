@@ -1,6 +1,6 @@
 """The columns of rates in the statements of the core. Pure.
 
-An attempt that is charged has used its token, so its job waits for another one. A released job still has its token.
+A charged attempt has used its token, so its job waits for another token. A released job still has its token.
 """
 
 from ...values.part import Condition, PartColumns

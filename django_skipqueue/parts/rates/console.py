@@ -1,4 +1,4 @@
-"""Rates, for operators: their keys, metrics, and why a blocked job waits for a token."""
+"""Rates, for operators: their keys, metrics, and the reason why a job waits for a token."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -39,7 +39,7 @@ def rates(store: Store) -> Iterator[Values]:
 
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
-    """What a job that has a rate waits for; empty if it has none, or still waits for something else."""
+    """Say for what a job with a rate waits. Empty if the job has no rate, or still waits at another gate."""
     if job.gate != "rate" or job.rate_key is None:
         return ""
     pace = pace_of(job.rate_key, job.rate_interval, job.rate_burst)
@@ -70,7 +70,7 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
 
 
 def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> float:
-    """The seconds until there is a token for the job, if each one before it takes one."""
+    """The seconds until there is a token for the job, if each job before it takes one token."""
     interval, burst = pace
     full_at = RateBucket.objects.filter(key=job.rate_key).values_list("full_at", flat=True).first()
     missing = 0.0 if full_at is None else min(max(0.0, (full_at - now).total_seconds()), burst * interval)
@@ -78,14 +78,17 @@ def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> f
 
 
 def _before(job: Job) -> Count:
-    """The number of jobs of the key that will be admitted first, up to the limit of a count. Index: rate_waiting."""
+    """The number of jobs of the key that will be admitted before this job, up to the limit of a count.
+
+    Index: rate_waiting.
+    """
     rank = LessThan(
         Row(MINUS_PRIORITY, F("run_after"), F("id")), Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
     )
     return Count.of(Job.objects.filter(rank, gate="rate", rate_key=job.rate_key))
 
 
-KEYS = KeyTable(
+RATE_KEYS = KeyTable(
     facts=RATE_OF_KEY,
     looks={
         "key": lambda state: state.key,
@@ -100,7 +103,7 @@ KEYS = KeyTable(
 )
 
 CONSOLE = KeyedConsole(
-    keys=KEYS,
+    keys=RATE_KEYS,
     metrics=(rates,),
     explain=why_it_waits_for_its_rate,
     job_keys=("rate_key",),

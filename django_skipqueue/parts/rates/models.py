@@ -11,13 +11,13 @@ from ...values.settings import INTERVALS
 
 
 class RateBucket(models.Model):
-    """The tokens of a key that are taken. A key without a row has all of them. `parts.rates.admit` explains it."""
+    """The taken tokens of a key. A key without a row has all of its tokens. See `parts.rates.admit`."""
 
     key = models.TextField(primary_key=True)
     full_at = models.DateTimeField()
-    """When all tokens are there again."""
+    """When the key has all of its tokens again."""
     due_at = models.DateTimeField(null=True)
-    """When the next job may be admitted. `None`: none is known to wait."""
+    """When the next job may be admitted. `None`: no job is known to wait."""
 
     class Meta:
         app_label = "django_skipqueue"
@@ -42,7 +42,7 @@ class Tokens:
         self._buckets.update(full_at=F("full_at") - passed, due_at=F("due_at") - passed)
 
     def put_to_the_end(self) -> None:
-        """Have all tokens of all rates be there."""
+        """Give all keys all of their tokens."""
         self._buckets.all().delete()
 
 
@@ -53,13 +53,13 @@ class RateColumns(models.Model):
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
     """Seconds until the key gets another token."""
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
-    """How many tokens the key has at most."""
+    """The maximum of tokens of the key."""
 
     class Meta:
         abstract = True
 
 
-# The jobs that wait for their rate, and those that have a token and wait for a worker: `parts.rates.admit`.
+# For the jobs that wait for a token, and for the jobs that have a token and wait for a worker: `parts.rates.admit`.
 JOB_INDEXES = (
     models.Index(
         F("rate_key"),
@@ -77,7 +77,7 @@ JOB_INDEXES = (
 )
 
 JOB_CONSTRAINTS = (
-    # Another number would break the statements that admit jobs.
+    # An interval out of this range would break the statements that admit jobs.
     models.CheckConstraint(
         name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
     ),
@@ -88,9 +88,9 @@ class RatedQueue(models.Model):
     """The rate of a queue."""
 
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
-    """Seconds for each job that may start; 0: any number; `None`: as the settings say."""
+    """Seconds for each job that may start; 0: any number of jobs; `None`: the rate of the settings."""
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
-    """How many jobs may start at once after a time without any."""
+    """How many jobs may start at once after a time without a start."""
 
     class Meta:
         abstract = True

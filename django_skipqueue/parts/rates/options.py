@@ -16,17 +16,16 @@ from ...values.settings import burst_of, interval_of
 
 @dataclass(frozen=True)
 class Rate:
-    """How often jobs may start, for each key; made by `rate`."""
+    """How often jobs of one key may start. `rate` makes it."""
 
     interval: float
     """Seconds for each job."""
     burst: int
-    """How many may start at once after a time without any."""
+    """How many jobs may start at once after a time without a start."""
     names: tuple[str, ...] = ()
     name: str | None = None
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a job of this task with these arguments, by name."""
         key = key_of("rate", self.name or task, self.names, arguments)
         return {"rate_key": key, "rate_interval": self.interval, "rate_burst": self.burst}
 
@@ -36,7 +35,7 @@ def rate(text: str, /, *, by: str | tuple[str, ...] = (), burst: int | None = No
 
     text: a number of jobs, and a second, minute, hour or day: "50/s", "100/m", "10/h", "1/d"; also "3/10s".
     by: the argument, or the arguments, whose values make the key; by default there is one key for the whole task.
-    burst: how many may start at once after a time without any; default: as many as are due in a second, at least 1.
+    burst: how many jobs may start at once after a time without a start; default: the number for one second, at least 1.
     name: tasks that give the same name share their rate; by default each task has its own.
 
     Raises `InvalidOption` for a value that cannot be used.

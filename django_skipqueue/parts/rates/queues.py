@@ -1,6 +1,6 @@
-"""The rates of whole queues: which queues have one, the columns that it sets in jobs, and what changes it.
+"""The rates of whole queues: which queues have a rate, its columns in jobs, and the functions that change it.
 
-Invariant: a job that has a key of its own keeps it. A queue's rate is for the jobs that name no rate.
+Invariant: a job that has a key of its own keeps it. The rate of a queue is for jobs without a rate of their own.
 
 Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered rate wait again.
 `parts.rates.admit` says which jobs of a key have a token.
@@ -9,7 +9,7 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...conf import settings
 from ...events import logs
@@ -17,20 +17,17 @@ from ...events.events import Event
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
-from ...queue.store import in_each
+from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import burst_of, interval_of, rate_text
 from ..keyed.sql import key_of, require_changed
 
-if TYPE_CHECKING:
-    from ...queue.store import Store
-
 
 def rate_columns_of(queue_name: str) -> dict[str, Any]:
-    """The columns of a job whose queue limits how many start in a time, by `SKIPQUEUE["QUEUES"]`; none if it does not.
+    """The columns that `SKIPQUEUE["QUEUES"]` gives to jobs of this queue; none if it has no rate for the queue.
 
-    The key alone: any number may start, until somebody sets a rate.
+    For the rate `None`, it is the key alone: any number of jobs may start, until somebody sets a rate.
     """
     limits = settings.queues.get(queue_name, {})
     if "rate" not in limits:
@@ -42,18 +39,17 @@ def rate_columns_of(queue_name: str) -> dict[str, Any]:
 
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The columns that the queue gives to jobs: none, if a call has a rate of its own. Either all have, or none."""
-    if any("rate_key" in call.columns for call in calls):
-        return {}
-    return rate_columns_of(queue_name)
+    """The columns that the queue gives to jobs; none if the calls have a rate of their own. All calls do, or none."""
+    return {} if any("rate_key" in call.columns for call in calls) else rate_columns_of(queue_name)
 
 
-# supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
-# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: of those no more
-# are left than the burst. They keep the permit of their limit. At most `limit` jobs are looked at beside those that may
-# stay. Index: rate_queued; the table of queues is read whole: it has a row for each queue that was paused or limited.
-# The rows of these jobs are found by the primary key. With a plain `status = 'queued'` a planner that expects few such
-# rows may walk the whole claim index instead, on PostgreSQL 15 once for each job.
+# supervisor, after the rate of a queue was changed → by key: the number of jobs that wait for a token again. A rate
+# that was lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: at most
+# a burst of them stays queued. A job that waits again keeps the permit of its limit. The statement reads a burst of
+# queued jobs of each queue, and at most `limit` more. Index: rate_queued; the table of queues is read whole: it has a
+# row for each queue that was paused or limited. The rows of the surplus are found by the primary key. With a plain
+# `status = 'queued'` a planner that expects few queued rows may walk the whole claim index instead, on PostgreSQL 15
+# once for each job.
 BLOCK_UNRATED = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
@@ -104,7 +100,7 @@ class QueueRated(Event):
     database: str
     queue_name: str
     interval: float | None
-    """Seconds for each job; 0: any number; `None`: as the settings say."""
+    """The new rate: seconds for each job; 0: any number of jobs; `None`: that of the settings."""
     by: str
 
     def write_lines(self) -> None:
@@ -112,7 +108,7 @@ class QueueRated(Event):
         logs.write_about_queue("queue_rated", self.queue_name, rate=rate, by=self.by)
 
 
-# Queue.rate → the row has the rate, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# Queue.rate → nothing. Sets the rate in the queue's row: NULL is the rate of the settings, 0 is no rate. Index: the
 # primary key.
 RATE_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
@@ -121,16 +117,7 @@ ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_bu
 """
 
 
-def rate_queue(store: "Store", name: str, rate: str | None, *, by: str = "") -> None:
-    """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
-
-    Raises `InvalidOption` for a value that cannot be used.
-    """
-    interval = 0.0 if rate is None else interval_of(rate)
-    _set_rate(store, name, interval, burst_of(None, interval) if interval else 0, by)
-
-
-def _set_rate(store: "Store", name: str, interval: float | None, burst: int | None, by: str) -> None:
+def _set_rate(store: Store, name: str, interval: float | None, burst: int | None, by: str) -> None:
     check_columns({"queue_name": name})
     stored_by = noted(by, "")["by"]
     store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
@@ -140,8 +127,8 @@ def _set_rate(store: "Store", name: str, interval: float | None, burst: int | No
     store.send(QueueRated(store.alias, name, interval, stored_by))
 
 
-def block_unrated(store: "Store", *, limit: int = BATCH_ROWS) -> int:
-    """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
+def block_unrated(store: Store, *, limit: int = BATCH_ROWS) -> int:
+    """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number of these jobs."""
     blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
     notify_of_keys(store, RATE_PREFIX, blocked)
     return sum(blocked.values())
@@ -154,14 +141,16 @@ class RateVerbs:
     def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
         """Set how many jobs of a queue may start in a time, such as "50/s"; `None`: any number.
 
-        It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
+        The rate holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
         included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
-        cannot be used, and for a queue without a `rate` in the settings, unless it was changed before. `database`: as
-        of `pause`; the rate counts in each of them.
+        cannot be used, and for a queue without a `rate` in the settings, unless the rate of the queue was changed
+        before. `database`: as of `pause`; each database has this rate.
         """
         if not rate_columns_of(name):
             require_changed(name, "rate", "rate_interval")
-        in_each(database, lambda store: rate_queue(store, name, rate, by=by))
+        interval = 0.0 if rate is None else interval_of(rate)
+        burst = burst_of(None, interval) if interval else 0
+        in_each(database, lambda store: _set_rate(store, name, interval, burst, by))
 
     @staticmethod
     def rate_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:

@@ -1,5 +1,7 @@
 """The services of rates: pass tokens on, have jobs wait again after a queue's rate was lowered, and delete buckets."""
 
+from functools import partial
+
 from ...queue.notify import RATE_PREFIX
 from ...queue.store import Store
 from ...worker.loop import Periodic
@@ -9,7 +11,7 @@ from ..keyed.sql import walking
 from .admit import LOCK_RATES, WAITS_FOR_RATE, prune_rates
 from .queues import block_unrated
 
-_PIECES = {
+_RATE_PIECES = {
     "key": "rate_key",
     "waiting": WAITS_FOR_RATE,
     "found": walking(key="rate_key", waits=WAITS_FOR_RATE),
@@ -25,30 +27,27 @@ _PIECES = {
     "worst_first": "rank DESC, run_after DESC, id DESC",
 }
 
-# supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
-CONTESTED_TOKENS = contesting(_PIECES)
+# supervisor → the columns of CONTESTED_PERMITS, for the keys of rates. Index: rate_waiting and rate_queued, once for
+# each key.
+CONTESTED_TOKENS = contesting(_RATE_PIECES)
 
-# supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
+# supervisor, after LOCK_RATES → the columns of PASS_PERMITS_ON, for the keys of rates. The tokens stay taken.
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
-PASS_TOKENS_ON = swapping(_PIECES)
+PASS_TOKENS_ON = swapping(_RATE_PIECES)
 
 TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 
+pass_tokens_on = partial(PassOn, name="pass_tokens_on", held=TOKENS, admit=lambda _, admitted: admitted.counts)
 
-def pass_tokens_on(store: Store) -> PassOn:
-    return PassOn("pass_tokens_on", store, TOKENS, lambda _, admitted: admitted.counts)
-
-
-def block_unrated_service(store: Store) -> BlockSurplus:
-    return BlockSurplus("block_unrated", store, block_unrated)
+block_unrated_service = partial(BlockSurplus, name="block_unrated", block=block_unrated)
 
 
 PRUNE_RATES_SECONDS = 60.0
-"""Seconds between two batches."""
+"""Seconds until the next prune, after a prune that has deleted nothing."""
 
 
 class PruneRates(Periodic):
-    """Deletes the buckets of rates that have been full for a while: a missing one means the same."""
+    """Deletes the buckets of rates that have been full for a while: a key without a bucket has all of its tokens."""
 
     name = "prune_rates"
 

@@ -1,10 +1,10 @@
 """Rates as operators see them: the rate of a key, the tokens that are there now, and the rates of queues.
 
-The keys are read as they are now, by a few probes of indexes for each. `parts.rates.admit` says what a bucket is, which
+A statement reads the keys, by a few probes of indexes for each key. `parts.rates.admit` says what a bucket is, which
 jobs wait for a token, and which rate a key has.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,9 @@ from .queues import rate_columns_of
 
 # pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
 # next job; the seconds for each job and the burst, NULL for any number; the tokens that can be taken now; the number of
-# waiting jobs, counted up to `limit`; the seconds until the next one is admitted, NULL if nobody knows; the seconds
-# since the first of the counted jobs was due. Index: rate_waiting, rate_queued and the primary key of the buckets, once
-# for each key; for the key of a queue the primary key of queues.
+# waiting jobs, counted up to `limit`; the seconds until the next job is admitted, NULL if no supervisor has looked yet;
+# the seconds since the first of the counted jobs was due. Index: rate_waiting, rate_queued and the primary key of the
+# buckets, once for each key; for the key of a queue the primary key of queues.
 RATE_KEYS_NOW = joined(
     """
 SELECT
@@ -90,12 +90,7 @@ class RateNow(KeyNow):
     tokens: int | None
     """How many jobs may start now; `None`: any number."""
     due_in: float | None
-    """Seconds until the next one is admitted, below 0 if it is late; `None`: a supervisor has not looked yet."""
-
-
-def rate_keys_now(store: Store, keys: Sequence[str]) -> list[RateNow]:
-    columns = ("interval", "burst", "tokens", "waiting", "due_in", "oldest")
-    return read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)
+    """Seconds until the next job is admitted, below 0 if it is late; `None`: no supervisor has looked yet."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +126,13 @@ def waiting_rate_keys(store: Store, *, after: str = "", limit: int) -> list[str]
 
 
 def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
-    """These keys in their order, as far as they have waiting jobs."""
-    return [RateState(each) for each in rate_keys_now(store, list(keys))]
+    """The states of those of these keys that have waiting jobs, in the given order."""
+    columns = ("interval", "burst", "tokens", "waiting", "due_in", "oldest")
+    return [RateState(each) for each in read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)]
 
 
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":
-    """The jobs that wait for a token of this key, the next one first. Index: rate_waiting."""
+    """The jobs that wait for a token of this key, the next job first. Index: rate_waiting."""
     return Job.objects.filter(gate="rate", rate_key=key).order_by(MINUS_PRIORITY, "run_after", "id")
 
 

@@ -1,1 +1,1 @@
-"""Unique keys: of the jobs that share one, only one waits or runs."""
+"""Unique keys: of the jobs that share a key, only one waits or runs."""

@@ -11,8 +11,8 @@ COLUMNS = PartColumns(
     key="unique_key",
     pieces={
         "unless_held": f"ON CONFLICT (unique_key) WHERE {HOLDS_KEY} DO NOTHING",
-        # A job stays unchanged if another job holds its unique key, even if it would not hold the key itself. Of
-        # several chosen jobs with one key, only the newest is retried. The array is searched once, for `named`.
+        # A retry leaves a job unchanged if another job holds its unique key, even if the retried job would not hold the
+        # key. Of several chosen jobs with one key, only the newest is retried. The array is searched once, for `named`.
         "retry_named": """named AS MATERIALIZED (
     SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
     FROM skipqueue_job
@@ -47,8 +47,8 @@ COLUMNS = PartColumns(
                     )
                 )
         )""",
-        # The keys are taken in their order, as the enqueues take them, so that these and retries wait for each other
-        # and never deadlock. The collation is that of Python.
+        # Retries take keys in their order, as enqueues do, so that enqueues and retries wait for each other and never
+        # deadlock. The collation sorts as Python does.
         "retry_order": 'unique_key COLLATE "C"',
     },
 )

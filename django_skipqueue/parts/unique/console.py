@@ -1,4 +1,4 @@
-"""Unique keys, for operators: which job holds one, and the keys that are held for days."""
+"""Unique keys, for operators: which job holds a key, and the keys that jobs hold for days."""
 
 from collections.abc import Iterator
 
@@ -13,36 +13,20 @@ from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import job_name, printable
 from ...models import Job
 from ...models.job import AbstractJob
+from ...queue.fragments import joined
+from ...queue.observe import QUEUED_HEADS
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
-from .models import HOLDS_KEY
+from .models import KEY_IS_HELD
 
-# stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest first.
-# Of the jobs in each status 2,000 are looked at, the first ones; of the queued jobs of one priority in one queue, 200.
-# `head`: the pairs of a queue and a priority, with the due time of their first job. Indexes: admit, blocked, recover,
-# and claim, one probe for each pair, and one range for each whose first job is that old.
-STUCK_KEYS = """
-WITH RECURSIVE head AS (
-    (
-        SELECT queue_name, (-priority) AS rank, run_after
-        FROM skipqueue_job
-        WHERE status = 'queued'
-        ORDER BY queue_name, (-priority), run_after, id
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
-    FROM
-        head,
-        LATERAL (
-            SELECT queue_name, (-priority) AS rank, run_after
-            FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
-            ORDER BY queue_name, (-priority), run_after, id
-            LIMIT 1
-        ) AS next
-),
+# stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
+# first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. Indexes:
+# admit, blocked, recover, and claim: one probe for each pair, and one range for each pair whose first job has been due
+# for that long.
+STUCK_KEYS = joined(
+    """
+WITH RECURSIVE {heads},
 first AS (
     (
         SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
@@ -91,15 +75,17 @@ WHERE
     AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY age DESC
 LIMIT 100
-"""
+""",
+    heads=QUEUED_HEADS,
+)
 
 
-LONG_HELD = 3 * 86_400.0
+LONGEST_HELD = 3 * 86_400.0
 """Seconds after its due time for which an unfinished job may hold a unique key."""
 
 
 def stuck_keys(store: Store) -> Iterator[Finding]:
-    rows = store.rows(STUCK_KEYS, {"seconds": LONG_HELD})
+    rows = store.rows(STUCK_KEYS, {"seconds": LONGEST_HELD})
     if rows:
         job_id, task, key, status, age = rows[0]
         job = job_name(store.alias, job_id)
@@ -124,42 +110,42 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
 
 
 def _shown_key(store: Store, job_id: int, key: str) -> str:
-    """The key of this job with its secrets masked; nothing of it if the job has gone meanwhile."""
+    """The key of this job with its secrets masked; only a mask if somebody has deleted the job by now."""
     job = Job.objects.using(store.alias).filter(pk=job_id).first()
     return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
 
 
-TEXT_LIMIT = 200
-"""Characters of a key in a message."""
+LONGEST_KEY_IN_MESSAGE = 200
+"""Characters of a key."""
 
 
 def why_its_key_is_taken(job_id: int) -> str:
-    """The message that names the other job; empty if none holds the key of this one. Index: unique."""
+    """The message that names the holder of this job's key; empty if no other job holds the key. Index: unique."""
     job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
     if job is None:
         return ""
-    for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
+    for holder in Job.objects.filter(KEY_IS_HELD, unique_key=job.unique_key).exclude(pk=job.pk):
         return key_is_held(job, holder)
     return ""
 
 
 def key_is_held(job: Job, holder: Job) -> str:
-    """The message for a job whose unique key another job holds: secrets of either may be in the key."""
+    """The message for a job whose unique key another job holds. The key may have secrets of both jobs in it."""
     key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
     return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
-        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), LONGEST_KEY_IN_MESSAGE),
         "id": holder.shown_id,
         "status": holder.get_status_display(),
     }
 
 
-LONGEST_SHOWN = 500
+LONGEST_KEY_ON_PAGE = 500
 """Characters of a key on the page of its job."""
 
 
 def _of_job(job: AbstractJob) -> str:
     """The key with its secrets masked; empty if the job has none."""
-    return shorten(redacted(job.task, job.args, job.kwargs).text(job.unique_key or ""), LONGEST_SHOWN)
+    return shorten(redacted(job.task, job.args, job.kwargs).text(job.unique_key or ""), LONGEST_KEY_ON_PAGE)
 
 
 CONSOLE = PartConsole(

@@ -1,13 +1,14 @@
-"""Unique keys: which job holds one, and the enqueue of calls whose keys may be taken.
+"""Unique keys: which job holds a key, and the enqueue of calls whose keys may be taken.
 
-A job holds its key as the predicate of the unique index says, which every statement here repeats. By `unique_seconds`:
-NULL: until the job is finished. 0: until a worker claims it for the first time; a lease never becomes 0 again, so no
-retry, release or recovery takes the key back. Other seconds: for so long from the enqueue, and until the job is
-finished; the next who needs the key then writes NULL.
+The predicate of the unique index, which every statement here repeats, says whether a job holds its key.
+`unique_seconds` says for how long. NULL: until the job is finished. 0: until a worker claims the job for the first
+time. A lease never becomes 0 again, so no retry, release or recovery takes the key back. Any other number: for this
+time from the enqueue, and until the job is finished. The next enqueue or retry that needs the key then frees it by
+writing NULL.
 
-Invariant: the unique index decides whether a job is inserted. What is read before or after only says which job holds
-the key; where that has changed in between, the enqueue starts again. After a function returns, the caller's transaction
-has no running job locked, so the settle of its outcome never waits for the caller's commit.
+Invariant: the unique index decides whether a job is inserted. The reads before and after only say which job holds the
+key. If another job holds the key by then, the enqueue starts again. After a function returns, the caller's transaction
+has locked no running job, so the settle of a running job never waits for the caller's commit.
 
 Used by the enqueues, and by the manual retry.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import transaction
 from django.db.models import DurationField, ExpressionWrapper, F, Q
@@ -29,20 +30,17 @@ from ...models import Job
 from ...queue.fragments import CALL_EXPRESSIONS, CALLS, INSERT_CALLS, KEY_EXPRESSIONS, PIECES, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
+from ...queue.store import Store
 from ...queue.unique_keys import ReplacedJob, explained_deadlock
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 from .columns import HOLDS_KEY
-from .models import HOLDS_KEY as HELD
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
+from .models import KEY_IS_HELD
 
 # enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
-# order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of those
-# that are queued, and the seconds until the first is due. Index: unique. `unique_keys` has an element for each call;
-# NULL: a call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other
-# and never deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the
-# batch.
+# order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of queued
+# jobs, and the seconds until the first job is due. Index: unique. `unique_keys` has an element for each call; NULL: a
+# call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other and never
+# deadlock. A call is not inserted if a job, or an earlier call of the batch, has its key.
 ENQUEUE_MANY_UNIQUE = joined(
     """
 WITH inserted AS (
@@ -62,9 +60,9 @@ FROM inserted
 )
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
-# call: unique_key, id, status, run_after, enqueued_at, and the seconds until it is due. Each key is there once. Not by
-# ON CONFLICT DO UPDATE: that locks the row before it looks at the condition, and so would keep a running job locked
-# until the caller's commit. Index: unique, the primary key.
+# call: unique_key, id, status, run_after, enqueued_at, and the seconds until the job is due. Each key is there once.
+# ON CONFLICT DO UPDATE would lock a row before it looks at the condition, and so would keep a running job locked until
+# the caller's commit. Index: unique, the primary key.
 _REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
     SELECT id
@@ -105,12 +103,12 @@ _REPLACING = {
 
 REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
 
-# enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
-# primary key.
+# enqueue_many that replaces several jobs → as REPLACE_WAITING, without holders that somebody has locked. Index: unique,
+# the primary key.
 REPLACE_UNLOCKED = joined(_REPLACE_WAITING, **_REPLACING, skip=" SKIP LOCKED")
 
-# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
-# it waits, and whether it waits for its first attempt. Index: unique.
+# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, and whether the job is
+# finished, waits, or waits for its first attempt. Index: unique.
 UNIQUE_KEY_HOLDERS = joined(
     """
 SELECT
@@ -127,8 +125,8 @@ WHERE
 
 # enqueue and enqueue_many that ask for a key until the start, after a conflict → the keys of the holders that have not
 # been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
-# worker claims one before that, so the run sees what the caller has written. Several callers share the lock. Index:
-# unique.
+# worker claims such a job before the commit, so its run sees what the caller has written. Several callers share the
+# lock. Index: unique.
 _LOCK_WAITING_HOLDERS = """
 SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
@@ -143,12 +141,12 @@ FOR SHARE{skip}
 
 LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip="")
 
-# enqueue_many that asks for several keys until the start → the same, without the holders that somebody writes. Index:
-# unique.
+# enqueue_many that asks for several keys until the start → as LOCK_WAITING_HOLDERS, without holders that somebody
+# writes. Index: unique.
 LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip=" SKIP LOCKED")
 
-# enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
-# finished, and their time is over. Locks in the order of the keys. Index: unique.
+# enqueue, enqueue_many, retry, after a conflict with a finished job → the freed keys: their jobs are finished, and the
+# time of the keys is over. Locks in the order of the keys. Index: unique.
 FREE_UNIQUE_KEYS = joined(
     """
 WITH over AS MATERIALIZED (
@@ -181,22 +179,6 @@ WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('failed', 'discarded') AND uni
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
-class Announce(Protocol):
-    """Notifies whom the new jobs concern, and sends their event."""
-
-    def __call__(
-        self,
-        store: "Store",
-        /,
-        spec: JobSpec,
-        ids: list[int],
-        calls: Sequence[EncodedCall],
-        *,
-        queued: int,
-        delay: float,
-    ) -> object: ...
-
-
 class KeyHolder(NamedTuple):
     unique_key: str
     id: int
@@ -205,11 +187,11 @@ class KeyHolder(NamedTuple):
     is_unclaimed: bool
 
 
-def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
+def unique_key_holders(store: Store, keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
     """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
 
-    seconds: `unique_seconds` of the caller's spec. With 0, the holders that wait are locked until the caller's
-    commit, so that they do not start before it.
+    seconds: `unique_seconds` of the caller's spec. With 0, the waiting holders are locked until the caller's commit, so
+    that they do not start before it.
     """
     found = lock_waiting_holders(store, keys) if seconds == 0 else {}
     others = [key for key in keys if key not in found]
@@ -222,13 +204,13 @@ def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | 
     return found | {each.unique_key: each.id for each in rows}
 
 
-def holder(store: "Store", spec: JobSpec, key: str) -> Job | None:
+def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
     """The job that holds this unique key; `None`: the key is free by now."""
     if spec.columns.get("unique_seconds") == 0:
         with explained_deadlock():
             lock_waiting_holders(store, [key])
     # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
-    holders = Job._base_manager.using(store.alias).filter(HELD, unique_key=key)
+    holders = Job._base_manager.using(store.alias).filter(KEY_IS_HELD, unique_key=key)
     found = next(iter(holders), None)
     if found is None or found.finished_at is None:
         return found
@@ -239,16 +221,16 @@ def holder(store: "Store", spec: JobSpec, key: str) -> Job | None:
 def held(alias: str, keys: Collection[str]) -> dict[str, int]:
     """The keys among these that jobs in this database hold, each with the id of its job. Index: unique."""
     window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
-    holders = Job._base_manager.using(alias).filter(HELD, unique_key__in=keys)
+    holders = Job._base_manager.using(alias).filter(KEY_IS_HELD, unique_key__in=keys)
     in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
     return {key: id for key, id in in_time.values_list("unique_key", "pk") if key is not None}
 
 
-def _holders(store: "Store", keys: Sequence[str]) -> list[KeyHolder]:
+def _holders(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
     return list(starmap(KeyHolder, store.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
 
 
-def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:
+def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
     """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
 
     Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
@@ -268,10 +250,10 @@ def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:
     return {key: id for key, id, _, _ in rows}
 
 
-def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
+def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
     """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
 
-    A holder that runs stays as it is. One that somebody writes is waited for.
+    A running holder stays as it is. If somebody else writes a holder, the call waits for the end of that transaction.
     """
     by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
@@ -287,13 +269,13 @@ def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[E
     return _lock_by_key(store, sorted(keys), replace)
 
 
-def _lock_by_key(store: "Store", keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
-    """Call `lock` with these sorted keys: a statement that locks the jobs that wait, and returns rows by key.
+def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
+    """Call `lock` with these sorted keys. It sends a statement that locks the waiting holders, and returns rows by key.
 
     PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
-    between is locked, and not returned. So a statement that returns fewer jobs than it was asked for is rolled
-    back, and its keys are tried by halves. Several are locked without waiting, one alone is waited for: what is
-    waited for comes after all that is kept in the order of the keys, and none of that runs.
+    between is locked, and not returned. So a statement that returns fewer jobs than keys is rolled back, and each half
+    of the keys is tried on its own. Several jobs are locked without waiting. A lone job is waited for: in the order of
+    the keys it comes after all jobs that stay locked, and no job that stays locked runs.
     """
     if not keys:
         return []
@@ -313,19 +295,27 @@ def _lock_by_key(store: "Store", keys: Sequence[str], lock: Callable[[Sequence[s
     return kept + _lock_by_key(store, rest[:half], lock) + _lock_by_key(store, rest[half:], lock)
 
 
-def free_unique_keys(store: "Store", keys: Sequence[str]) -> list[str]:
-    """Free those of these unique keys whose jobs are finished and whose time is over. Returns them."""
+def free_unique_keys(store: Store, keys: Sequence[str]) -> list[str]:
+    """Free the keys whose jobs are finished and whose time is over. Returns the freed keys."""
     return [key for (key,) in store.rows(FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
 
 
-def unique_keys_of(store: "Store", ids: Sequence[int]) -> list[str]:
+def unique_keys_of(store: Store, ids: Sequence[int]) -> list[str]:
     return [key for (key,) in store.rows(UNIQUE_KEYS_OF, {"ids": list(ids)})]
 
 
 def enqueue_unique(
-    store: "Store", spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], *, announce: Announce
+    store: Store,
+    spec: JobSpec,
+    values: Mapping[str, Any],
+    calls: Sequence[EncodedCall],
+    *,
+    announce: Callable[..., object],
 ) -> DeferredJobs:
-    """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
+    """Insert jobs of which some have unique keys. Repeats until each key belongs to a job.
+
+    announce: called with each batch of new jobs: notifies the workers and supervisors, and sends the event.
+    """
     if spec.on_conflict == "raise":
         _check_distinct(calls)
     chosen = missing = in_key_order(calls, last=spec.replaces)
@@ -349,9 +339,14 @@ def enqueue_unique(
 
 
 def _write_unique(
-    store: "Store", spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], *, announce: Announce
+    store: Store,
+    spec: JobSpec,
+    values: Mapping[str, Any],
+    calls: Sequence[EncodedCall],
+    *,
+    announce: Callable[..., object],
 ) -> tuple[list[tuple[int, str | None]], list[ReplacedJob]]:
-    """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
+    """Insert these calls, sorted by key, or replace. Returns the inserted jobs with their keys, and replaced jobs."""
     keys: list[str | None] = [call.unique_key for call in calls]
     parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
@@ -381,9 +376,9 @@ def _check_distinct(calls: Sequence[EncodedCall]) -> None:
 
 
 def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
-    """The calls without a key; then one of each key, sorted, so that two batches with the same keys never deadlock.
+    """The calls without a key; then one call of each key, sorted, so that two batches with equal keys never deadlock.
 
-    Of calls that share a key it is the first, or the `last`, whose arguments are the newest.
+    Of the calls that share a key, the result has the first call; with `last`, the last call.
     """
     keyed = {call.unique_key: call for call in (calls if last else reversed(calls)) if call.unique_key is not None}
     return [call for call in calls if call.unique_key is None] + [keyed[key] for key in sorted(keyed)]
@@ -395,7 +390,7 @@ def _report(
     plain: Sequence[int],
     keyed: Mapping[str, tuple[int, CallOutcome]],
 ) -> DeferredJobs:
-    """What became of each call. Of those that share a key, only the chosen one has written anything."""
+    """The id and the outcome for each call. Of calls that share a key, only the chosen call has written anything."""
     in_order, writers = iter(plain), {id(call) for call in chosen}
     ids: list[int] = []
     outcomes: list[CallOutcome] = []

@@ -6,10 +6,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models.expressions import is_number
 
-HOLDS_KEY = Q(unique_key__isnull=False) & (
+KEY_IS_HELD = Q(unique_key__isnull=False) & (
     Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
 )
-"""The condition that a job holds its unique key. `parts.unique.enqueue` explains it. Index: unique."""
+"""The condition that a job holds its unique key. `parts.unique.enqueue` explains the condition. Index: unique."""
 
 
 class UniqueColumns(models.Model):
@@ -23,6 +23,6 @@ class UniqueColumns(models.Model):
 
 
 JOB_CONSTRAINTS = (
-    models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=HOLDS_KEY),
+    models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=KEY_IS_HELD),
     models.CheckConstraint(name="skipqueue_job_unique_seconds", condition=is_number("unique_seconds")),
 )

@@ -1,7 +1,7 @@
 """The options of unique keys: `unique`, with `unique_by`, `unique_key`, `until` and `on_conflict`. Pure.
 
-Invariant: two calls of a task have the same key exactly if the chosen arguments are equal as JSON, however they are
-passed. No key is too long for the index.
+Invariant: two calls of a task have the same key exactly if the chosen arguments are equal as JSON, whether they are
+passed by position or by name. No key is too long for the index.
 """
 
 import hashlib
@@ -22,21 +22,19 @@ Until = Literal["finished", "started"] | timedelta
 UniqueKey = str | Callable[..., str]
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
-FINISHED = ("completed", "discarded", "failed")
-
 READABLE_BYTES = 900
-"""The bytes of a long key that stay readable. After them comes a digest of the whole key."""
+"""The number of readable bytes of a key that is too long. After them comes a digest of the whole key."""
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueBy:
-    """The arguments that make the unique key of a task's jobs. Made by `unique_by`."""
+    """The arguments that make the unique key of a task's jobs. `unique_by` makes it."""
 
     names: tuple[str, ...] = ()
-    """Empty: all of them."""
+    """Empty: all arguments."""
 
     def check(self, signature: inspect.Signature) -> None:
-        """Raise `InvalidOption` for a name that the task has no parameter for."""
+        """Raise `InvalidOption` for a name that is no parameter of the task."""
         parameters = signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
@@ -53,10 +51,10 @@ class UniqueBy:
 def unique_by(*names: str) -> UniqueBy:
     """The unique key of a task's jobs, made from these arguments: `@job(unique=unique_by("payment_id"))`.
 
-    Without a name, it is made from all arguments. Whether an argument is passed by position, by name or as the default
-    makes no difference. The task's name is part of the key, so two tasks never share one.
+    Without a name, all arguments make the key. Whether an argument is passed by position, by name or as the default
+    makes no difference. The task's name is part of the key, so two tasks never share a key.
 
-    Raises `InvalidOption` for what is not a name.
+    Raises `InvalidOption` for a value that is not a name.
     """
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
@@ -65,7 +63,7 @@ def unique_by(*names: str) -> UniqueBy:
 
 
 def seconds_of(until: Until) -> float | None:
-    """What `until` is in the column `unique_seconds`."""
+    """The value of the column `unique_seconds` for this option."""
     if isinstance(until, timedelta):
         return until.total_seconds()
     return 0.0 if until == "started" else None
@@ -93,11 +91,11 @@ class Unique(PartOptions):
 
     unique_key: UniqueKey | None = None
     unique: UniqueBy | None = None
-    """In place of a `unique_key`: the key is made from arguments."""
+    """The arguments that make the key, in place of a `unique_key`."""
     until: Until = "finished"
     """How long a job holds its unique key."""
     on_conflict: OnConflict = "skip"
-    """What an enqueue does if a job holds the key."""
+    """The action of an enqueue whose key another job holds."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that cannot be used."""
@@ -155,7 +153,8 @@ class Unique(PartOptions):
 
     def changed(self, given: Mapping[str, Any]) -> Self:
         """The options after a change: `unique` takes the place of a `unique_key`, and the other way round."""
-        return super().changed(({"unique": None, "unique_key": None} if given.keys() & KEYS else {}) | dict(given))
+        keys = {"unique": None, "unique_key": None}
+        return super().changed((keys if given.keys() & keys.keys() else {}) | dict(given))
 
     def check_using(self, given: Mapping[str, Any]) -> None:
         if given.get("on_conflict") == "rerun" != self.on_conflict:
@@ -180,11 +179,8 @@ class Unique(PartOptions):
             unique_key = self.unique_key
         if self.on_conflict != "rerun":
             return {"unique_key": unique_key}
-        # The jobs of the key are a sequence.
+        # With "rerun", the jobs of the key are a sequence.
         return {"unique_key": unique_key, "limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
-
-
-KEYS = {"unique", "unique_key"}
 
 
 def within_retention(spec: JobSpec) -> JobSpec:
@@ -193,7 +189,7 @@ def within_retention(spec: JobSpec) -> JobSpec:
     if not seconds:
         return spec
     own = decode(spec.retention) if spec.retention else {}
-    for status in FINISHED:
+    for status in ("completed", "discarded", "failed"):
         kept = settings.retention_of(status)
         general = float("inf") if kept is None else kept.total_seconds()
         shortest = min(general, own.get(status, general))

@@ -1,4 +1,4 @@
-"""Batches in the admin: the list, the page of one, the links of jobs, and what the buttons do."""
+"""Batches in the admin: the list, the page of a batch, the links of jobs, and the effect of the buttons."""
 
 import re
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def test_the_filter_shows_the_batches_of_a_state(operator: Client) -> None:
     assert running.row.finished_at is None
 
 
-def test_inner_batches_name_the_outer_one_and_can_be_listed(operator: Client) -> None:
+def test_inner_batches_name_the_outer_batch_and_can_be_listed(operator: Client) -> None:
     with Batch(name="outer") as outer, Batch(name="inner"):
         jobs.noop.defer()
     make_batch("another")
@@ -111,7 +111,7 @@ def test_an_address_that_makes_no_sense_is_no_error(operator: Client, query: str
     assert operator.get(f"{BATCHES}?{query}", follow=True).status_code == 200
 
 
-def test_without_batches_it_says_so(operator: Client) -> None:
+def test_a_list_without_batches_says_so(operator: Client) -> None:
     assert "There is no batch." in operator.get(BATCHES).text
     make_batch()
     assert "No match." in operator.get(f"{BATCHES}?q=nothing").text
@@ -138,11 +138,11 @@ def test_jobs_are_counted_up_to_a_limit(operator: Client, monkeypatch: pytest.Mo
     assert "0/5+" in operator.get(page(batch)).text
 
 
-# The page of one
+# The page of a batch
 
 
 def test_callbacks_lead_to_their_jobs(operator: Client) -> None:
-    """Also if those with a unique key were enqueued last, or were skipped."""
+    """The links are right even if callbacks with a unique key were enqueued last, or were skipped."""
     keyed, taken = jobs.echo.using(unique_key="free").s(1), jobs.noop.using(unique_key="taken").s()
     batch = make_batch(on_success=keyed, on_failure=jobs.fail.s(), on_finish=jobs.add.s(1))
     assert operator.get(page(batch)).text.count("waits for the end of the batch") == 3
@@ -181,7 +181,7 @@ def test_the_graph_has_a_link_for_each_job_and_an_edge_for_each_need(operator: C
 def test_a_large_batch_is_folded_and_read_in_part(
     operator: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
-    monkeypatch.setattr(picture, "NEWEST", 50)
+    monkeypatch.setattr(picture, "MOST_JOBS_OF_STATUS", 50)
     batch = make_batch(number=60)
     operator.get(page(batch))
     with django_assert_max_num_queries(32):
@@ -208,7 +208,7 @@ def test_pruned_jobs_are_said_to_be_missing(operator: Client) -> None:
 # The buttons
 
 
-def test_the_buttons_retry_the_failed_jobs_and_discard_the_waiting_ones(operator: Client) -> None:
+def test_the_buttons_retry_the_failed_jobs_and_discard_the_waiting_jobs(operator: Client) -> None:
     batch, other = make_batch(), make_batch("other")
     Job.objects.filter(pk=batch.jobs.order_by("pk")[0].pk).update(status="failed", finished_at=batch.row.created_at)
     Job.objects.filter(pk=other.jobs.order_by("pk")[0].pk).update(status="failed", finished_at=batch.row.created_at)
@@ -233,7 +233,7 @@ def test_who_may_not_retry_sees_no_button(log_in: Callable[..., Client]) -> None
 # The jobs
 
 
-def test_the_list_of_jobs_shows_those_of_a_batch(operator: Client) -> None:
+def test_the_list_of_jobs_shows_the_jobs_of_a_batch(operator: Client) -> None:
     other, batch = make_batch("other"), make_batch()
     ids = sorted(batch.jobs.values_list("pk", flat=True), reverse=True)
     assert listed(operator, f"?batch={batch.id}") == ids
@@ -246,7 +246,7 @@ def test_the_list_of_jobs_shows_those_of_a_batch(operator: Client) -> None:
     assert (str(tabs["queued"]), str(tabs["failed"]), tabs["retrying"]) == ("3", "0", None)
 
 
-def test_the_page_of_a_job_leads_to_its_batch_and_to_what_it_waits_for(log_in: Callable[..., Client]) -> None:
+def test_the_page_of_a_job_links_to_its_batch_and_to_the_jobs_for_which_it_waits(log_in: Callable[..., Client]) -> None:
     with Batch(name="receipts") as batch:
         first = jobs.add.defer(1)
         second = jobs.add.using(after=[first]).defer(2)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_skipqueue.parts.batches.graph import (
-    HEIGHT,
     MOST_NODES,
-    WIDTH,
+    NODE_HEIGHT,
+    NODE_WIDTH,
     Drawing,
     Edge,
     Graph,
@@ -24,7 +24,7 @@ def jobs(number: int, task: str = "t", status: str = "queued", first: int = 1) -
     return [GraphJob(id, task, status) for id in range(first, first + number)]
 
 
-def test_few_jobs_are_a_node_each_behind_those_that_they_wait_for() -> None:
+def test_each_of_few_jobs_is_a_node_behind_the_jobs_for_which_it_waits() -> None:
     graph = graph_of(jobs(4), [(2, 1), (3, 1), (4, 2), (4, 3)])
     assert [(node.id, node.layer) for node in graph.nodes] == [(1, 0), (2, 1), (3, 1), (4, 2)]
     assert graph.edges == [
@@ -60,7 +60,7 @@ def test_too_many_groups_are_counted() -> None:
     assert (len(graph.nodes), graph.hidden) == (MOST_NODES, 100 - MOST_NODES)
 
 
-def test_callbacks_wait_for_all_that_nothing_else_waits_for() -> None:
+def test_callbacks_wait_for_every_node_for_which_no_other_node_waits() -> None:
     graph = graph_of(jobs(3), [(2, 1)])
     last = Node("on_finish", "callback", last_layer(graph), "report", "blocked")
     assert sorted(graph.followed_by([last]).edges) == [
@@ -99,8 +99,8 @@ def test_no_nodes_overlap_and_every_edge_leads_to_the_right(
     assert len(graph.nodes) <= MOST_NODES
     assert len(set(places.values())) == len(graph.nodes)
     for x, y in places.values():
-        assert 0 <= x <= drawing.width - WIDTH
-        assert 0 <= y <= drawing.height - HEIGHT
+        assert 0 <= x <= drawing.width - NODE_WIDTH
+        assert 0 <= y <= drawing.height - NODE_HEIGHT
     for edge in graph.edges:
-        assert places[edge.before][0] + WIDTH < places[edge.after][0]
+        assert places[edge.before][0] + NODE_WIDTH < places[edge.after][0]
     assert len(drawing.paths) == len(graph.edges)

@@ -12,7 +12,7 @@ from ...app.rows import make_job, multiply
 pytestmark = pytest.mark.django_db
 
 
-def test_it_names_the_jobs() -> None:
+def test_the_sentence_names_the_jobs() -> None:
     before = jobs.noop.defer_many([()] * 7)
     one = jobs.noop.using(after=before[:1]).defer()
     many = jobs.noop.using(after=before).defer()
@@ -20,7 +20,7 @@ def test_it_names_the_jobs() -> None:
     assert why_it_waits_for_jobs(many, timezone.now()) == f"It waits for 7 jobs: {', '.join(map(str, before[:5]))}, …."
 
 
-def test_a_job_behind_a_thousand_finished_ones_is_found() -> None:
+def test_an_unfinished_job_behind_a_thousand_finished_jobs_is_found() -> None:
     multiply(make_job("completed"), 1_200)
     before = list(Job.objects.values_list("pk", flat=True))
     running = make_job("running")
@@ -30,7 +30,7 @@ def test_a_job_behind_a_thousand_finished_ones_is_found() -> None:
     assert [need.needs_job_id for need in unmet_needs(last, limit=6)] == [running.pk]
 
 
-def test_a_job_that_keeps_it_waiting_for_ever_is_named_first() -> None:
+def test_a_job_that_keeps_another_waiting_for_ever_is_named_first() -> None:
     before = [make_job("queued") for _ in range(7)]
     failed = make_job("failed")
     last = jobs.noop.using(after=[*before, failed]).defer()
@@ -38,7 +38,7 @@ def test_a_job_that_keeps_it_waiting_for_ever_is_named_first() -> None:
     assert [need.needs_job_id for need in unmet_needs(last, limit=6)] == [failed.pk, *[job.pk for job in before[:5]]]
 
 
-def test_it_says_that_one_has_not_completed() -> None:
+def test_the_sentence_says_that_a_job_has_not_completed() -> None:
     before = make_job("failed")
     last = jobs.noop.using(after=[before]).defer()
     assert why_it_waits_for_jobs(last, timezone.now()) == (
@@ -46,7 +46,7 @@ def test_it_says_that_one_has_not_completed() -> None:
     )
 
 
-def test_it_says_that_one_was_deleted() -> None:
+def test_the_sentence_says_that_a_job_was_deleted() -> None:
     before = make_job("failed")
     last = jobs.noop.using(after=[before]).defer()
     id = before.pk
@@ -56,12 +56,12 @@ def test_it_says_that_one_was_deleted() -> None:
     )
 
 
-def test_it_says_that_all_are_finished() -> None:
+def test_the_sentence_says_that_all_jobs_are_finished() -> None:
     before = jobs.noop.defer()
     last = jobs.noop.using(after=[before]).defer()
     Dependency.objects.update(is_met=True)
     assert "goes into its queue" in why_it_waits_for_jobs(last, timezone.now())
 
 
-def test_a_job_that_waits_for_something_else() -> None:
+def test_a_job_that_waits_for_no_job_has_no_sentence() -> None:
     assert why_it_waits_for_jobs(make_job("blocked"), timezone.now()) == ""

@@ -26,7 +26,7 @@ def pay(token: str) -> None:
 
 
 def cells(html: str) -> list[list[str]]:
-    """The texts of the cells of all rows."""
+    """The texts of the cells of all rows of the page."""
     rows = re.findall(r"(?s)<tr>(<th scope=\"row\".*?)</tr>", html)
     return [
         [" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in re.findall(r"(?s)<t[hd] [^>]*>(.*?)</t[hd]>", row)]
@@ -35,12 +35,12 @@ def cells(html: str) -> list[list[str]]:
 
 
 def keys(response: Any, name: str = "keys") -> list[str]:
-    """The keys of the card of this name."""
+    """The keys that the card with this name shows."""
     return [state.now.key for card in response.context["page"].cards if card.name == name for state in card.states]
 
 
 def lists(client: Client, query: str) -> list[Any]:
-    """What a page shows of the alphabetical lists: the keys, whether there are more, and whether a page follows."""
+    """The keys in the alphabetical lists of a page, whether there are more keys, and whether a page follows."""
     response = client.get(LIMITS + query)
     page = response.context["page"]
     notes = [str(card.note) for card in page.cards]
@@ -108,17 +108,17 @@ class TestSecrets:
             assert "shop.pay" in html
             assert "tok-4711" not in html
 
-    def test_no_search_finds_it(self, operator: Client) -> None:
+    def test_no_search_finds_a_secret_in_a_key(self, operator: Client) -> None:
         shown = operator.get(LIMITS)
         assert keys(shown) == ["limit:shop.send a=1"]
         assert keys(shown, "masked") == ['limit:shop.pay token="tok-4711"']
         assert keys(operator.get(f"{LIMITS}?from=limit:shop.pay token=")) == ["limit:shop.send a=1"]
 
     @pytest.mark.parametrize("readable", [1, 2, 3])
-    def test_no_list_tells_where_it_is_among_the_others(
+    def test_no_list_tells_the_place_of_a_key_with_a_secret(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, readable: int
     ) -> None:
-        """A page that begins before the secret has the rows and links of one behind it. Its job begins no page."""
+        """A page that begins before the secret equals a page that begins after it. No page begins at its job."""
         monkeypatch.setattr(limits_page, "PER_PAGE", 2)
         monkeypatch.setattr(rates_page, "MOST_RATES", 2)
         make_rated('rate:shop.pay token="tok-4711"', task="shop.pay", kwargs={"token": "tok-4711"})
@@ -133,7 +133,7 @@ class TestSecrets:
 
 
 class TestTheJobsOfAKey:
-    def test_those_that_wait_in_the_order_of_their_admission(self, operator: Client) -> None:
+    def test_waiting_jobs_are_in_the_order_of_their_admission(self, operator: Client) -> None:
         low, high = make_keyed("k"), make_keyed("k", priority=5)
         make_keyed("other")
         make_keyed("k", "running")
@@ -145,14 +145,14 @@ class TestTheJobsOfAKey:
         assert response.context["cl"].partly_searched is None
         assert needy.pk in listed(operator, f"?limit_of={low.pk}")
 
-    def test_in_every_status(self, operator: Client) -> None:
+    def test_the_jobs_of_a_key_in_every_status(self, operator: Client) -> None:
         made = {status: make_keyed("k", status) for status in ("blocked", "running", "failed", "completed")}
         make_job()
         assert set(listed(operator, f"?limit_of={made['failed'].pk}")) == {each.pk for each in made.values()}
         assert listed(operator, f"?status=running&limit_of={made['failed'].pk}") == [made["running"].pk]
 
     @pytest.mark.parametrize("narrower", ["queue=mail", "task=t", "q=here", "queue=mail&time=hour"])
-    def test_with_another_filter(self, operator: Client, narrower: str) -> None:
+    def test_the_jobs_of_a_key_with_another_filter(self, operator: Client, narrower: str) -> None:
         wanted = make_keyed("k", queue_name="mail", task="t", kwargs={"where": "here"})
         make_keyed("k")
         make_keyed("other", queue_name="mail", task="t", kwargs={"where": "here"})
@@ -162,11 +162,11 @@ class TestTheJobsOfAKey:
         assert tabs["blocked"] == "1"
 
     @pytest.mark.parametrize("chosen", ["99999999", "x", "-1", "1e9"])
-    def test_of_a_job_that_is_gone(self, operator: Client, chosen: str) -> None:
+    def test_the_jobs_of_the_key_of_a_deleted_job(self, operator: Client, chosen: str) -> None:
         make_keyed("k")
         assert listed(operator, f"?status=blocked&limit_of={chosen}") == []
 
-    def test_of_a_job_without_a_limit(self, operator: Client) -> None:
+    def test_the_jobs_of_the_key_of_a_job_without_a_limit(self, operator: Client) -> None:
         response = operator.get(f"{LIST}?limit_of={make_job().pk}")
         assert list(response.context["cl"].result_list) == []
         assert "has no limit" in response.text
@@ -186,19 +186,19 @@ def test_the_page_is_for_those_who_may_see_jobs(log_in: Callable[..., Client]) -
     assert log_in("view_worker").get(LIMITS).status_code == 403
 
 
-def test_it_only_reads(operator: Client) -> None:
+def test_the_page_only_reads(operator: Client) -> None:
     assert operator.post(LIMITS).status_code == 405
 
 
 class TestRates:
-    def test_they_are_shown_with_their_tokens(self, operator: Client) -> None:
+    def test_rates_are_shown_with_their_tokens(self, operator: Client) -> None:
         first, *_ = make_rated("rate:t tenant=7", waiting=3, minutes=720, rate_interval=0.6, rate_burst=4)
         html = operator.get(LIMITS).text
         assert cells(html) == [["rate:t tenant=7", "100/m", "4 of 4", "3", "soon", "12 h"]]
         assert f'href="{page("change", first.pk)}"' in html
         assert "No job waits for a permit" not in html
 
-    def test_only_the_first_are_shown(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_the_first_rates_are_shown(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rates_page, "MOST_RATES", 2)
         for key in "abc":
             make_rated(key)

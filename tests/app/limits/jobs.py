@@ -27,7 +27,7 @@ def two_at_once(context: JobContext, account: str, number: int = 0, seconds: flo
 
 @job(concurrency=limit(2, by="account"))
 def in_a_slot(account: str, number: int, seconds: float = 0.0) -> None:
-    """Lock one of two files for as long as it runs. The system unlocks it when the process dies."""
+    """Lock one of two files while the task runs. The system unlocks the file when the process dies."""
     for slot in range(2):
         name = f"skipqueue-{connection.settings_dict['NAME']}-{account}-{slot}"
         with (Path(tempfile.gettempdir()) / name).open("w") as file:
@@ -47,7 +47,7 @@ def free_two(account: str) -> None:
 
 @job(sequence=by("order"), takes_context=True, max_attempts=3, backoff=constant(0.05))
 def in_order(context: JobContext, order: str, number: int = 0, fail_before: int = 0, seconds: float = 0.0) -> None:
-    """Note the start and the end; fail in the attempts before one."""
+    """Note the start and the end. Fail in every attempt before `succeeds_at`."""
     note("start", order, number, context.job_id)
     time.sleep(seconds)
     if context.attempt < fail_before:
@@ -58,7 +58,7 @@ def in_order(context: JobContext, order: str, number: int = 0, fail_before: int 
 
 @job(sequence=by("order", on_failure="continue"), max_attempts=1)
 def going_on(order: str, number: int = 0, fails: bool = False) -> None:
-    """Fail, or not."""
+    """Fail if the argument says so."""
     if fails:
         raise ValueError("as it was told")
 
@@ -96,7 +96,7 @@ def shared_fairly(tenant: str, seconds: float = 0.0) -> None:
 
 @job(concurrency=limit(1, by="key"), max_attempts=1)
 def pass_gate_alone(key: str, name: str) -> None:
-    """Stay until the gate opens, whoever interrupts it."""
+    """Run until the gate opens, and ignore every interruption."""
     with gates[name]:
         gates[name].wait()
 

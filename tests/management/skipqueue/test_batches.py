@@ -18,7 +18,7 @@ def make(name: str, number: int = 2) -> Batch:
     return batch
 
 
-def test_it_lists_the_newest_batches() -> None:
+def test_the_command_lists_the_newest_batches() -> None:
     make("done")
     run_jobs()
     make("runs", 3)
@@ -34,7 +34,7 @@ def test_it_lists_the_newest_batches() -> None:
     assert len(skipqueue("batches", "--limit", "1", "--json").objects) == 1
 
 
-def test_it_shows_one_with_its_callbacks() -> None:
+def test_the_command_shows_a_batch_with_its_callbacks() -> None:
     batch = make("receipts")
     run_jobs()
     job = Job.objects.get(task=jobs.echo.name)
@@ -49,7 +49,7 @@ def test_it_shows_one_with_its_callbacks() -> None:
     }  # fmt: skip
 
 
-def test_exit_codes() -> None:
+def test_the_exit_code_says_whether_there_are_batches() -> None:
     assert (skipqueue("batches").code, skipqueue("batches", "5").code) == (3, 1)
     assert "There is no batch 5." in skipqueue("batches", "5").err
     assert skipqueue("batches", str(10**30)).code == 1

@@ -24,7 +24,7 @@ def status() -> dict[str, Any]:
     return found
 
 
-def test_it_lists_the_halted_sequences_and_then_the_keys_alphabetically() -> None:
+def test_the_command_lists_halted_sequences_and_then_the_keys_alphabetically() -> None:
     make_limited("limit:b", held=2, waiting=3, minutes=10)
     make_limited("limit:a")
     failed = make_halted("sequence:t order=7", minutes=12)
@@ -36,7 +36,7 @@ def test_it_lists_the_halted_sequences_and_then_the_keys_alphabetically() -> Non
     assert re.match(r"limit:b +limit +waits +2 +2 +3 +10", third)
 
 
-def test_it_prints_json() -> None:
+def test_the_command_prints_json() -> None:
     failed = make_halted("sequence:t", waiting=2)
     [found] = skipqueue("limits", "--json").objects
     assert found["oldest_seconds"] == pytest.approx(150, abs=30)
@@ -51,7 +51,7 @@ def test_it_prints_json() -> None:
     }
 
 
-def test_it_lists_so_many() -> None:
+def test_the_command_lists_as_many_keys_as_asked_for() -> None:
     for key in "abc":
         make_limited(key)
     result = skipqueue("limits", "--limit", "2")
@@ -68,7 +68,7 @@ def test_without_a_waiting_job_the_exit_code_says_so() -> None:
 
 
 class TestOneKey:
-    def test_its_jobs_are_listed(self) -> None:
+    def test_the_jobs_of_a_key_are_listed(self) -> None:
         holder, waiting = make_keyed("k", "running"), make_keyed("k")
         make_keyed("other")
         lines = skipqueue("limits", "k").out.splitlines()
@@ -79,11 +79,11 @@ class TestOneKey:
         (found,) = skipqueue("limits", "k", "--json").objects
         assert (found["key"], found["held_by"], found["next_jobs"]) == ("k", [holder.pk], [waiting.pk])
 
-    def test_without_a_job_that_waits(self) -> None:
+    def test_a_key_without_a_waiting_job_is_shown_with_its_holders(self) -> None:
         holder = make_keyed("k", "running")
         assert [line.split()[0] for line in skipqueue("limits", "k").out.splitlines()] == ["id", str(holder.pk)]
 
-    def test_that_nobody_holds(self) -> None:
+    def test_a_key_that_no_job_holds_is_an_error(self) -> None:
         make_keyed("k", "completed")
         result = skipqueue("limits", "k\x1b[31m")
         assert result.code == 1
@@ -107,7 +107,7 @@ def test_a_secret_in_a_key_is_masked(registry: Registry) -> None:
 
 
 class TestStatus:
-    def test_it_shows_what_is_blocked_and_halted(self) -> None:
+    def test_the_status_shows_blocked_jobs_and_halted_sequences(self) -> None:
         failed = make_halted("sequence:t", waiting=2, minutes=12, queue_name="mail")
         make_job(queue_name="mail")
         (queue,) = status()["queues"]
@@ -130,7 +130,7 @@ class TestStatus:
 
 
 class TestRates:
-    def test_they_come_after_the_limits(self) -> None:
+    def test_rates_come_after_the_limits(self) -> None:
         make_limited("limit:a")
         make_rated("rate:b", waiting=3, minutes=10)
         result = skipqueue("limits")
@@ -141,14 +141,14 @@ class TestRates:
         assert re.search(r" rate +tokens now +jobs wait +next admitted +oldest job$", lines[3])
         assert re.match(r"rate:b +1/m +1 +3 +10", lines[4])
 
-    def test_alone_they_are_the_list(self) -> None:
+    def test_without_limits_the_rates_are_the_list(self) -> None:
         make_rated("rate:b")
         [found] = skipqueue("limits", "--json").objects
         assert {name: found[name] for name in ("key", "kind", "rate", "burst", "tokens", "due_in_seconds")} == {
             "key": "rate:b", "kind": "rate", "rate": "1/m", "burst": 1, "tokens": 1, "due_in_seconds": None,
         }  # fmt: skip
 
-    def test_one_is_shown_with_its_jobs(self) -> None:
+    def test_one_rate_is_shown_with_its_jobs(self) -> None:
         jobs = make_rated("rate:b", waiting=2)
         out = skipqueue("limits", "rate:b").out
         assert all(str(job.pk) in out for job in jobs)
