@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-CAP = 10_000
+MOST_JOBS_COUNTED = 10_000
 """Jobs of a list, or in a state."""
 
 
@@ -27,13 +27,13 @@ MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
 SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
 """Queued and running jobs, for the metrics: arguments of `queues_now`, whose defaults are for pages and commands."""
 
-MOST_KEYS = 500
+SCRAPED_KEYS = 500
 """Keys with waiting jobs, for the metrics."""
 
-OF_KEY = 500
+MOST_JOBS_OF_KEY = 500
 """Jobs of one key: of those that hold something, and of those that wait for it."""
 
-OF_BATCH = 300_000
+MOST_JOBS_OF_BATCH = 300_000
 """Jobs of one batch in one status, if there is time."""
 
 
@@ -59,14 +59,14 @@ class Count:
     found: int
     is_least: bool = False
     """Whether there may be more, though fewer than the cap were found."""
-    cap: int = field(default_factory=lambda: CAP)
+    cap: int = field(default_factory=lambda: MOST_JOBS_COUNTED)
     estimate: int = 0
     """About how many there are, if more than `cap`, and more than were found; 0 if nobody can tell."""
 
     @classmethod
     def of(cls, jobs: "QuerySet[Any]") -> "Count":
         """Count `jobs`, in their order, as far as the cap."""
-        return cls(jobs[: CAP + 1].count())
+        return cls(jobs[: MOST_JOBS_COUNTED + 1].count())
 
     @classmethod
     def in_any_order(cls, jobs: "QuerySet[Any]") -> "Count":

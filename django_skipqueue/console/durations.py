@@ -87,10 +87,10 @@ def held_since(name: str, since: datetime, now: datetime) -> str:
     return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}
 
 
-SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 """Seconds of each unit."""
 
-TYPED = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+TYPED_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
 
 DAYS_AGO = {"today": 0, "yesterday": 1}
 
@@ -101,9 +101,9 @@ LONGEST_DURATION = timedelta(days=3_650)
 
 def duration(text: str) -> timedelta:
     """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
-    if not TYPED.fullmatch(text):
+    if not TYPED_DURATION.fullmatch(text):
         raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
-    seconds = sum(float(number) * SECONDS[unit or "s"] for number, unit in TYPED_PART.findall(text))
+    seconds = sum(float(number) * SECONDS_OF_UNIT[unit or "s"] for number, unit in TYPED_PART.findall(text))
     if not 0 < seconds <= LONGEST_DURATION.total_seconds():
         raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_DURATION.days}d.")
     return timedelta(seconds=seconds)
@@ -111,7 +111,7 @@ def duration(text: str) -> timedelta:
 
 def moment(text: str) -> timedelta | datetime:
     """A duration, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
-    if TYPED.fullmatch(text):
+    if TYPED_DURATION.fullmatch(text):
         return duration(text)
     try:
         days_ago = DAYS_AGO.get(text)

@@ -69,10 +69,10 @@ class ScheduledCounts:
 
     @classmethod
     def now(cls) -> "ScheduledCounts":
-        due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
+        due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.MOST_JOBS_COUNTED + 1]
         retrying = models.Count("attempts", filter=Q(attempts__gt=0))
         found = due_next.aggregate(jobs=models.Count("attempts"), retrying=retrying)
-        is_least = found["jobs"] > counts.CAP
+        is_least = found["jobs"] > counts.MOST_JOBS_COUNTED
         return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
 
     @property

@@ -14,7 +14,7 @@ from ..models import Job, Status
 from ..values.codec import shorten
 from .durations import exact, moment_of
 
-TEXT_LIMIT = 500
+LONGEST_OPERATION_TEXT = 500
 
 FINISHING = ("discard", "cancel")
 """The verbs that finish a job."""
@@ -73,10 +73,10 @@ def _read(entry: Any) -> Operation | None:
         return None
     by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
     return Operation(
-        verb=shorten(entry["verb"], TEXT_LIMIT),
+        verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
         at=at,
-        by=shorten(by, TEXT_LIMIT) if isinstance(by, str) else "",
-        reason=shorten(reason, TEXT_LIMIT) if isinstance(reason, str) else "",
+        by=shorten(by, LONGEST_OPERATION_TEXT) if isinstance(by, str) else "",
+        reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
         times=times if isinstance(times := entry.get("times"), int) else 1,
@@ -92,4 +92,4 @@ def _change(entry: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     moment = moment_of(value)
-    return exact(moment) if moment else shorten(str(value), TEXT_LIMIT)
+    return exact(moment) if moment else shorten(str(value), LONGEST_OPERATION_TEXT)

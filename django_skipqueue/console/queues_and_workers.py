@@ -39,7 +39,7 @@ State = Literal["live", "late", "stale"]
 STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
 """The label of each state."""
 
-MOST_WORKERS = 1_000
+MOST_WORKERS_READ = 1_000
 """The maximum of workers that are read."""
 
 
@@ -98,7 +98,7 @@ class Workforce:
         return cls(
             tuple(
                 WorkerHealth(str(worker_id), name, tuple(map(str, queues)), slots, age)
-                for worker_id, name, queues, slots, age in columns[:MOST_WORKERS]
+                for worker_id, name, queues, slots, age in columns[:MOST_WORKERS_READ]
             )
         )
 
@@ -177,10 +177,10 @@ def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
     return raised(counts, store.expected_rows(EXPECTED_BLOCKED))
 
 
-MOST_QUEUES = 500
+MOST_QUEUES_LISTED = 500
 """The maximum of queues in a list."""
 
-MOST_PAUSED = 1_000
+MOST_PAUSED_READ = 1_000
 """Paused queues that are read."""
 
 
@@ -282,9 +282,9 @@ def queue_facts() -> tuple[Fact[QueueState], ...]:
 
 
 def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
-    """The known queues, at most `MOST_QUEUES`: the paused ones, then those that have jobs, and then all others by name.
+    """The known queues, at most `MOST_QUEUES_LISTED`: the paused queues, then the queues with jobs, then others.
 
-    `rates`: what `rates_now` returns. Queries them, and the `workforce`, unless they are given.
+    `rates`: what `rates_now` returns. Queries the rates and the `workforce` unless they are given.
     """
     workforce = Workforce.now() if workforce is None else workforce
     options = {option.name: option.of_all() for option in queue_options()}
@@ -292,7 +292,7 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
     others.update(*(worker.queues for worker in workforce.not_dead))
     return [
         replace(queue, settings={name: of[queue.name] for name, of in options.items() if queue.name in of})
-        for queue in active_queues(rates, workforce, others=others, most=MOST_QUEUES)
+        for queue in active_queues(rates, workforce, others=others, most=MOST_QUEUES_LISTED)
     ]
 
 
@@ -302,7 +302,7 @@ def active_queues(
     """The paused queues, those that have jobs, and those that have a rate or are among the others, without settings."""
     rates = rates_now(Store.default()) if rates is None else rates
     busy = {queue.name: queue for queue in queues_now(Store.default())}
-    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
+    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED_READ]}
     blocked, is_least = blocked_now(Store.default())
     unrated = QueueRate(0.0, []) if has_rates() else None
     names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
@@ -318,11 +318,14 @@ def active_queues(
     ]
 
 
-NAME_LIMIT = 200
+LONGEST_NAME_OF_PAUSE = 200
 
 
 def pause_sentence(queue: Queue) -> str:
-    values = {"queue": shorten(queue.name, NAME_LIMIT), "by": shorten(queue.paused_by, NAME_LIMIT)}
+    values = {
+        "queue": shorten(queue.name, LONGEST_NAME_OF_PAUSE),
+        "by": shorten(queue.paused_by, LONGEST_NAME_OF_PAUSE),
+    }
     if queue.paused_until:
         values["time"] = pause_end(queue.paused_until)
         text = gettext("The queue “%(queue)s” is paused until %(time)s")
@@ -340,9 +343,9 @@ def pause_end(time: datetime) -> str:
     return date_format(localtime(time), "Y-m-d H:i T")
 
 
-NAME_SAMPLE = 1_000
+MOST_NAMES_OFFERED = 1_000
 
-LONGEST_NAME = 200
+LONGEST_NAME_OFFERED = 200
 """The longest name to choose from, in characters. A thousand longer ones would fill the page."""
 
 
@@ -351,7 +354,7 @@ def known_queue_names() -> list[str]:
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
     names.update(_sample("queue_name"))
-    return sorted(name for name in names if len(name) <= LONGEST_NAME)
+    return sorted(name for name in names if len(name) <= LONGEST_NAME_OFFERED)
 
 
 def known_task_names() -> list[str]:
@@ -359,7 +362,7 @@ def known_task_names() -> list[str]:
 
 
 def _sample(column: str) -> set[str]:
-    name = Left(column, LONGEST_NAME + 1)
-    newest = Job.objects.order_by("-id").values_list(name, flat=True)[:NAME_SAMPLE]
-    failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:NAME_SAMPLE]
-    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST_NAME}
+    name = Left(column, LONGEST_NAME_OFFERED + 1)
+    newest = Job.objects.order_by("-id").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
+    failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
+    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST_NAME_OFFERED}

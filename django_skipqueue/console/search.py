@@ -58,7 +58,7 @@ def size_of(indexed: Indexed) -> int:
 
 
 @dataclass(frozen=True)
-class Window:
+class SearchWindow:
     indexed: Indexed
     number: int
     """1 is the front of the list."""
@@ -67,21 +67,23 @@ class Window:
     """The keys of the jobs after which it begins and ends; `None` if it begins or ends where the list does."""
 
     @classmethod
-    def at(cls, indexed: Indexed, number: int) -> "Window":
+    def at(cls, indexed: Indexed, number: int) -> "SearchWindow":
         """The window of this number, at most the last of `MOST_WINDOWS`; the front if the list is too short for it."""
         size, number = size_of(indexed), min(number, MOST_WINDOWS)
         start = indexed.edge(size * (number - 1)) if number > 1 else None
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(size * number))
 
-    def next(self) -> "Window | None":
+    def next(self) -> "SearchWindow | None":
         """The window after this one; `None` if there is none. Found by the keys, at any depth."""
         if self.end is None:
             return None
-        return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end))
+        return SearchWindow(
+            self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end)
+        )
 
-    def and_all_after(self) -> "Iterator[Window]":
-        window: Window | None = self
+    def and_all_after(self) -> "Iterator[SearchWindow]":
+        window: SearchWindow | None = self
         while window is not None:
             yield window
             window = window.next()
@@ -161,7 +163,7 @@ def _of_last_error(key: str) -> Func:
     )
 
 
-NOTHING = Q(pk__in=[])
+NO_JOB = Q(pk__in=[])
 
 HAS_FAILED = is_in(Status.FAILED) | is_in(RETRYING)
 
@@ -172,7 +174,7 @@ INSIDE = r'(?:[^"\\]|\\.)'
 """A character within a name in JSON."""
 
 QUOTED = r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' """
-TERM = re.compile(
+SEARCH_TERM = re.compile(
     rf"""
     (?P<path>[^\W\d][\w-]*(?:\.[\w-]+)*) \s* [=:] \s* (?P<value>{QUOTED} | \{{[^{{}}]*\}} | \[[^][]*\] | \S+)
     | {QUOTED} | \S+
@@ -180,15 +182,15 @@ TERM = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-LARGEST = 8_000
+LARGEST_SEARCHED_COLUMN = 8_000
 """Bytes of a JSON column in its row. In a larger column, only a named argument is searched for."""
 
 JSON_COLUMNS = ("args", "kwargs", "result")
 
-SEARCHED = ("task", "queue_name", "last_error", *(f"searched_{name}" for name in JSON_COLUMNS))
+SEARCHED_COLUMNS = ("task", "queue_name", "last_error", *(f"searched_{name}" for name in JSON_COLUMNS))
 """Everything in which a word is searched."""
 
-PLAIN = re.compile(r"[A-Za-z0-9_@.+-]+")
+PLAIN_TEXT = re.compile(r"[A-Za-z0-9_@.+-]+")
 """A text that is written alike in JSON and outside of it."""
 
 
@@ -203,7 +205,8 @@ class Text(Func):
     """A column of JSON as text; NULL where it is large."""
 
     template = (
-        f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST} THEN NULL ELSE coalesce(%(expressions)s::text, '') END"
+        f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST_SEARCHED_COLUMN} THEN NULL "
+        "ELSE coalesce(%(expressions)s::text, '') END"
     )
     output_field = TextField()
 
@@ -215,7 +218,7 @@ class Search:
     @cached_property
     def words(self) -> list[re.Match[str]]:
         """The text in words; quotes keep one together, and so does `=`."""
-        return list(TERM.finditer(clean(self.text, 1_000)))
+        return list(SEARCH_TERM.finditer(clean(self.text, 1_000)))
 
     @property
     def names_an_id(self) -> bool:
@@ -237,7 +240,7 @@ class Search:
         jobs = _with_texts(jobs)
         for word in self.words:
             if word["path"]:
-                jobs = jobs.filter(_may_have(word["value"], *SEARCHED))
+                jobs = jobs.filter(_may_have(word["value"], *SEARCHED_COLUMNS))
             jobs = jobs.filter(_condition(word))
         return jobs
 
@@ -260,11 +263,11 @@ def _may_have(text: str, *columns: str) -> Q:
     values = _values(text)
     spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
     plain = spellings.pop().rpartition(".")[2]  # of the name of an exception, the class alone is searched
-    if spellings or not PLAIN.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
+    if spellings or not PLAIN_TEXT.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
         return Q()
     is_large = Q()
     for name in ("args", "kwargs"):
-        is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST))
+        is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN))
     together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())  # without NULLs
     pattern = Value("%" + plain.replace("_", r"\_") + "%")
     is_there = Func(together, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField())
@@ -300,7 +303,7 @@ def _raised(name: str) -> Q:
     """
     last = name.rpartition(".")[2]
     if not re.fullmatch("[A-Za-z_]+", last):
-        return NOTHING
+        return NO_JOB
     return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _is_open())
 
 
@@ -324,7 +327,7 @@ def _spellings(secret: list[str]) -> str:
 def _has_argument(path: list[str], text: str) -> Q:
     """The condition that an argument, or a value in one, has this value: by its name, or its place in the task."""
     name, *rest = path
-    found, values = NOTHING, _values(text)
+    found, values = NO_JOB, _values(text)
     for value in values:
         inner = reduce(lambda item, key: {key: item}, reversed(rest), value)
         if not may_be_searched(name, inner):
@@ -345,11 +348,11 @@ def _has_path(path: list[str], values: list[Any]) -> Q:
     steps = "".join(f".{json.dumps(name)}" for name in path)
     wanted = Func(Value(f"$.**{steps} ? (@ == $values[*])"), template="%(expressions)s::jsonpath")
     scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
-    found = NOTHING
+    found = NO_JOB
     for name in ("args", "kwargs"):
         template = "jsonb_path_exists(%(expressions)s, true)"
         has_path = Func(F(name), wanted, scalars, template=template, output_field=BooleanField())
-        found |= Q(LessThan(Bytes(F(name)), LARGEST)) & Q(has_path)
+        found |= Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN)) & Q(has_path)
     return found
 
 
@@ -397,8 +400,10 @@ class FoundByIndex:
                 continue
             for index in usable(store, name, task):
                 if index.task not in found:
-                    lists = [index.find(store, json.dumps(value), limit=counts.CAP + 1) for value in values]
-                    if len(ids := [id for each in lists for id in each]) <= counts.CAP:
+                    lists = [
+                        index.find(store, json.dumps(value), limit=counts.MOST_JOBS_COUNTED + 1) for value in values
+                    ]
+                    if len(ids := [id for each in lists for id in each]) <= counts.MOST_JOBS_COUNTED:
                         found[index.task] = index, ids
         if not found:
             return None
@@ -443,10 +448,10 @@ class Criteria:
         arguments = [*self.arguments, *Search(self.text).arguments]
         return FoundByIndex.of(arguments, self.task, self.narrow)
 
-    def windows(self) -> Iterator[Window]:
-        return Window.at(self.indexed, 1).and_all_after()
+    def windows(self) -> Iterator[SearchWindow]:
+        return SearchWindow.at(self.indexed, 1).and_all_after()
 
-    def within(self, window: Window) -> QuerySet[Job]:
+    def within(self, window: SearchWindow) -> QuerySet[Job]:
         return self.narrow(window.among(window.indexed.jobs()))
 
     def narrow(self, jobs: QuerySet[Job]) -> QuerySet[Job]:

@@ -22,7 +22,7 @@ from ..queue.store import Store
 from ..values.bounds import did_you_mean
 from .arguments import may_be_searched, positional_names
 
-PREFIX = "skipqueue_search_"
+INDEX_PREFIX = "skipqueue_search_"
 
 # skipqueue index: builds an index while jobs run. An argument without a place among `args` has NULL there.
 CREATE_SEARCH_INDEX = """
@@ -72,7 +72,7 @@ class SearchIndex:
     @property
     def name(self) -> str:
         text = f"{self.task}\0{self.argument}\0{self.place}"
-        return PREFIX + blake2b(text.encode(), digest_size=8).hexdigest()
+        return INDEX_PREFIX + blake2b(text.encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
         return f"{self.task} ({self.argument})"

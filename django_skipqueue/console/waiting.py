@@ -26,7 +26,7 @@ from .parts import consoles, externals
 from .queues_and_workers import Workforce, pause_sentence
 from .rules.locks import locker_of
 
-LINE_LIMIT = 200
+LONGEST_NAME_IN_SENTENCE = 200
 """Characters of a name or a key in a sentence."""
 
 UNKNOWN_TASK = f"{UnknownTask.__name__}: "
@@ -120,9 +120,9 @@ def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     if worker is None or worker.state == "live":
         return ""
     text = gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
-    name, timeout = shorten(worker.name, LINE_LIMIT), span(settings.worker_timeout)
+    name, timeout = shorten(worker.name, LONGEST_NAME_IN_SENTENCE), span(settings.worker_timeout)
     return text % {"worker": name, "time": span(worker.age), "timeout": timeout}
 
 
 def _queue(job: Job) -> dict[str, str]:
-    return {"queue": shorten(job.queue_name, LINE_LIMIT)}
+    return {"queue": shorten(job.queue_name, LONGEST_NAME_IN_SENTENCE)}

@@ -79,7 +79,7 @@ SHOWN_JOBS = 5
 
 
 @dataclass(frozen=True)
-class WorkerState:
+class ListedWorker:
     row: Any
     """A `Worker` with `requested`, and with the database's time as `now`."""
     held: HeldNow
@@ -118,7 +118,7 @@ class WorkerState:
         return threads, coroutines, counts.total() - threads - coroutines
 
 
-WORKER: tuple[Fact[WorkerState], ...] = (
+WORKER: tuple[Fact[ListedWorker], ...] = (
     Fact("state", _("state"), lambda worker: worker.state),
     Fact("requested", "", lambda worker: worker.row.requested or None),
     Fact("worker", _("worker"), lambda worker: worker.row.name, field="name"),
@@ -145,18 +145,18 @@ def worker_rows() -> QuerySet[Worker]:
     return Worker.objects.with_requests().annotate(now=Now())
 
 
-def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[WorkerState]:
+def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[ListedWorker]:
     """These workers with the jobs that they held at this moment, `shown` of each: one query for all.
 
     A row that stands for no process of ours has the cells of a part. It is left out if no part has any.
     """
     listed, held = list(rows), held_now(Store.default(), shown=shown)
     cells = {pk: row for each in externals() for pk, row in each.cells(Store.default(), listed).items()}
-    found = (WorkerState(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
+    found = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
     return [worker for worker in found if worker.cells or not worker.row.is_external]
 
 
-NEWEST = 1_000
+NEWEST_JOBS = 1_000
 """Jobs of each status that are looked at for those of one worker."""
 
 _RECENT = """(
@@ -207,7 +207,7 @@ LIMIT 20
     recent=_RECENT,
 )
 
-DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
+DEATH_EXCEPTION = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
 
 
 class LastJob(NamedTuple):
@@ -221,7 +221,7 @@ class LastJob(NamedTuple):
     ended_at: datetime | None
 
 
-class Process(NamedTuple):
+class WorkerProcess(NamedTuple):
     id: str
     jobs: int
     began_at: datetime | None
@@ -232,11 +232,11 @@ class Process(NamedTuple):
 
 
 def last_jobs_of(store: Store, worker_id: str) -> list[LastJob]:
-    rows = store.rows(LAST_JOBS_OF_WORKER, {"name": worker_name(worker_id), "limit": NEWEST})
+    rows = store.rows(LAST_JOBS_OF_WORKER, {"name": worker_name(worker_id), "limit": NEWEST_JOBS})
     return [LastJob(*row) for row in rows]
 
 
-def processes_of(store: Store, worker_id: str) -> list[Process]:
+def processes_of(store: Store, worker_id: str) -> list[WorkerProcess]:
     """The processes that have had the name of this worker, as far as the newest jobs know them; the last one first."""
-    values = {"name": worker_name(worker_id), "limit": NEWEST, "died": DIED}
-    return [Process(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]
+    values = {"name": worker_name(worker_id), "limit": NEWEST_JOBS, "died": DEATH_EXCEPTION}
+    return [WorkerProcess(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]

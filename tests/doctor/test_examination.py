@@ -70,7 +70,7 @@ def test_every_code_is_listed_once() -> None:
 def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
     checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.console.rules.examination.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("django_skipqueue.console.rules.examination.RULE_SECONDS", 1.0)
     checks(sleeps, passes)
     late, fine = examine(STORE)
     assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")

@@ -26,7 +26,7 @@ WHERE
 @pytest.fixture(autouse=True)
 def _impatient(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     paste(END_TRANSACTIONS)
-    monkeypatch.setattr(server, "OLD", 0.0)
+    monkeypatch.setattr(server, "OLD_TRANSACTION_SECONDS", 0.0)
 
 
 def paste(command: str) -> None:
@@ -59,7 +59,7 @@ def test_a_session_that_has_written_holds_it_as_well(found: Found, connect: Any)
 
 
 def test_after_an_hour_it_is_critical(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "VERY_OLD", 0.0)
+    monkeypatch.setattr(server, "VERY_OLD_TRANSACTION_SECONDS", 0.0)
     other = connect(autocommit=False)
     other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     other.execute("SELECT 1")
@@ -67,7 +67,7 @@ def test_after_an_hour_it_is_critical(found: Found, connect: Any, monkeypatch: p
 
 
 def test_a_young_transaction_is_fine(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "OLD", 600.0)
+    monkeypatch.setattr(server, "OLD_TRANSACTION_SECONDS", 600.0)
     other = connect(autocommit=False)
     other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     other.execute("SELECT 1")

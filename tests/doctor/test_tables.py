@@ -68,7 +68,7 @@ def test_dead_rows_that_nobody_has_removed(
     scene: str, found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found("dead-rows") == []
-    monkeypatch.setattr(tables, "MANY_DEAD", 500)
+    monkeypatch.setattr(tables, "MANY_DEAD_ROWS", 500)
     other = connect()
     other.execute("DELETE FROM doctor_scene WHERE n > 100")
     other.execute("SELECT pg_stat_force_next_flush()")
@@ -174,7 +174,7 @@ def test_transaction_ids_that_were_not_frozen(age: int, multixact_age: int, seve
     assert all(each.command == 'VACUUM (FREEZE, VERBOSE) "skipqueue_job";' for each in findings)
 
 
-@pytest.mark.parametrize("table", tables.STORAGE)
+@pytest.mark.parametrize("table", tables.STORAGE_STATEMENTS)
 def test_storage_parameters_that_were_lost(found: Found, table: str) -> None:
     assert found("storage-parameters") == []
     paste(f"ALTER TABLE {table} RESET (fillfactor, autovacuum_vacuum_threshold)")
@@ -196,4 +196,4 @@ def test_a_table_without_autovacuum(found: Found) -> None:
 def test_the_statements_to_paste_are_those_of_the_migration() -> None:
     migration: Any = import_module("django_skipqueue.migrations.0001_initial")
     of_migration = [f"{statement.strip()};" for statement in (migration.JOB_STORAGE, migration.WORKER_STORAGE)]
-    assert list(tables.STORAGE.values()) == of_migration
+    assert list(tables.STORAGE_STATEMENTS.values()) == of_migration

@@ -85,7 +85,7 @@ def test_clocks_that_differ(seconds: float, expected: int) -> None:
 
 def test_the_clock_of_the_database_is_read(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(server.clock_skew(STORE)) == []
-    monkeypatch.setattr(server, "SKEW", -1.0)
+    monkeypatch.setattr(server, "LARGEST_CLOCK_SKEW", -1.0)
     assert len(list(server.clock_skew(STORE))) == 1
 
 

@@ -30,7 +30,7 @@ from ...queue.store import Store
 from ..job_states import RETRYING, STATES
 from ..parts import why_unchanged
 from ..rules.locks import locker_of
-from ..search import Window
+from ..search import SearchWindow
 from ..verbs.options import VerbOption
 from ..verbs.verb import Changed, Instruction, Verb
 from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, job_id
@@ -39,7 +39,7 @@ from .terminal import Console, operator, until_interrupted
 
 
 @dataclass
-class Tally:
+class ChangeTally:
     changed: int = 0
     unchanged: int = 0
     locked: int = 0
@@ -49,9 +49,9 @@ class Tally:
     is_interrupted: bool = False
 
 
-def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> Tally:
+def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> ChangeTally:
     """Apply the verb to the jobs that it can change. Jobs that are enqueued meanwhile are left out."""
-    tally = Tally()
+    tally = ChangeTally()
     with until_interrupted() as is_interrupted:
         for ids in _batches(verb, choice):
             if is_interrupted():
@@ -81,14 +81,14 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
 @dataclass(frozen=True)
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
-    cut: list[Window]
+    cut: list[SearchWindow]
     """The windows after which lists go on that were not looked at."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
         has_run, does_fit = (ExpressionWrapper(each, BooleanField()) for each in (Q(attempts__gt=0), fits))
-        cut: list[Window] = []
+        cut: list[SearchWindow] = []
         for part in choice.parts():
             cut += [part.cut_after] if part.cut_after else []
             jobs = part.jobs.order_by().annotate(has_run=has_run, fits=does_fit)
@@ -170,9 +170,9 @@ class ChangeJobs(Subcommand):
             choice.explain_nothing()
         if options["dry_run"]:
             survey.show(console, in_json=options["json"])
-            return self._report(console, Tally(survey.eligible), survey, done=f"would be {done}")
+            return self._report(console, ChangeTally(survey.eligible), survey, done=f"would be {done}")
         if not survey.eligible:
-            return self._report(console, Tally(), survey, done=done, in_json=options["json"])
+            return self._report(console, ChangeTally(), survey, done=done, in_json=options["json"])
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
@@ -198,7 +198,9 @@ class ChangeJobs(Subcommand):
             raise CommandError(f"{question}; --yes does it without asking.", returncode=Exit.USAGE)
         return console.confirm(f"{order}?")
 
-    def _report(self, console: Console, tally: Tally, survey: Survey, *, done: str, in_json: bool = False) -> Exit:
+    def _report(
+        self, console: Console, tally: ChangeTally, survey: Survey, *, done: str, in_json: bool = False
+    ) -> Exit:
         """Say how many jobs were changed, and why others were not: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
         if tally.locked:

@@ -18,12 +18,12 @@ from ..arguments import named, redacted
 from ..durations import held_since
 from ..job_states import RETRYING, state_of
 from ..parts import holder_of
-from ..search import Window
+from ..search import SearchWindow
 from .options import add_criteria, by_criteria, cut_note, positive
 from .subcommand import Exit, Watchable
 from .terminal import BLUE, DIM, GREEN, RED, YELLOW, Coloured, Console
 
-COLOURS = {
+STATE_COLOURS = {
     Status.COMPLETED: GREEN,
     Status.DISCARDED: DIM,
     Status.FAILED: RED,
@@ -32,7 +32,7 @@ COLOURS = {
 }
 
 
-TIMES = ("run_after", "enqueued_at", "started_at", "finished_at")
+TIME_COLUMNS = ("run_after", "enqueued_at", "started_at", "finished_at")
 
 
 def call_of(job: Job) -> Redacted:
@@ -72,7 +72,7 @@ def as_json(job: Job) -> dict[str, Any]:
         "priority": job.priority,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
-        **{name: getattr(job, name) for name in TIMES},
+        **{name: getattr(job, name) for name in TIME_COLUMNS},
         "worker": job.worker_name or None,
         "last_error": call.text(job.last_error) or None,
     }
@@ -82,7 +82,7 @@ def dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
+LIST_HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
 
 
 class List(Watchable):
@@ -99,7 +99,7 @@ class List(Watchable):
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]
         found: list[Any] = []
-        cut: list[Window] = []
+        cut: list[SearchWindow] = []
         for part in choice.parts():
             found += part.jobs.annotate(now=Now())[: limit + 1 - len(found)]
             cut += [part.cut_after] if part.cut_after else []
@@ -125,7 +125,7 @@ def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
         for job in jobs:
             console.json(as_json(job))
     elif jobs:
-        console.table(HEADINGS, map(_row, jobs), right=("id",))
+        console.table(LIST_HEADINGS, map(_row, jobs), right=("id",))
 
 
 def _row(job: Any) -> list[str]:
@@ -134,5 +134,5 @@ def _row(job: Any) -> list[str]:
     # a job that has completed has succeeded since its last error
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     text = " · ".join(filter(None, [arguments, error]))
-    cell = Coloured(state, COLOURS.get(state, ""))
+    cell = Coloured(state, STATE_COLOURS.get(state, ""))
     return [job.shown_id, cell, job.queue_name, job.task, attempts, when(job, job.now), text]

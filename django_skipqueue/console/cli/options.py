@@ -26,7 +26,7 @@ from ..durations import moment
 from ..job_states import STATES
 from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
-from ..search import WINDOW_SIZE, Criteria, Window, is_id
+from ..search import WINDOW_SIZE, Criteria, SearchWindow, is_id
 from .subcommand import Exit
 
 
@@ -65,9 +65,9 @@ def positive(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Part:
+class ChosenJobs:
     jobs: QuerySet[Job]
-    cut_after: Window | None = None
+    cut_after: SearchWindow | None = None
     """The window after which its list goes on, if the rest is not read."""
 
 
@@ -77,18 +77,18 @@ class Choice:
     criteria: tuple[Criteria, ...] = ()
     reads_all: bool = False
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ChosenJobs]:
         if self.ids:
-            yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
+            yield ChosenJobs(Job.objects.filter(pk__in=self.ids).order_by("pk"))
         for criteria in self.criteria:
             if by_index := criteria.by_index:
-                yield Part(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
+                yield ChosenJobs(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
                 if criteria.task:  # then there are no others
                     continue
             reads_all = self.reads_all or not criteria.are_searched
             for each in criteria.windows():
                 jobs = criteria.within(each).exclude(pk__in=by_index.ids if by_index else ())
-                yield Part(jobs, None if reads_all or each.end is None else each)
+                yield ChosenJobs(jobs, None if reads_all or each.end is None else each)
                 if not reads_all:
                     break
 
@@ -115,7 +115,7 @@ class Choice:
                 require_known_queue(criteria.queue_name)
 
 
-def cut_note(cut: Sequence[Window]) -> str:
+def cut_note(cut: Sequence[SearchWindow]) -> str:
     """How many jobs come in their lists after these windows, and how to look at them as well."""
     rests = [window.rest() for window in cut]
     number = sum(rest.shown for rest in rests)
@@ -158,7 +158,7 @@ def add_criteria(parser: CommandParser) -> None:
     )
 
 
-CRITERIA = ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
+CRITERIA_OPTIONS = ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
 """The options of `add_criteria` that say which jobs."""
 
 
@@ -185,7 +185,7 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
 def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) -> Choice:
     """The jobs that a verb is for. Raise `CommandError` unless the options say which, in one of the two ways."""
     ids = tuple(dict.fromkeys(options["ids"]))
-    if bool(ids) == any(options[name] for name in CRITERIA):
+    if bool(ids) == any(options[name] for name in CRITERIA_OPTIONS):
         way = "not both" if ids else "such as --failed or --task"
         raise CommandError(f"Give the ids of jobs, or options that say which jobs, {way}.", returncode=Exit.USAGE)
     if ids:
@@ -195,7 +195,7 @@ def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) 
     return by_criteria(options, states)
 
 
-MOST_SHOWN = 10
+MOST_NAMES_SHOWN = 10
 
 
 def full_task_name(typed: str) -> str:
@@ -237,5 +237,5 @@ def meant(name: str, known: list[str]) -> str:
     by_text = {text: each for each in known for text in (each.rpartition(".")[2], each)}
     if close := difflib.get_close_matches(name, by_text, n=1):
         return f" Did you mean {by_text[close[0]]!r}?"
-    more = f", and {len(known) - MOST_SHOWN:,} more" if len(known) > MOST_SHOWN else ""
-    return f" There are: {', '.join(map(printable, known[:MOST_SHOWN]))}{more}." if known else ""
+    more = f", and {len(known) - MOST_NAMES_SHOWN:,} more" if len(known) > MOST_NAMES_SHOWN else ""
+    return f" There are: {', '.join(map(printable, known[:MOST_NAMES_SHOWN]))}{more}." if known else ""

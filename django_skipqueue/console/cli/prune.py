@@ -43,7 +43,7 @@ def after_prune(store: Store) -> None:
             part.after_prune(store)
 
 
-class Prune(Subcommand):
+class PruneJobs(Subcommand):
     """What `manage.py prunejobs` does, with its exit codes: a table without old jobs is no problem."""
 
     name = "prune"

@@ -57,7 +57,7 @@ DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
 
 
 @dataclass(frozen=True)
-class Index:
+class TableIndex:
     schema: str
     name: str
     size: int
@@ -66,8 +66,8 @@ class Index:
     """Whether it is what an interrupted rebuild has left: invalid, and named …_ccnew or …_ccold."""
 
 
-def indexes(store: Store) -> list[Index]:
-    return [Index(*row) for row in store.rows(INDEXES, {"tables": table_names()})]
+def indexes(store: Store) -> list[TableIndex]:
+    return [TableIndex(*row) for row in store.rows(INDEXES, {"tables": table_names()})]
 
 
 def change_index(store: Store, template: str, *, schema: str, name: str) -> None:

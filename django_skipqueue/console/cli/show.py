@@ -20,7 +20,7 @@ from ..operations import number_of_attempt, number_of_attempts, was_cancelled
 from ..parts import consoles
 from ..queues_and_workers import Workforce
 from ..waiting import why_it_waits
-from .list import TIMES, as_json, call_of, dumped, passed, when
+from .list import TIME_COLUMNS, as_json, call_of, dumped, passed, when
 from .options import Choice, job_id
 from .subcommand import Exit, Watchable
 from .terminal import Console, shown_time
@@ -69,7 +69,7 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str
         "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
         "queue": [f"{job.queue_name}, priority {job.priority}"],
         "attempts": [_attempts(job)],
-        **{name.replace("_", " "): _times(getattr(job, name)) for name in TIMES},
+        **{name.replace("_", " "): _times(getattr(job, name)) for name in TIME_COLUMNS},
         "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
         "worker": _given(job.worker_name),
         **{label: _given(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},

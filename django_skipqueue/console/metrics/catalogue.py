@@ -1,8 +1,7 @@
 """The metrics of the core: each with the function that reads its value, and the bounds of their labels.
 
-The labels `queue` and `task` have at most `MOST` values, whatever the names in the rows are, so that the number of
-series keeps within bounds. With several databases each metric has the label `database` as well, which
-`console.metrics.scrape` adds.
+The labels `queue` and `task` have at most `MOST_SERIES` values, so that rows with many names do not make many series.
+With several databases each metric also has the label `database`, which `console.metrics.scrape` adds.
 """
 
 from collections import Counter, defaultdict
@@ -25,10 +24,10 @@ from ..rules import sql
 from ..rules.tables import Share, statement_seconds, table_load
 from ..rules.verdict import Verdict
 
-MOST = 200
+MOST_SERIES = 200
 """Queues, and pairs of a queue and a task, that have series of their own."""
 
-OTHER = "(other)"
+OTHER_LABEL = "(other)"
 """The label of all others together."""
 
 T = TypeVar("T")
@@ -61,9 +60,9 @@ def measured(name: str, *metrics: Metric) -> Callable[[Callable[[Store], Iterato
 
 
 def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tuple[str, ...], T]]:
-    """The labels with their values; from the `MOST`th on, all have the label `OTHER`."""
+    """The labels with their values; from the `MOST_SERIES`th on, all have the label `OTHER_LABEL`."""
     for number, (labels, value) in enumerate(ordered):
-        yield (labels if number < MOST else (OTHER,) * len(labels)), value
+        yield (labels if number < MOST_SERIES else (OTHER_LABEL,) * len(labels)), value
 
 
 def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]) -> Scraped:
@@ -89,7 +88,7 @@ def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
     busy = queues_now(store, **SCRAPED_QUEUES)
     now = {queue.name: queue for queue in busy}
-    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
+    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST_SERIES)):
         now.setdefault(name, QueueNow(name))
     busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
     return ((queue.name, QueueState(queue)) for queue in busiest)
@@ -102,7 +101,7 @@ def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
 
 
 def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
-    names = paused_queues(store, limit=MOST)
+    names = paused_queues(store, limit=MOST_SERIES)
     return ((name, QueueState(QueueNow(name), pause=Queue(name=name))) for name in names)
 
 
@@ -180,7 +179,7 @@ def problems(store: Store) -> Iterator[Values]:
     yield Counter((each.code, str(each.severity)) for each in found)
 
 
-SCOPE = ("scope",)
+SCOPE_LABEL = ("scope",)
 
 
 @measured(
@@ -189,10 +188,12 @@ SCOPE = ("scope",)
         "skipqueue_rows_written_total",
         "counter",
         "Rows inserted, updated and deleted: in the queue's tables, and in all of the database.",
-        SCOPE,
+        SCOPE_LABEL,
     ),
-    Metric("skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE),
-    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE),
+    Metric(
+        "skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE_LABEL
+    ),
+    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE_LABEL),
 )
 def tables(store: Store) -> Iterator[Values]:
     yield from map(_by_scope, table_load(store))
@@ -204,7 +205,7 @@ def tables(store: Store) -> Iterator[Values]:
         "skipqueue_statement_seconds_total",
         "counter",
         "Seconds of the statements that name the queue's tables, and of all of the database; needs pg_stat_statements.",
-        SCOPE,
+        SCOPE_LABEL,
     ),
 )
 def statements(store: Store) -> Iterator[Values]:

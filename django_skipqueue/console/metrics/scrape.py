@@ -22,7 +22,7 @@ from ..counts import TimeBudget
 from ..parts import consoles
 from .catalogue import SCRAPED, Scraped
 
-PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
+PART_SECONDS, LEAST_PART_SECONDS = 1.0, 0.1
 """The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
 
 SCRAPE_SECONDS = 5.0
@@ -48,7 +48,7 @@ def metrics() -> tuple[Metric, ...]:
 def scrape(store: Store) -> Iterator[Family]:
     """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
     began, parts = time.perf_counter(), scraped()
-    budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_SECONDS)
+    budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_PART_SECONDS)
     errors = Family(ERROR)
     is_lost = False
     for part in parts:
@@ -72,13 +72,13 @@ def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | No
         return None
 
 
-CONNECT_SECONDS = 2.0
+SCRAPE_CONNECT_SECONDS = 2.0
 """To connect to each of several databases. The scrape of each takes `SCRAPE_SECONDS` and little more after that."""
 
-SPARE_SECONDS = 1.0
+SCRAPE_SPARE_SECONDS = 1.0
 """For the last statements of the slowest. Prometheus waits for ten seconds in all."""
 
-LABEL = "database"
+DATABASE_LABEL = "database"
 
 
 def scrape_all() -> Iterator[Family]:
@@ -90,8 +90,8 @@ def scrape_all() -> Iterator[Family]:
     found = read_at_once(
         aliases,
         lambda store: list(scrape(store)),
-        connect_seconds=CONNECT_SECONDS,
-        seconds=CONNECT_SECONDS + SCRAPE_SECONDS + SPARE_SECONDS,
+        connect_seconds=SCRAPE_CONNECT_SECONDS,
+        seconds=SCRAPE_CONNECT_SECONDS + SCRAPE_SECONDS + SCRAPE_SPARE_SECONDS,
     )
     yield Family(DATABASE_UP, {(alias,): int(found[alias] is not None) for alias in aliases})
     together: dict[str, Family] = {}  # Prometheus wants all series of a metric in one place
@@ -103,4 +103,4 @@ def scrape_all() -> Iterator[Family]:
 
 
 def with_database(metric: Metric) -> Metric:
-    return metric._replace(labels=(LABEL, *metric.labels))
+    return metric._replace(labels=(DATABASE_LABEL, *metric.labels))

@@ -28,8 +28,8 @@ from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
 from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 
-WORKERS = PageLink("worker_changelist")
-"""The pages to which findings link."""
+WORKERS_PAGE = PageLink("worker_changelist")
+"""The page to which findings about several workers link."""
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
@@ -43,7 +43,7 @@ LIMIT 1
 # unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: how
 # many of these jobs there are, since when the first is due, and the time.
 # Index: claim, once for each queue, and admit.
-TASKS = """
+WAITING_TASKS = """
 SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
     SELECT job.task, job.run_after
@@ -153,38 +153,38 @@ LIMIT 2000
     is_keyed=_IS_KEYED,
 )
 
-NAMED = 5
-"""How many jobs or tasks one finding names, at most."""
+MOST_SUBJECTS_NAMED = 5
+"""How many jobs, tasks, queues or workers one finding names, at most."""
 
-MOST_JOBS = 100
+MOST_JOBS_READ = 100
 """How many jobs a statement returns, at most."""
 
-LONG_RUN = 3_600.0
+LONG_RUN_SECONDS = 3_600.0
 """Seconds that a job may run before it is reported."""
 
-PRUNE_LAG = 3_600.0
+PRUNE_LAG_SECONDS = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
 
-WAITED = Threshold("long-wait", 300.0, "seconds", has_queues=True)
+LONGEST_WAIT = Threshold("long-wait", 300.0, "seconds", has_queues=True)
 
-WAITED_USUALLY = 1.5
+USUAL_WAIT_FACTOR = 1.5
 """By which factor a job may wait longer than jobs of its queue usually do at this hour."""
 
-NAMED_WORKERS = 10
+MOST_WORKERS_NAMED = 10
 """How many workers one finding names, at most."""
 
-NAMED_QUEUES = 20
+MOST_QUEUES_NAMED = 20
 """How many queues have findings of one rule, at most. The others have them when these are served."""
 
-MOST_COUNTED = 1_000
+MOST_QUEUED_COUNTED = 1_000
 """How many jobs of a queue are counted."""
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
     queue_names = store.queues_with_jobs(limit=100)
     known = {task.name for task in registry}
-    unknown = [row for row in store.rows(TASKS, {"queue_names": queue_names}) if row[0] not in known]
-    for task, number, due, now in unknown[:NAMED]:
+    unknown = [row for row in store.rows(WAITING_TASKS, {"queue_names": queue_names}) if row[0] not in known]
+    for task, number, due, now in unknown[:MOST_SUBJECTS_NAMED]:
         since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
@@ -211,7 +211,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 def long_jobs(store: Store) -> Iterator[Finding]:
     """Jobs that have run for long. Those that run outside of the workers are not among them."""
-    rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN})
+    rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN_SECONDS})
     if rows:
         yield Finding.of(
             Severity.WARNING,
@@ -242,7 +242,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
 
 def prune_lag(store: Store) -> Iterator[Finding]:
     lag = store.prune_lag()
-    if lag > PRUNE_LAG:
+    if lag > PRUNE_LAG_SECONDS:
         yield Finding.of(
             Severity.WARNING,
             gettext("Finished jobs are not deleted in time"),
@@ -262,13 +262,13 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
             "worker": printable(worker_name(locked_by)) or "?",
             "age": span(age),
         }
-        for job_id, task, locked_by, age in rows[:NAMED]
+        for job_id, task, locked_by, age in rows[:MOST_SUBJECTS_NAMED]
     )
     return gettext("Jobs: %(number)s. %(jobs)s") % {"number": number_of(rows), "jobs": "; ".join(shown)}
 
 
 def number_of(rows: Sequence[object]) -> str:
-    return f"{len(rows)}+" if len(rows) >= MOST_JOBS else str(len(rows))
+    return f"{len(rows)}+" if len(rows) >= MOST_JOBS_READ else str(len(rows))
 
 
 def no_worker(store: Store) -> Iterator[Finding]:
@@ -322,7 +322,7 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
 
 
 def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
-    return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS
+    return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS_PAGE
 
 
 def dead_workers(store: Store) -> Iterator[Finding]:
@@ -349,7 +349,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             facts={
                 "number": len(dead),
                 "time": clock_time(since, now),
-                "names": ", ".join(printable(each.name) for each in dead[:NAMED]),
+                "names": ", ".join(printable(each.name) for each in dead[:MOST_SUBJECTS_NAMED]),
                 "heartbeats": _heartbeats(dead),
                 "timeout": span(settings.worker_timeout),
             },
@@ -366,15 +366,15 @@ def dead_workers(store: Store) -> Iterator[Finding]:
         )
 
 
-LONG_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
+LONGEST_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
 """For how long a job may wait in a paused queue."""
 
 
 def paused_queues(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store))
     held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
-    for queue in held[:NAMED_QUEUES]:
-        long = LONG_PAUSE.of(queue.name)
+    for queue in held[:MOST_QUEUES_NAMED]:
+        long = LONGEST_PAUSE.of(queue.name)
         yield Finding.of(
             Severity.INFO if long is None or (queue.oldest or 0.0) < long else Severity.WARNING,
             _jobs_wait(
@@ -400,7 +400,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store)) if names else set()
     names = [name for name in names if name not in paused]
     now = database_time(store)
-    for name in names[:NAMED_QUEUES]:
+    for name in names[:MOST_QUEUES_NAMED]:
         queue = queues[name]
         since = now - timedelta(seconds=queue.oldest or 0.0)
         yield Finding.of(
@@ -412,10 +412,10 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
             ),
             gettext("The first job has waited for %(span)s."),
             gettext("Start a worker for it."),
-            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
+            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:MOST_WORKERS_NAMED])]),
             facts={
                 "queue": printable(name),
-                "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
+                "number": f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else queue.queued,
                 "time": clock_time(since, now),
                 "span": span(queue.oldest or 0.0),
             },
@@ -438,7 +438,7 @@ ORDER BY locked_at
 LIMIT 5000
 """
 
-LONG_HOLD = Threshold("no-free-slot", 60.0, "seconds")
+LONGEST_HOLD = Threshold("no-free-slot", 60.0, "seconds")
 """For how long jobs may hold all slots while others wait."""
 
 
@@ -467,7 +467,7 @@ def full_pools(store: Store) -> Iterator[FullPool]:
 
     A job whose row somebody has locked holds no slot, or only waits until its outcome can be written.
     """
-    seconds = LONG_HOLD.of()
+    seconds = LONGEST_HOLD.of()
     if seconds is None:
         return
     paused = set(queue_verbs.paused_queues(store))
@@ -505,7 +505,7 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
             shlex.join(["python", "manage.py", "skipqueue", "cancel", "--task", task]),
             facts={
                 "task": printable(task),
-                "queues": ", ".join(printable(queue.name) for queue in queues[:NAMED]),
+                "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),
                 "slots": sum(worker.slots for worker in workers),
                 "number": number,
                 "longest": span(jobs[0].now - jobs[0].since),
@@ -546,7 +546,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
             by_task.update(held[worker.id].tasks if worker.id in held else {})
         facts = {
             "queue": printable(name),
-            "number": f"{MOST_COUNTED}+" if queues[name].is_estimate else queues[name].queued,
+            "number": f"{MOST_QUEUED_COUNTED}+" if queues[name].is_estimate else queues[name].queued,
             "span": span(now - since),
             "time": clock_time(since, now),
             "slots": sum(worker.slots for worker in workers),
@@ -570,12 +570,12 @@ def long_waits(store: Store) -> Iterator[Finding]:
 
 def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]:
     """The oldest job of each queue whose jobs have waited for long: its id, since when it is due, and the time."""
-    values = {"seconds": WAITED.least, "timeout": settings.worker_timeout}
-    rows = [] if WAITED.least is None else store.rows(OLDEST_WAITING, values)
+    values = {"seconds": LONGEST_WAIT.least, "timeout": settings.worker_timeout}
+    rows = [] if LONGEST_WAIT.least is None else store.rows(OLDEST_WAITING, values)
     names = {name for name, *_ in rows} - settings.external_queues.keys()
     names.difference_update(queue_verbs.paused_queues(store) if names else ())
     usual = usual_waits(store, sorted(names)) if names else {}
-    longest = {name: max(WAITED.of(name) or math.inf, WAITED_USUALLY * usual.get(name, 0.0)) for name in names}
+    longest = {name: max(LONGEST_WAIT.of(name) or math.inf, USUAL_WAIT_FACTOR * usual.get(name, 0.0)) for name in names}
     return {
         name: (job_id, since, now)
         for name, job_id, since, now in rows
@@ -612,11 +612,11 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in queues_now(store, most=MOST_COUNTED, most_running=1) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_QUEUED_COUNTED, most_running=1) if queue.queued]
 
 
 def _jobs_wait(queue: QueueNow, text: str) -> str:
-    number = f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued
+    number = f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else queue.queued
     return text % {"number": number, "queue": printable(queue.name)}
 
 
@@ -627,24 +627,28 @@ def _first_waits(queue: QueueNow) -> str:
 def _heartbeats(workers: list[WorkerHealth]) -> str:
     shown = (
         gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": each.age_in_words}
-        for each in workers[:NAMED_WORKERS]
+        for each in workers[:MOST_WORKERS_NAMED]
     )
-    return "; ".join([*shown, *(["…"] if len(workers) > NAMED_WORKERS else [])])
+    return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
 
 
 RULES = (
     Rule("no-worker", no_worker, _("Workers are alive"), is_watched=True),
     Rule("queue-without-worker", queues_without_worker, _("Every queue with jobs has a worker"), is_watched=True),
     Rule(
-        "no-free-slot", no_free_slot, _("No job waits for the end of long ones"), is_watched=True, threshold=LONG_HOLD
+        "no-free-slot",
+        no_free_slot,
+        _("No job waits for the end of long ones"),
+        is_watched=True,
+        threshold=LONGEST_HOLD,
     ),
-    Rule("paused-queue", paused_queues, _("No job waits in a paused queue"), is_watched=True, threshold=LONG_PAUSE),
+    Rule("paused-queue", paused_queues, _("No job waits in a paused queue"), is_watched=True, threshold=LONGEST_PAUSE),
     Rule("late-worker", late_workers, _("No worker is late"), is_watched=True),
     Rule("dead-worker", dead_workers, _("No worker is dead"), is_watched=True),
     Rule("unendable-session", unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
     Rule("orphaned-job", orphaned_jobs, _("Every running job has a worker"), is_watched=True),
     Rule("unknown-task", unknown_tasks, _("The tasks of the next jobs are registered"), is_watched=True),
     Rule("long-job", long_jobs, _("No job has run for more than an hour")),
-    Rule("long-wait", long_waits, _("No job has waited for long"), is_watched=True, threshold=WAITED),
+    Rule("long-wait", long_waits, _("No job has waited for long"), is_watched=True, threshold=LONGEST_WAIT),
     Rule("prune-lag", prune_lag, _("Finished jobs are deleted in time")),
 )

@@ -21,10 +21,10 @@ from .rule import Finding, PageLink, Rule, Severity, Threshold, named, statement
 
 LOCKED_FOR = Threshold("locked-rows", 10.0, "seconds")
 
-MOST_QUEUES = 100
+MOST_QUEUES_CHECKED = 100
 """Queues of which the first jobs are looked at."""
 
-NAMED = 5
+MOST_LOCKED_JOBS_NAMED = 5
 """How many jobs one finding names, at most."""
 
 # The transaction that has locked a row is in the row's `xmax`; if several have, the members of the MultiXact of that
@@ -181,10 +181,13 @@ def locked_rows(store: Store) -> Iterator[Finding]:
     seconds = LOCKED_FOR.of()
     if seconds is None:
         return
-    values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES), "seconds": seconds}
+    values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES_CHECKED), "seconds": seconds}
     for locker, jobs in _lockers(store, LOCKED_JOBS, values).items():
-        running, shown = sum(job.is_running for job in jobs), [job_name(store.alias, job.id) for job in jobs[:NAMED]]
-        names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:NAMED])
+        running, shown = (
+            sum(job.is_running for job in jobs),
+            [job_name(store.alias, job.id) for job in jobs[:MOST_LOCKED_JOBS_NAMED]],
+        )
+        names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:MOST_LOCKED_JOBS_NAMED])
         yield Finding.of(
             Severity.CRITICAL,
             ngettext(
@@ -203,7 +206,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
                 "number": grouped(len(jobs)),
                 "time": clock_time(locker.since, locker.now),
                 "locker": locker.in_words,
-                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > NAMED)]),
+                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > MOST_LOCKED_JOBS_NAMED)]),
                 "queues": names,
                 "queued": len(jobs) - running,
                 "running": running,

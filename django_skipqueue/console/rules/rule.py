@@ -15,7 +15,7 @@ from ...events.log_format import printable
 from ...queue.store import Store
 from .sql import CLOCK
 
-VALUE = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
+VALUE_IN_STATEMENT = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
 """The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
 
 
@@ -154,5 +154,5 @@ def named(text: object) -> str:
 
 def without_values(query: str) -> str:
     """The statement of another session up to its first value: the next one may be a password."""
-    shown, *rest = VALUE.split(query, maxsplit=1)
+    shown, *rest = VALUE_IN_STATEMENT.split(query, maxsplit=1)
     return named(f"{shown}…" if rest else shown)

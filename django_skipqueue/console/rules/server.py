@@ -19,15 +19,15 @@ from ..queues_and_workers import Workforce
 from . import sql
 from .rule import Finding, PageLink, Rule, Severity, database_time, named, statement, without_values
 
-NEARLY_FULL, FULL = 0.1, 0.5
+NOTIFY_QUEUE_FILLS, NOTIFY_QUEUE_NEARLY_FULL = 0.1, 0.5
 """Shares of PostgreSQL's queue of notifications that are a warning, and critical."""
 
-SCARCE = 0.9
+SCARCE_CONNECTIONS_SHARE = 0.9
 """The share of the connections in use above which the next peak fails."""
 
-DOCTOR = PageLink("job_doctor")
+DOCTOR_PAGE = PageLink("job_doctor")
 
-LONG_IDLE = 600.0
+LONG_IDLE_SECONDS = 600.0
 """Seconds for which a session may be idle in a transaction."""
 
 
@@ -46,9 +46,9 @@ def migrations(store: Store) -> Iterator[Finding]:
 
 def notify_queue(store: Store) -> Iterator[Finding]:
     ((share,),) = store.rows(sql.NOTIFY_QUEUE)
-    if share >= NEARLY_FULL:
+    if share >= NOTIFY_QUEUE_FILLS:
         yield Finding.of(
-            Severity.CRITICAL if share >= FULL else Severity.WARNING,
+            Severity.CRITICAL if share >= NOTIFY_QUEUE_NEARLY_FULL else Severity.WARNING,
             gettext("PostgreSQL's queue of notifications fills up"),
             gettext(
                 "%(percent)s %% of it are in use. A session that has called LISTEN stays in a transaction, so nothing "
@@ -90,7 +90,7 @@ def connection_budget(store: Store) -> Iterator[Finding]:
 
 def connections_used(store: Store) -> Iterator[Finding]:
     capacity, name, used = store.rows(sql.CONNECTIONS)[0]
-    if used >= capacity * SCARCE:
+    if used >= capacity * SCARCE_CONNECTIONS_SHARE:
         yield Finding.of(
             Severity.CRITICAL,
             gettext("Few connections are left"),
@@ -136,7 +136,7 @@ def autovacuum(store: Store) -> Iterator[Finding]:
 
 def idle_transactions(store: Store) -> Iterator[Finding]:
     timeout = _settings(store, "idle_in_transaction_session_timeout")["idle_in_transaction_session_timeout"]
-    rows = store.rows(sql.IDLE_TRANSACTIONS, {"seconds": LONG_IDLE})
+    rows = store.rows(sql.IDLE_TRANSACTIONS, {"seconds": LONG_IDLE_SECONDS})
     if rows and timeout == "0":
         pid, application, user, age, query = rows[0]
         yield Finding.of(
@@ -211,7 +211,7 @@ def _settings(store: Store, *names: str) -> dict[str, str]:
     return dict(store.rows(sql.SETTINGS, {"names": list(names)}))
 
 
-OLD, VERY_OLD = 600.0, 3_600.0
+OLD_TRANSACTION_SECONDS, VERY_OLD_TRANSACTION_SECONDS = 600.0, 3_600.0
 """Seconds for which a transaction may be open before it is a warning, and before it is critical."""
 
 MANY_TRANSACTIONS = 1_000_000
@@ -220,10 +220,10 @@ MANY_TRANSACTIONS = 1_000_000
 
 def old_sessions(store: Store) -> Iterator[Finding]:
     for pid, application, user, state, age, query_age, transactions, query, since, now in store.rows(
-        sql.OLD_SESSIONS, {"seconds": OLD}
+        sql.OLD_SESSIONS, {"seconds": OLD_TRANSACTION_SECONDS}
     ):
         yield Finding.of(
-            Severity.CRITICAL if age >= VERY_OLD else Severity.WARNING,
+            Severity.CRITICAL if age >= VERY_OLD_TRANSACTION_SECONDS else Severity.WARNING,
             gettext("Session %(pid)s (%(application)s, %(state)s) holds an old snapshot since %(time)s"),
             gettext(
                 "Session %(pid)s (%(application)s, role %(user)s, %(state)s) has had a transaction open for %(age)s, "
@@ -245,7 +245,7 @@ def old_sessions(store: Store) -> Iterator[Finding]:
             },
             subject=str(pid),
             since=since,
-            link=DOCTOR,
+            link=DOCTOR_PAGE,
         )
 
 
@@ -279,7 +279,7 @@ def old_slots(store: Store) -> Iterator[Finding]:
 
 
 def prepared_transactions(store: Store) -> Iterator[Finding]:
-    for gid, owner, age in store.rows(sql.PREPARED_TRANSACTIONS, {"seconds": OLD}):
+    for gid, owner, age in store.rows(sql.PREPARED_TRANSACTIONS, {"seconds": OLD_TRANSACTION_SECONDS}):
         yield Finding.of(
             Severity.CRITICAL,
             gettext("A prepared transaction was never finished"),
@@ -308,14 +308,14 @@ def old_standbys(store: Store) -> Iterator[Finding]:
         )
 
 
-LONG_WAIT, VERY_LONG_WAIT = 2.0, 30.0
+LONG_LOCK_WAIT, VERY_LONG_LOCK_WAIT = 2.0, 30.0
 """Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
 
 
 def lock_waits(store: Store) -> Iterator[Finding]:
     """Who blocks others, and the one of them that has waited for the longest time."""
     waiting: dict[int, list[tuple[Any, ...]]] = {}
-    for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": LONG_WAIT}):
+    for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": LONG_LOCK_WAIT}):
         waiting.setdefault(row[4], []).append(row)
     for rows in waiting.values():
         pid, age, application, query, blocker, *of_blocker, now = rows[0]
@@ -329,7 +329,7 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             title = gettext("A prepared transaction locks the queue's tables: %(number)s sessions wait since %(time)s")
             command = "SELECT * FROM pg_prepared_xacts;"
         yield Finding.of(
-            Severity.CRITICAL if age >= VERY_LONG_WAIT else Severity.WARNING,
+            Severity.CRITICAL if age >= VERY_LONG_LOCK_WAIT else Severity.WARNING,
             title,
             gettext(
                 "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of who "
@@ -351,11 +351,11 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             },
             subject=str(blocker or ""),
             since=since,
-            link=DOCTOR,
+            link=DOCTOR_PAGE,
         )
 
 
-SKEW = 2.0
+LARGEST_CLOCK_SKEW = 2.0
 """Seconds by which the clock of this process may differ from the database's."""
 
 
@@ -364,7 +364,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
     clock = database_time(store)
     after = datetime.now(UTC)
     skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
-    if skew > SKEW:
+    if skew > LARGEST_CLOCK_SKEW:
         yield Finding.of(
             Severity.WARNING,
             gettext("This machine's clock is wrong, or the database's"),

@@ -17,10 +17,10 @@ from ..durations import span
 from . import sql
 from .rule import Finding, Rule, Severity, statement
 
-MANY_DEAD = 10_000
+MANY_DEAD_ROWS = 10_000
 """Dead rows that a table may have, whatever its size. A fifth of its live rows may be dead as well."""
 
-VACUUM_AGE = 600.0
+LONGEST_VACUUM_AGE = 600.0
 """Seconds within which autovacuum should have come to a table with many dead rows."""
 
 UNANALYZED_BYTES = 8 * 1024**2
@@ -35,7 +35,7 @@ ENTRY_BYTES = 400
 TRANSACTION_IDS_LEFT = 500_000_000
 """Of the two thousand million transaction ids: with fewer left, PostgreSQL will soon refuse to write."""
 
-STORAGE = {
+STORAGE_STATEMENTS = {
     "skipqueue_job": """\
 ALTER TABLE skipqueue_job SET (
     autovacuum_vacuum_scale_factor = 0.01,
@@ -58,7 +58,7 @@ ALTER TABLE skipqueue_worker SET (
 
 def dead_rows(store: Store) -> Iterator[Finding]:
     for name, live, dead, vacuum_age, analyze_age in store.rows(sql.VACUUMS, {"tables": table_names()}):
-        if dead > max(MANY_DEAD, live / 5) and (vacuum_age is None or vacuum_age > VACUUM_AGE):
+        if dead > max(MANY_DEAD_ROWS, live / 5) and (vacuum_age is None or vacuum_age > LONGEST_VACUUM_AGE):
             yield Finding.of(
                 Severity.WARNING,
                 gettext("Many dead rows in %(table)s"),
@@ -172,7 +172,7 @@ def storage_parameters(store: Store) -> Iterator[Finding]:
                 statement("ALTER TABLE {table} RESET (autovacuum_enabled);", table=Identifier(name)),
                 facts={"table": name},
             )
-        missing = [each for each in re.findall(r"(\w+) =", STORAGE.get(name, "")) if each not in given]
+        missing = [each for each in re.findall(r"(\w+) =", STORAGE_STATEMENTS.get(name, "")) if each not in given]
         if missing:
             yield Finding.of(
                 Severity.WARNING,
@@ -182,7 +182,7 @@ def storage_parameters(store: Store) -> Iterator[Finding]:
                     "too late to a table that changes so quickly."
                 ),
                 gettext("Set them again."),
-                STORAGE[name],
+                STORAGE_STATEMENTS[name],
                 facts={"table": name, "missing": ", ".join(missing)},
             )
 

@@ -10,7 +10,7 @@ from ...queue.store import Store
 from .examination import examine
 from .rule import Finding, Severity
 
-NOT_APPLIED = ("check-failed", "check-timed-out")
+UNAPPLIED_CODES = ("check-failed", "check-timed-out")
 """The codes of findings that a rule could not be applied. The subject is its code."""
 
 
@@ -25,7 +25,7 @@ class Verdict:
     def of(cls, findings: Iterable[Finding]) -> "Verdict":
         """What these findings say, the worst of which come first."""
         problems = [each for each in findings if each.is_problem]
-        failed = [each for each in problems if each.code in NOT_APPLIED]
+        failed = [each for each in problems if each.code in UNAPPLIED_CODES]
         problems = [each for each in problems if each not in failed]
         if failed:
             title = ngettext(

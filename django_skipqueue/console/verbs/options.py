@@ -16,7 +16,7 @@ from ...exceptions import InvalidOption
 from ...values.bounds import NUMBER_RANGES, check_columns, check_run_after
 from ..durations import duration, moment
 
-LONGEST_DELAY = 365 * 24 * 60
+LONGEST_DELAY_MINUTES = 365 * 24 * 60
 """Minutes."""
 
 
@@ -66,7 +66,7 @@ def _column(name: str) -> Callable[[str], Any]:
     return parse
 
 
-NUMBER = {"class": "vIntegerField"}
+NUMBER_ATTRIBUTES = {"class": "vIntegerField"}
 """The attributes of the admin's own field for a number."""
 
 IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past: now.")
@@ -81,9 +81,9 @@ OVER = VerbOption(
         ),
         initial=0,
         min_value=0,
-        max_value=LONGEST_DELAY,
+        max_value=LONGEST_DELAY_MINUTES,
         required=False,
-        widget=forms.NumberInput(NUMBER),
+        widget=forms.NumberInput(NUMBER_ATTRIBUTES),
     ),
     flag="--over",
     metavar="DURATION",
@@ -98,8 +98,8 @@ DELAY = VerbOption(
         label=_("Minutes from now"),
         initial=60,
         min_value=1,
-        max_value=LONGEST_DELAY,
-        widget=forms.NumberInput(NUMBER),
+        max_value=LONGEST_DELAY_MINUTES,
+        widget=forms.NumberInput(NUMBER_ATTRIBUTES),
     ),
     flag="--for",
     metavar="DURATION",
@@ -144,7 +144,7 @@ PRIORITY = VerbOption(
         initial=0,
         min_value=int(NUMBER_RANGES["priority"].least),
         max_value=int(NUMBER_RANGES["priority"].most),
-        widget=forms.NumberInput(NUMBER),
+        widget=forms.NumberInput(NUMBER_ATTRIBUTES),
     ),
     flag="--to",
     metavar="NUMBER",

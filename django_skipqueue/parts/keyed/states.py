@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...console.arguments import redacted
-from ...console.counts import OF_KEY, Count
+from ...console.counts import MOST_JOBS_OF_KEY, Count
 from ...models import Job
 from ...values.codec import decode_shown, shorten
 
@@ -27,7 +27,7 @@ class KeyNow:
     args: list[Any]
     kwargs: dict[str, Any]
     waiting: int
-    """Jobs that wait for a permit or a token; above `OF_KEY`: more than that."""
+    """Jobs that wait for a permit or a token; above `MOST_JOBS_OF_KEY`: more than that."""
     oldest: float
     """Seconds since the first of the counted jobs was due."""
 
@@ -40,7 +40,7 @@ def read_keys(
 ) -> list[Now]:
     """The records of these keys. The statement returns the key and its next job, and then these columns."""
     names = ("key", "next_id", "task", "args", "kwargs", *columns)
-    rows = store.rows(statement, {"keys": list(keys), "limit": OF_KEY + 1}) if keys else []
+    rows = store.rows(statement, {"keys": list(keys), "limit": MOST_JOBS_OF_KEY + 1}) if keys else []
     return [record(**dict(zip(names, (*row[:3], *map(decode_shown, row[3:5]), *row[5:]), strict=True))) for row in rows]
 
 
@@ -75,7 +75,7 @@ class KeyState(Generic[Now]):
 
 
 def counted(number: int) -> Count:
-    return Count(number, cap=OF_KEY)
+    return Count(number, cap=MOST_JOBS_OF_KEY)
 
 
 def key_of_job(job: Job, key: str) -> str:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue.console.cli.reindex import DROP_INDEX, REINDEX, Index, change_index, indexes
+from django_skipqueue.console.cli.reindex import DROP_INDEX, REINDEX, TableIndex, change_index, indexes
 from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
@@ -130,7 +130,7 @@ def test_a_name_is_quoted(connect: Any) -> None:
     other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
     index = next(each for each in indexes(DEFAULT) if each.name == name)
     change_index(DEFAULT, REINDEX, schema=index.schema, name=index.name)
-    assert Index("public", name, index.size, False) in indexes(DEFAULT)
+    assert TableIndex("public", name, index.size, False) in indexes(DEFAULT)
     change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
     assert name not in {each.name for each in indexes(DEFAULT)}
     assert not Job.objects.exists()

@@ -303,7 +303,7 @@ class TestWindows:
     def test_jobs_of_a_list_that_are_too_many_to_count_are_estimated(
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(window, "expected", lambda jobs: 1_234_567)
         result = skipqueue("retry", "--failed", "--task", jobs[0].task, "--yes")
         assert "Not looked at: about 1,200,000 more jobs;" in result.err
