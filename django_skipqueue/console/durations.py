@@ -1,7 +1,4 @@
-"""Spans of time as people write them, in the two largest units and no more precision than helps; times within JSON.
-
-What somebody types on the command line is read here as well: `15m`, `2026-11-25 14:00`.
-"""
+"""Durations and times as texts: written for pages and commands, and read from JSON and from the command line."""
 
 import re
 from argparse import ArgumentTypeError
@@ -68,7 +65,7 @@ def _rounded(number: float, decimals: int) -> str:
 
 
 def moment_of(value: object) -> datetime | None:
-    """The time that PostgreSQL wrote there; `None` for anything else, such as a time at the end of all times."""
+    """The time that PostgreSQL has written in JSON; `None` for other values, and for times that Python cannot have."""
     try:
         moment = parse_datetime(value) if isinstance(value, str) else None
     except ValueError:  # well formed, but no such day
@@ -83,7 +80,7 @@ def clock_time(moment: datetime, now: datetime) -> str:
 
 
 def held_since(name: str, since: datetime, now: datetime) -> str:
-    """The place of a running job that is outside of the workers: `with NAME since 14:02:11`."""
+    """Who has a running job outside of the workers: `with NAME since 14:02:11`."""
     return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
-from django_skipqueue.console.rules import jobs_and_workers, sql
+from django_skipqueue.console.rules import jobs_and_workers
 from django_skipqueue.models import Job, Queue, Worker
 
 from ..app.rows import make_job, make_worker
@@ -46,7 +46,8 @@ def test_postgresql_is_slow(found: Found, monkeypatch: pytest.MonkeyPatch, conne
     make_worker()
     (finding,) = found("long-wait")
     assert finding.title.endswith(", although slots are free")
-    monkeypatch.setattr(sql, "SLOW_STATEMENTS", sql.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'"))
+    impatient = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
+    monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", impatient)
     worker = connect(autocommit=True, application_name="skipqueue:0123456789ab")
     worker.pgconn.send_query(b"SELECT pg_sleep(30), 'skipqueue_job'")
     (finding,) = found("long-wait")

@@ -8,13 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.console.rules import jobs_and_workers, locks, sql, tables
+from django_skipqueue.console.metrics import catalogue
+from django_skipqueue.console.rules import jobs_and_workers, locks, rule, server, tables
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-MODULES = (sql, jobs_and_workers, locks, tables, unique_keys)
+MODULES = (rule, jobs_and_workers, locks, server, tables, catalogue, unique_keys)
 STATEMENTS = {
     name: text
     for module in MODULES
@@ -23,7 +24,7 @@ STATEMENTS = {
 }
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
-    "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
+    "WAITING_TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
     "SLOT_HOLDERS": ({"seconds": 60.0}, {"recover"}),

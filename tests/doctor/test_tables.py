@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.rules import sql, tables
+from django_skipqueue.console.rules import tables
 from django_skipqueue.models import Job
 from django_skipqueue.models.expressions import table_names
 
@@ -45,7 +45,7 @@ def partition(transactional_db: None, connect: Any) -> Iterator[str]:
 def test_partitions_are_examined_like_tables(
     partition: str, found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for statement in (sql.VACUUMS, sql.TRANSACTION_IDS, sql.STORAGE_PARAMETERS):
+    for statement in (tables.VACUUMS, tables.TRANSACTION_IDS, tables.STORAGE_PARAMETERS):
         assert partition in {name for name, *_ in STORE.rows(statement, {"tables": table_names()})}
     other = connect()
     other.execute(f"ALTER TABLE {partition} SET (autovacuum_enabled = off)")

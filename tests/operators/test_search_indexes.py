@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue import job as task_of
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
-from django_skipqueue.console.cli.reindex import DROP_INDEX, change_index
+from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
 from django_skipqueue.console.search_indexes import SearchIndex, existing, problems, wanted
 from django_skipqueue.models import Job
 

@@ -1,12 +1,10 @@
 """The subcommands of the verbs, such as `skipqueue retry`: change one job, or many.
 
-Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered.
+Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered. Each batch of
+changes is one statement, committed by itself. Ctrl-C ends the command after a batch.
 
-The question says how many of the chosen jobs the verb can change, in which status and of which task. The database
-counts the jobs in groups, a window of the list at a time; no job is read one by one.
-
-Invariant: each batch of changes is one statement of the queue, committed by itself. Ctrl-C ends the command after a
-batch.
+The question says how many of the chosen jobs the verb can change. The database counts the jobs in groups, a window of
+the list at a time; no job is read one by one.
 """
 
 from collections import Counter
@@ -43,14 +41,14 @@ class ChangeTally:
     changed: int = 0
     unchanged: int = 0
     locked: int = 0
-    """Those whose rows a session has locked."""
+    """The number of jobs whose rows a session has locked."""
     last: Changed = field(default_factory=dict)
-    """Those of the last batch that were changed."""
+    """The jobs of the last batch that were changed."""
     is_interrupted: bool = False
 
 
 def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> ChangeTally:
-    """Apply the verb to the jobs that it can change. Jobs that are enqueued meanwhile are left out."""
+    """Apply the verb to the jobs that it can change. Jobs that are enqueued during the command are left out."""
     tally = ChangeTally()
     with until_interrupted() as is_interrupted:
         for ids in _batches(verb, choice):
@@ -69,7 +67,7 @@ def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Con
 
 
 def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
-    """The ids, in the order of the lists. Those of a window are read before its first job is changed."""
+    """The ids, in the order of the lists. The ids of a window are read before its first job is changed."""
     newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     for part in choice.parts():
         jobs = part.jobs.filter(verb.condition, pk__lte=newest)
@@ -82,7 +80,7 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
     cut: list[SearchWindow]
-    """The windows after which lists go on that were not looked at."""
+    """The last window of each list that was not read to its end."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
@@ -110,7 +108,7 @@ class Survey:
 
     @property
     def skipped(self) -> list[str]:
-        """The numbers of all others in each state: `2 are completed already`, `1 is running already`."""
+        """The jobs that the verb cannot change, by state: `2 are completed already`, `1 is running already`."""
         unfit = Counter[str]()
         for (state, _, fits), number in self.kinds.items():
             if not fits:
@@ -188,7 +186,7 @@ class ChangeJobs(Subcommand):
         return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
-        """Say what is left out, and ask. Raise `CommandError` if there is nobody to ask."""
+        """Say which jobs are left out, and ask. Raise `CommandError` if nobody can be asked."""
         if survey.cut:
             console.say(cut_note(survey.cut))
         some = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
@@ -201,7 +199,7 @@ class ChangeJobs(Subcommand):
     def _report(
         self, console: Console, tally: ChangeTally, survey: Survey, *, done: str, in_json: bool = False
     ) -> Exit:
-        """Say how many jobs were changed, and why others were not: `3 skipped: 3 are completed already`."""
+        """Say how many jobs were changed, and why jobs were skipped: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
         if tally.locked:
             whose = "whose row is locked by a session" if tally.locked == 1 else "whose rows are locked by sessions"
@@ -221,7 +219,7 @@ class ChangeJobs(Subcommand):
 
 
 def _value_of(option: VerbOption, given: Any) -> Any:
-    """The value of the option. A due time is fixed, by the database's clock, so that no job is postponed twice."""
+    """The value of the option. A delay becomes a time by the database's clock, so that no job is postponed twice."""
     if (option.parameter or option.name) != "run_after":
         return given
     if isinstance(given, timedelta):

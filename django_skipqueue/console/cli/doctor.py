@@ -19,14 +19,12 @@ from .terminal import Console
 from .verdict import SEVERITY_COLOURS, exit_code
 
 TEXT_WIDTH = 80
-"""Columns of the text. What is to be pasted is never broken."""
+"""Characters of a line of text. A command that can be pasted is never broken into lines."""
 
 INDENT = " " * 4
 
 
 class Doctor(Watchable):
-    """Changes nothing."""
-
     name = "doctor"
     help = "Examine the queue and its database, and say what to do about each finding"
     needs_all = True

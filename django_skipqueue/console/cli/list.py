@@ -1,7 +1,7 @@
 """`skipqueue list`: jobs in a table, or as JSON.
 
-Invariant: secrets in arguments, errors and results are masked in everything but the texts that a task wrote itself, as
-in the admin. No text of the row can start a line of its own choice or control the terminal. `show` keeps it as well.
+Invariant, also of `skipqueue show`: secrets in arguments, errors and results are masked, as in the admin. No text of a
+row can start a line of its own choice or control the terminal.
 """
 
 import json
@@ -86,8 +86,6 @@ LIST_HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments
 
 
 class List(Watchable):
-    """Reads no more windows than it takes to find as many jobs as are asked for."""
-
     name = "list"
     help = "List jobs: the newest, or those that the options say"
     json_help = "print a JSON object for each job"
@@ -120,7 +118,7 @@ class List(Watchable):
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
-    """Print these jobs, which have the database's time as `now`."""
+    """Print the jobs, each of which has the database's time as `now`."""
     if in_json:
         for job in jobs:
             console.json(as_json(job))

@@ -1,7 +1,7 @@
-"""`runworker --reload`: runs a worker in a child process, and replaces it when code changes.
+"""`runworker --reload`: runs a worker in a child process, and replaces the child when code changes.
 
-Invariant: this process ends after its child. If this process is gone, however it ended, the child stops. Code that
-cannot be imported ends only the child; the next change starts another.
+Invariant: this process ends after its child. If this process is killed, the child stops. Code that cannot be imported
+ends only the child; the next change starts another child.
 """
 
 import os
@@ -29,7 +29,7 @@ RELOAD_GRACE = 2.0
 """Seconds for running jobs to finish before a reload releases them."""
 
 TERMINAL_SIGNAL_SECONDS = 0.5
-"""Seconds after a signal until the child is stopped, unless the terminal has sent the signal to it as well."""
+"""Seconds from a signal until this process stops the child. A terminal has sent the signal to the child as well."""
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks for changes."""
@@ -112,7 +112,7 @@ class Reloader(autoreload.StatReloader):
         return code
 
     def _goes_on_after(self, code: int) -> bool:
-        """Start another child if the last one ended for a reload. Returns whether to go on, now or after a change."""
+        """Start another child if the child has ended for a reload. Returns whether to go on, now or after a change."""
         if self._reloads and not self._stop_signals:
             self._is_first = False
             self._start()
@@ -144,7 +144,7 @@ class Reloader(autoreload.StatReloader):
     # Signals
 
     def _on_stop_signal(self, _: int) -> None:
-        """Note the signal, and wait before stopping the child: Ctrl-C has already reached it, `kill` has not."""
+        """Count the signal, and wait a moment before stopping the child: a Ctrl-C has reached the child as well."""
         self._stop_signals += 1
         self._stop_child_at = min(self._stop_child_at, time.monotonic() + TERMINAL_SIGNAL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""`skipqueue show`: all about some jobs, as their pages in the admin show it, as text or JSON."""
+"""`skipqueue show`: all that is known about some jobs, as text or JSON."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -55,7 +55,7 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
 
 
 def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
-    """Its fields, then its errors and the changes by operators, in the order of time. `job.now`: the time."""
+    """The fields of a job, then its errors, logs and changes by operators in the order of time. `job.now`: the time."""
     call = call_of(job)
     yield printable(f"Job {job.shown_id}: {job.task}")
     for label, values in _facts(job, call, workforce).items():
@@ -94,7 +94,7 @@ def _story(job: Job, call: Redacted) -> Iterator[str]:
 
 
 def _attempts(job: Job) -> str:
-    """The number of attempts, of how many. A manual retry starts at 1 again; the attempts before it are named."""
+    """The attempts and their maximum: `2 of 10`. The attempts before a manual retry are named apart."""
     earlier = number_of_attempts(job) - job.attempts
     return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} before the manual retry" if earlier else "")
 
@@ -130,7 +130,7 @@ def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
 
 
 def _objects(entries: Any) -> list[dict[str, Any]]:
-    """The entries, without what another program may have written among them."""
+    """The entries that are objects: another program may have written other values."""
     return [entry for entry in entries or [] if isinstance(entry, dict)]
 
 

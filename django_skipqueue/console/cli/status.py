@@ -1,6 +1,6 @@
 """`skipqueue status`: the queues, the workers and the jobs, at one moment or again and again.
 
-Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
+Invariant: no statement counts further than a maximum, so that ten million jobs take no longer than a thousand.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class Snapshot:
 
 
 def in_full(count: Count) -> str:
-    """The number within a sentence: `at least 5,001`, `more than 10,000`."""
+    """The count within a sentence: `at least 5,001`, `more than 10,000`."""
     if count.found > count.cap:
         return f"more than {count.shown:,}"
     return f"{'at least ' if count.is_least else ''}{count.shown:,}"

@@ -1,4 +1,4 @@
-"""`skipqueue workers`: which processes run jobs, and what they run now; have one restart or stop."""
+"""`skipqueue workers`: lists the workers with what they run now, and has a worker restart or stop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def _state(worker: ListedWorker) -> str:
 
 
 def _slots(worker: ListedWorker) -> str:
-    """How many are busy, in threads and in coroutines. A process without slots hands its jobs on."""
+    """The slots that are busy, in threads and in coroutines. A process without slots hands its jobs on."""
     threads, coroutines, ahead = worker.busy
     slots = worker.row.concurrency
     if not slots:

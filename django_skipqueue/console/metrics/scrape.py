@@ -1,10 +1,9 @@
-"""Collect all metrics, in parts. A part that fails is left out, and the others are served.
+"""Collects all metrics, one `Scraped` after the other. If one fails, the others are served.
 
-Invariant: no query takes longer than `PART_SECONDS`, all of them together take `SCRAPE_SECONDS` at most, and none reads
-more rows than a bound.
+Invariant: no query takes longer than `PART_SECONDS`, all queries together take `SCRAPE_SECONDS` at most, and each query
+has a maximum of rows.
 
-Several databases are read at once, each with the label `database`. One that is down, or does not answer, keeps no other
-out of the scrape.
+Several databases are read at once, each with the label `database`. A database that does not answer is left out.
 """
 
 import time
@@ -23,10 +22,10 @@ from ..parts import consoles
 from .catalogue import SCRAPED, Scraped
 
 PART_SECONDS, LEAST_PART_SECONDS = 1.0, 0.1
-"""The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
+"""The statement timeout of one `Scraped`, and the least timeout that it has when others were slow."""
 
 SCRAPE_SECONDS = 5.0
-"""Seconds for all parts. Prometheus waits for ten."""
+"""Seconds for all metrics. Prometheus waits for ten."""
 
 DATABASE_UP = Metric(
     "skipqueue_database_up", "gauge", "1 if the database has answered the scrape; with several only.", ("database",)
@@ -41,7 +40,7 @@ def scraped() -> tuple[Scraped, ...]:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Every metric of the queue: those of the scrape itself, those of the core, and those of the parts."""
+    """Every metric of the queue: of the scrape itself, of the core, and of the parts."""
     return (DATABASE_UP, ERROR, SCRAPE_TIME, *(metric for each in scraped() for metric in each.metrics))
 
 
@@ -63,7 +62,7 @@ def scrape(store: Store) -> Iterator[Family]:
 
 
 def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:
-    """The metrics of one part; `None` after a database error."""
+    """The metrics of one `Scraped`; `None` after a database error."""
     try:
         with short_transaction(store, seconds):
             return list(part.collect(store))
@@ -73,10 +72,10 @@ def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | No
 
 
 SCRAPE_CONNECT_SECONDS = 2.0
-"""To connect to each of several databases. The scrape of each takes `SCRAPE_SECONDS` and little more after that."""
+"""Seconds to connect to each of several databases."""
 
 SCRAPE_SPARE_SECONDS = 1.0
-"""For the last statements of the slowest. Prometheus waits for ten seconds in all."""
+"""Seconds for the last statements of the slowest database, after `SCRAPE_SECONDS`."""
 
 DATABASE_LABEL = "database"
 

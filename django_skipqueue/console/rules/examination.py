@@ -21,13 +21,13 @@ from . import jobs_and_workers, locks, server, tables
 from .rule import Finding, Rule, Severity
 
 RULES = (server.MIGRATIONS, *jobs_and_workers.RULES, *locks.RULES, *server.RULES, *tables.RULES)
-"""The rules of the console for every database. Findings of one severity keep this order."""
+"""The rules of the console. Findings of one severity keep this order."""
 
 RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
-"""The statement timeout of a rule, and what is left of it when others were slow."""
+"""The statement timeout of a rule, and the least timeout that it has when other rules were slow."""
 
 EXAMINATION_SECONDS, VERDICT_SECONDS = 10.0, 1.0
-"""Seconds for all rules, since the page of the doctor is one request; and for those of the verdict."""
+"""Seconds for all rules, since the page of the doctor is one request; and for the rules of the verdict."""
 
 EXAMINATION_CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, EXAMINATION_SPARE_SECONDS = 2.0, 0.5, 1.0
 """Seconds to reach each of several databases, for all rules or for the verdict; and for the last rules of the slowest
@@ -40,7 +40,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def rules_of(alias: str) -> tuple[Rule, ...]:
-    """The rules for a database, without those that the setting turns off."""
+    """The rules for a database, without the rules that the setting turns off."""
     concerned = (rule for rule in all_rules() if rule.concerns is None or rule.concerns(alias))
     return tuple(rule for rule in concerned if settings.rules.get(rule.code, rule) is not None)
 
@@ -93,7 +93,7 @@ def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> li
 
 
 def _of(alias: str, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings with their database, if there are several, the worst first."""
+    """The findings, the worst first. If several databases hold queues, each finding names its database."""
     return _by_weight(replace(each, database=alias if settings.serves_several else "") for each in findings)
 
 
@@ -102,7 +102,7 @@ def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_since(store: Store, findings: list[Finding]) -> list[Finding]:
-    """The findings, each with the time since when a part knows of it, if its rule does not know that."""
+    """The findings. If a rule does not know since when, the finding has the time since when a part knows of it."""
     if all(each.since or not each.is_problem for each in findings):
         return findings
     with short_transaction(store, RULE_SECONDS):

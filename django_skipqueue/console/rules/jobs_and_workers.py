@@ -1,6 +1,6 @@
-"""Jobs that do not come forward, and workers that are late, dead, or do not serve a queue.
+"""Rules about jobs that do not run, and about workers that are late, dead, or do not serve a queue.
 
-Every statement of the doctor on the job table is here, as a literal. Each reads a bounded number of rows, by an index.
+Each statement reads a bounded number of rows of the job table, by an index.
 """
 
 import math
@@ -25,7 +25,6 @@ from ...values.records import worker_name
 from ..durations import clock_time, span
 from ..parts import usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
-from . import sql
 from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 
 WORKERS_PAGE = PageLink("worker_changelist")
@@ -40,8 +39,8 @@ ORDER BY run_after
 LIMIT 1
 """
 
-# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: how
-# many of these jobs there are, since when the first is due, and the time.
+# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: for
+# each task the number of the jobs, since when the first job is due, and the time.
 # Index: claim, once for each queue, and admit.
 WAITING_TASKS = """
 SELECT task, count(*), min(run_after), statement_timestamp()
@@ -70,8 +69,8 @@ ORDER BY task
 LIMIT 1000
 """
 
-# long-job → the jobs that have run for longer than `seconds`, the longest first. Those that run elsewhere are not
-# among them: nobody knows how long they have run, and how long they have waited there. Index: recover.
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Jobs outside of the workers are left
+# out: nobody knows how long such a job has run, and how long it has waited there. Index: recover.
 LONG_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
@@ -84,7 +83,7 @@ LIMIT 100
 """
 
 # orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
-# since. What is held elsewhere is not orphaned. Index: recover.
+# within `seconds`. Jobs outside of the workers are left out. Index: recover.
 ORPHANED_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
@@ -174,10 +173,10 @@ MOST_WORKERS_NAMED = 10
 """How many workers one finding names, at most."""
 
 MOST_QUEUES_NAMED = 20
-"""How many queues have findings of one rule, at most. The others have them when these are served."""
+"""How many queues have findings of one rule, at most."""
 
 MOST_QUEUED_COUNTED = 1_000
-"""How many jobs of a queue are counted."""
+"""How many queued jobs of a queue are counted, at most."""
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
@@ -210,7 +209,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 
 def long_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that have run for long. Those that run outside of the workers are not among them."""
+    """Find jobs that have run for long, except jobs outside of the workers."""
     rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN_SECONDS})
     if rows:
         yield Finding.of(
@@ -305,9 +304,28 @@ def late_workers(store: Store) -> Iterator[Finding]:
         )
 
 
+# unendable-session → the roles of supervisors, each with a role of worker processes whose sessions it may not end.
+UNENDABLE_SESSIONS = """
+SELECT DISTINCT supervisor.rolname, worker.rolname
+FROM
+    pg_stat_activity AS ending
+    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
+    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
+    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
+WHERE
+    ending.datname = current_database()
+    AND starts_with(ending.application_name, 'skipqueue supervisor')
+    AND starts_with(ended.application_name, 'skipqueue:')
+    AND NOT supervisor.rolsuper
+    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
+ORDER BY 1, 2
+LIMIT 5
+"""
+
+
 def unendable_sessions(store: Store) -> Iterator[Finding]:
-    """Supervisors whose role may not end what a machine that freezes leaves: a transaction with locks on its jobs."""
-    for supervisor, worker in store.rows(sql.UNENDABLE_SESSIONS):
+    """Find supervisors whose role may not end the sessions that a frozen machine leaves, with locks on its jobs."""
+    for supervisor, worker in store.rows(UNENDABLE_SESSIONS):
         yield Finding.of(
             Severity.WARNING,
             gettext("A supervisor may not end the sessions of dead workers"),
@@ -326,7 +344,7 @@ def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
 
 
 def dead_workers(store: Store) -> Iterator[Finding]:
-    """Workers that count as dead, and whose rows are still there: with jobs to recover, or without."""
+    """Find workers that count as dead, with jobs to recover or without."""
     workforce = Workforce.now(using=store.alias)
     gone = recovered(workforce, using=store.alias)
     dead = [each for each in workforce.workers if not each.is_live and each not in gone]
@@ -454,7 +472,7 @@ class HeldJob(NamedTuple):
 
 
 class FullPool(NamedTuple):
-    """Workers whose slots are all taken by jobs that have run for long, while jobs of their queues wait for long."""
+    """Workers whose slots are all held by jobs that have run for long, and their queues, where jobs wait for long."""
 
     workers: tuple[WorkerHealth, ...]
     queues: list[QueueNow]
@@ -525,8 +543,22 @@ def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
     )
 
 
+# long-wait → how many statements of workers and supervisors on the queue's tables have taken more than a second by now.
+SLOW_STATEMENTS = """
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
+"""
+
+
 def long_waits(store: Store) -> Iterator[Finding]:
-    """Queues whose oldest job has waited for long, and for whose wait no other rule names the cause.
+    """Find queues whose oldest job has waited for long, if no other rule names the cause.
 
     `queue-without-worker` names the queues without a worker, and `no-free-slot` the queues whose slots one task holds.
     """
@@ -551,7 +583,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
             "time": clock_time(since, now),
             "slots": sum(worker.slots for worker in workers),
             "task": printable(by_task.most_common(1)[0][0]) if by_task else "",
-            "slow": next(iter(store.rows(sql.SLOW_STATEMENTS, {})), (0,))[0],
+            "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
         }
         are_slots_taken = by_task.total() >= sum(worker.slots for worker in workers)
         title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))

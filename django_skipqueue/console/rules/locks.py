@@ -1,6 +1,6 @@
-"""The jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
+"""Finds the jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
 
-Workers pass over a locked row, so nothing else shows it: the job is the next one, a slot is free, and it does not run.
+Workers pass over a locked row, so nothing else shows why the job does not run: it is the next job, and a slot is free.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from .rule import Finding, PageLink, Rule, Severity, Threshold, named, statement
 LOCKED_FOR = Threshold("locked-rows", 10.0, "seconds")
 
 MOST_QUEUES_CHECKED = 100
-"""Queues of which the first jobs are looked at."""
+"""The maximum of queues whose first jobs are read."""
 
 MOST_LOCKED_JOBS_NAMED = 5
 """How many jobs one finding names, at most."""
@@ -171,13 +171,13 @@ class LockedJob(NamedTuple):
 def locker_of(store: Store, job_id: int) -> Locker | None:
     """Who keeps this job from being claimed or settled; `None`: nobody, or a worker.
 
-    Like a claim, it locks a row that somebody has locked otherwise until the end of the transaction.
+    If the row turns out to be free for a claim, the row stays locked until the end of the transaction.
     """
     return next(iter(_lockers(store, LOCKED_JOB, {"id": job_id, "seconds": 0.0})), None)
 
 
 def locked_rows(store: Store) -> Iterator[Finding]:
-    """A session that holds row locks: a forgotten psql, a migration, a request that waits for something else."""
+    """Find sessions that keep rows locked: a forgotten psql, a migration, a request that waits for something else."""
     seconds = LOCKED_FOR.of()
     if seconds is None:
         return
@@ -219,7 +219,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
 
 
 def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker, list[LockedJob]]:
-    """The jobs that cannot be claimed or settled, by who has locked them."""
+    """The jobs that cannot be claimed or settled, by the session that has locked them."""
     rows = store.rows(query, values)
     free = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": [row[0] for row in rows]})} if rows else set()
     found: defaultdict[Locker, list[LockedJob]] = defaultdict(list)

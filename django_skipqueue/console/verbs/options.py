@@ -1,4 +1,4 @@
-"""The options of verbs: how each is read from a form of the admin, and from the command line."""
+"""The options of verbs, each with its field in a form of the admin, and its flag on the command line."""
 
 import re
 from argparse import ArgumentTypeError
@@ -23,11 +23,11 @@ LONGEST_DELAY_MINUTES = 365 * 24 * 60
 @dataclass(frozen=True, kw_only=True)
 class VerbOption:
     name: str
-    """Of the field in forms."""
+    """The name of the field in forms."""
     parameter: str = ""
-    """Of the verb's change, if that is not the name."""
+    """The parameter of `Verb.change`, if it has another name."""
     field: Callable[[], forms.Field]
-    """Its value is that of the parameter; `None` stands for the default."""
+    """Makes the field of a form, whose value is passed as the parameter; `None`: the default."""
     flag: str
     metavar: str
     parse: Callable[[str], Any]
@@ -67,7 +67,7 @@ def _column(name: str) -> Callable[[str], Any]:
 
 
 NUMBER_ATTRIBUTES = {"class": "vIntegerField"}
-"""The attributes of the admin's own field for a number."""
+"""The attributes of a field for a number in Django's admin."""
 
 IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past: now.")
 

@@ -4,11 +4,10 @@ from ...console.cli.change_jobs import ChangeJobs
 from ...console.cli.defer import Defer
 from ...console.cli.doctor import Doctor
 from ...console.cli.health import Health
-from ...console.cli.index import Index
+from ...console.cli.indexes import Index, Reindex
 from ...console.cli.list import List
 from ...console.cli.pause import Pause, Resume
 from ...console.cli.prune import PruneJobs
-from ...console.cli.reindex import Reindex
 from ...console.cli.show import Show
 from ...console.cli.status import Queues, ShowStatus
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand

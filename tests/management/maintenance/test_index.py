@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_skipqueue.console.cli.reindex import DROP_INDEX, change_index
+from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
 from django_skipqueue.console.search_indexes import ExistingIndex, SearchIndex, existing
 
 from ...app.rows import DEFAULT, make_job

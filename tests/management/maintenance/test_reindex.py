@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue.console.cli.reindex import DROP_INDEX, REINDEX, TableIndex, change_index, indexes
+from django_skipqueue.console.cli.indexes import DROP_INDEX, REINDEX, TableIndex, change_index, indexes
 from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
@@ -111,7 +111,7 @@ def test_within_a_transaction_it_is_refused() -> None:
 
 
 def test_behind_a_pooler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.console.cli.reindex.pools_transactions", lambda alias: True)
+    monkeypatch.setattr("django_skipqueue.console.cli.indexes.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
     assert result.code == 1
     assert "A pooler in transaction mode" in result.err

@@ -1,4 +1,4 @@
-"""`skipqueue reindex`: rebuild the indexes of the tables of the queue.
+"""`skipqueue reindex` and `index`: rebuild the indexes of the queue's tables; build the indexes of `SEARCHABLE`.
 
 `{schema}` and `{index}` in a statement are identifiers of the catalog, which `psycopg` quotes.
 """
@@ -19,6 +19,7 @@ from ...models.expressions import table_names
 from ...queue.store import Store
 from ...worker.preflight import pools_transactions
 from ..durations import duration, span
+from ..search_indexes import existing, problems, wanted
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
 
@@ -63,7 +64,7 @@ class TableIndex:
     size: int
     """In bytes."""
     is_left_over: bool
-    """Whether it is what an interrupted rebuild has left: invalid, and named …_ccnew or …_ccold."""
+    """Whether an interrupted rebuild has left the index: it is invalid, and named …_ccnew or …_ccold."""
 
 
 def indexes(store: Store) -> list[TableIndex]:
@@ -82,7 +83,7 @@ def change_index(store: Store, template: str, *, schema: str, name: str) -> None
 
 
 class OnIndexes(Subcommand):
-    """May be interrupted at any time, and run again: it begins with what an interrupted run has left."""
+    """A subcommand that may be interrupted at any time: the next run removes what an interrupted run has left."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
@@ -95,7 +96,7 @@ class OnIndexes(Subcommand):
         )
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        """Do it, in a session whose statements may take long and wait for locks no longer than the option says."""
+        """Change the indexes. Statements take as long as they need, and wait for locks as long as the option says."""
         raise NotImplementedError
 
     def execute(self, console: Console, **options: Any) -> Exit:
@@ -161,3 +162,34 @@ def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None)
             rebuilt = next(each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name))
             console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
     return Exit.DONE
+
+
+class Index(OnIndexes):
+    name = "index"
+    help = "Build the indexes of the arguments that SEARCHABLE names, one at a time, while jobs run"
+
+    def change(self, console: Console, store: Store, **options: Any) -> Exit:
+        if found := list(problems()):
+            raise CommandError(" ".join(found))
+        is_done = not options["dry_run"]
+        named, found_now = {index.name: index for index in wanted()}, existing(store)
+        for old in found_now:
+            if old.is_being_built:
+                console.line(f"{old.name}: another session builds it now")
+                named.pop(old.name, None)
+            elif old.name not in named or not old.is_valid:
+                if is_done:
+                    change_index(store, DROP_INDEX, schema=old.schema, name=old.name)
+                reason = "an interrupted build has left it" if old.name in named else "SEARCHABLE does not have it"
+                console.line(f"{old.name}: {reason}, {'dropped' if is_done else 'would be dropped'}")
+        valid = {old.name for old in found_now if old.is_valid}
+        for index in named.values():
+            if index.name in valid:
+                console.line(f"{index.name}: {index}, exists")
+                continue
+            start = time.monotonic()
+            if is_done:
+                index.create(store)
+            took = span(time.monotonic() - start)
+            console.line(f"{index.name}: {index}, {f'built in {took}' if is_done else 'would be built'}")
+        return Exit.DONE
