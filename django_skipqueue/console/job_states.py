@@ -94,10 +94,6 @@ def time_column(state: str | None) -> str:
     return "locked_at" if state == Status.RUNNING else "enqueued_at"
 
 
-def is_indexed(column: str) -> bool:
-    return column != "enqueued_at"
-
-
 @dataclass(frozen=True)
 class Order:
     """The columns of an index that order a list. Jobs that are equal in them are ordered by id."""
@@ -217,7 +213,7 @@ class Indexed:
     @property
     def is_by_id(self) -> bool:
         """Whether the primary key finds the period."""
-        return bool(self.period) and not is_indexed(self.time)
+        return bool(self.period) and self.time == "enqueued_at"
 
     @property
     def is_of_few(self) -> bool:

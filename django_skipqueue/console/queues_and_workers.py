@@ -30,7 +30,6 @@ from ..values.exposition import Metric
 from ..values.fact import Fact
 from ..values.records import serves
 from .counts import MOST_BLOCKED, Count
-from .durations import span
 from .parts import QueueSetting, consoles, externals, queue_options
 
 State = Literal["live", "late", "stale"]
@@ -68,10 +67,6 @@ class WorkerHealth:
     @property
     def is_live(self) -> bool:
         return self.state != "stale"
-
-    @property
-    def age_in_words(self) -> str:
-        return span(self.age)
 
     def serves(self, queue_name: str) -> bool:
         return serves(self.queues, queue_name, external=settings.external_queues)
@@ -197,11 +192,6 @@ class QueueRate(NamedTuple):
         return quantile(self.waited, 0.95, self.longest)
 
 
-def has_rates() -> bool:
-    """Whether a part knows the rates of queues."""
-    return any(part.queue_rates for part in consoles())
-
-
 def rates_now(store: Store) -> dict[str, QueueRate]:
     """The rates of the queues in which jobs have ended lately, by name; an empty name: of all queues together."""
     return {name: rate for part in consoles() if part.queue_rates for name, rate in part.queue_rates(store).items()}
@@ -303,7 +293,7 @@ def active_queues(
     busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED_READ]}
     blocked, is_least = blocked_now(Store.default())
-    unrated = QueueRate(0.0, []) if has_rates() else None
+    unrated = QueueRate(0.0, []) if any(part.queue_rates for part in consoles()) else None
     names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
     return [
         QueueState(

@@ -1,4 +1,4 @@
-"""Jobs that wait for a deleted one."""
+"""`stuck-dependant`: jobs that wait for a deleted job."""
 
 from typing import Any
 

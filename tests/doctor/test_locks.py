@@ -1,4 +1,4 @@
-"""Waits for locks: who waits, and for whom."""
+"""`lock-waits`: sessions that wait for a lock on the queue's tables, and who holds the lock."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Settings and limits of the server: each scene makes its finding appear."""
+"""Rules about settings and limits of the server: each test makes a finding appear."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from .conftest import STORE, Found, Rows
 
 @pytest.fixture
 def run(transactional_db: None) -> Iterator[Any]:
-    """Runs a statement in this session, which is closed at the end."""
+    """Runs statements in a session that the fixture closes at the end of the test."""
 
     def execute(statement: str) -> None:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Old snapshots: each scene makes its finding appear, and what the finding says to do makes it go."""
+"""Rules about old snapshots: each test makes a finding appear, and runs its command, after which it is gone."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def _impatient(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def paste(command: str) -> None:
-    """What the operator does with a finding."""
+    """Run the SQL of a finding, as an operator does."""
     with connection.cursor() as cursor:
         cursor.execute(command)
 
@@ -77,7 +77,7 @@ def test_a_young_transaction_is_fine(found: Found, connect: Any, monkeypatch: py
 def test_a_prepared_transaction_is_named_and_its_command_ends_it(found: Found, connect: Any) -> None:
     other = connect()
     ((allowed,),) = other.execute("SHOW max_prepared_transactions").fetchall()
-    if allowed == "0":  # the server has no place for one: decide on its row
+    if allowed == "0":  # the server allows no prepared transaction: the rule reads a row that the test gives
         (finding,) = server.prepared_transactions(Rows(("it's lost", "ann", 90_000.0)))
         assert finding.command == "ROLLBACK PREPARED 'it''s lost';"
     else:

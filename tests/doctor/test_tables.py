@@ -1,4 +1,4 @@
-"""Tables and indexes: each scene makes its finding appear, and what the finding says to do makes it go."""
+"""Rules about tables and indexes: each test makes a finding appear, and runs its command, after which it is gone."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from .test_snapshots import paste
 
 @pytest.fixture
 def scene(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The only table of the queue: one that autovacuum leaves alone."""
+    """A table that the rules take for the only table of the queue, and that autovacuum leaves alone."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE doctor_scene WITH (autovacuum_enabled = off) AS SELECT n FROM generate_series(1, 1000) AS n"
@@ -34,7 +34,7 @@ def scene(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 @pytest.fixture
 def partition(transactional_db: None, connect: Any) -> Iterator[str]:
-    """A partition of the archive without rows, of which the doctor knows only the table that it belongs to."""
+    """An empty partition of the archive. The rules know only the name of the archive's table."""
     name = "doctor_part"
     make = f"CREATE TABLE {name} PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
     connect().execute(make)
@@ -109,7 +109,7 @@ def test_sizes_are_always_there(db: None) -> None:
 
 
 def entries_after_vacuum(connection: psycopg.Connection[Any]) -> float:
-    """Vacuum the job table. An automatic ANALYZE of any table keeps the rows that its snapshot still sees."""
+    """Vacuum the job table, again and again: an automatic ANALYZE may hold a snapshot that keeps dead rows."""
     connection.execute("VACUUM (INDEX_CLEANUP ON) skipqueue_job")
     row = connection.execute("SELECT reltuples FROM pg_class WHERE relname = 'skipqueue_job_claim'").fetchone()
     assert row is not None

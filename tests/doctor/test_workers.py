@@ -1,4 +1,4 @@
-"""Workers: whether there are any, whether they are on time, and whether they serve every queue."""
+"""Rules about workers and clocks: whether workers are alive and on time, and serve every queue."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`manage.py prunejobs`: what a supervisor prunes, by hand."""
+"""`manage.py prunejobs`: prunes by hand what a supervisor prunes."""
 
 from datetime import timedelta
 from io import StringIO
@@ -14,7 +14,7 @@ from ..app.rows import make_job
 
 
 def prunejobs(*arguments: str) -> str:
-    """What the command writes."""
+    """Run the command. Returns its output."""
     out = StringIO()
     call_command("prunejobs", *arguments, stdout=out)
     return out.getvalue()

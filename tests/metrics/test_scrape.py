@@ -1,4 +1,4 @@
-"""All metrics, from rows in a real database: their values, their bounds, and what becomes of a part that fails."""
+"""All metrics of a real database: their values, their bounds, and what is served if some of them fail."""
 
 import os
 import re
@@ -241,7 +241,7 @@ def test_many_parts_that_take_too_long_are_left_out_in_time(monkeypatch: Any, ca
 
 
 def test_no_statement_is_compiled() -> None:
-    """PostgreSQL takes 50 ms for that; the statements are cheap however many rows its planner expects."""
+    """PostgreSQL takes 50 ms to compile a statement. The statements are cheap, whatever its planner expects."""
 
     def shown() -> str:
         with connection.cursor() as cursor:

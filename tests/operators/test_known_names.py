@@ -1,4 +1,4 @@
-"""Which queues and tasks there are to choose from."""
+"""The names of queues and tasks that pages and commands offer."""
 
 import pytest
 

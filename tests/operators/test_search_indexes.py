@@ -140,7 +140,7 @@ def test_what_no_index_has_is_looked_for_in_windows(client: Client, search: str)
 
 
 def test_a_value_of_very_many_jobs_is_looked_for_in_windows(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To filter them all by another column could take long."""
+    """It could take long to filter all jobs that an index finds."""
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for _ in range(4):
         make_job(task=ADD, args=[7])

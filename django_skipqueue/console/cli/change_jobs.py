@@ -155,11 +155,8 @@ class ChangeJobs(Subcommand):
                 help=option.help,
             )
 
+    @override(None)  # sentences are joined from words of the table, in the language of this module
     def run(self, console: Console, **options: Any) -> Exit:
-        with override(None):  # sentences are joined from words of the table, in the language of this module
-            return self._run(console, **options)
-
-    def _run(self, console: Console, **options: Any) -> Exit:
         told_in, done = self._verb.looked_for_in, str(self._verb.done)
         choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
         choice.require_known()

@@ -105,6 +105,7 @@ class OnIndexes(Subcommand):
             raise CommandError(f"skipqueue {self.name} waits for all open transactions, and the caller has one open.")
         return super().execute(console, **options)
 
+    @translation.override(None)
     def run(self, console: Console, **options: Any) -> Exit:
         alias = settings.database
         if pools_transactions(alias):
@@ -112,18 +113,17 @@ class OnIndexes(Subcommand):
                 f"A pooler in transaction mode is between here and the server of the database {alias!r}, so a lock "
                 "timeout does not hold from one statement to the next. Connect to the server itself."
             )
-        with translation.override(None):
-            try:
-                store, timeout = Store(alias), options["lock_timeout"].total_seconds()
-                store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{timeout * 1000:.0f}ms"})
-                return self.change(console, store, **options)
-            except OperationalError as error:
-                if isinstance(error.__cause__, errors.LockNotAvailable):
-                    raise CommandError(
-                        f"Waited {span(options['lock_timeout'])} for a lock or an old transaction. "
-                        "`skipqueue doctor` shows who has it. Run this again to go on."
-                    ) from error
-                raise
+        try:
+            store, timeout = Store(alias), options["lock_timeout"].total_seconds()
+            store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{timeout * 1000:.0f}ms"})
+            return self.change(console, store, **options)
+        except OperationalError as error:
+            if isinstance(error.__cause__, errors.LockNotAvailable):
+                raise CommandError(
+                    f"Waited {span(options['lock_timeout'])} for a lock or an old transaction. "
+                    "`skipqueue doctor` shows who has it. Run this again to go on."
+                ) from error
+            raise
 
 
 class Reindex(OnIndexes):
@@ -135,33 +135,32 @@ class Reindex(OnIndexes):
         super().add_arguments(parser)
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        return _rebuild(console, store, dry_run=options["dry_run"], only=options["index"])
-
-
-def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None) -> Exit:
-    found = indexes(store)
-    chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
-    if not chosen:
-        names = ", ".join(index.name for index in found)
-        raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
-    for index in (index for index in found if index.is_left_over):
-        if not dry_run:
-            change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
-        console.line(
-            f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if dry_run else 'dropped'}"
-        )
-    for index in chosen:
-        size = filesizeformat(index.size)
-        if dry_run:
-            console.line(f"{index.name}: {size}, would be rebuilt")
-        else:
-            start = time.monotonic()
-            # if it is interrupted, an index is left over
-            change_index(store, REINDEX, schema=index.schema, name=index.name)
-            took = span(time.monotonic() - start)
-            rebuilt = next(each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name))
-            console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
-    return Exit.DONE
+        is_dry, only = options["dry_run"], options["index"]
+        found = indexes(store)
+        chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
+        if not chosen:
+            names = ", ".join(index.name for index in found)
+            raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
+        for index in (index for index in found if index.is_left_over):
+            if not is_dry:
+                change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
+            console.line(
+                f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if is_dry else 'dropped'}"
+            )
+        for index in chosen:
+            size = filesizeformat(index.size)
+            if is_dry:
+                console.line(f"{index.name}: {size}, would be rebuilt")
+            else:
+                start = time.monotonic()
+                # if it is interrupted, an index is left over
+                change_index(store, REINDEX, schema=index.schema, name=index.name)
+                took = span(time.monotonic() - start)
+                rebuilt = next(
+                    each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name)
+                )
+                console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
+        return Exit.DONE
 
 
 class Index(OnIndexes):

@@ -395,17 +395,15 @@ def paused_queues(store: Store) -> Iterator[Finding]:
         long = LONGEST_PAUSE.of(queue.name)
         yield Finding.of(
             Severity.INFO if long is None or (queue.oldest or 0.0) < long else Severity.WARNING,
-            _jobs_wait(
-                queue,
-                ngettext(
-                    "%(number)s job waits in the paused queue %(queue)s",
-                    "%(number)s jobs wait in the paused queue %(queue)s",
-                    queue.queued,
-                ),
+            ngettext(
+                "%(number)s job waits in the paused queue %(queue)s",
+                "%(number)s jobs wait in the paused queue %(queue)s",
+                queue.queued,
             ),
-            _first_waits(queue),
+            gettext("The first has waited for %(span)s."),
             gettext("Resume the queue when the reason for its pause is over."),
             shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]),
+            facts={"number": _number(queue), "queue": printable(queue.name), "span": span(queue.oldest or 0.0)},
             subject=queue.name,
             link=PageLink("queue_change", (queue.name,)),
         )
@@ -433,7 +431,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
             shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:MOST_WORKERS_NAMED])]),
             facts={
                 "queue": printable(name),
-                "number": f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else queue.queued,
+                "number": _number(queue),
                 "time": clock_time(since, now),
                 "span": span(queue.oldest or 0.0),
             },
@@ -578,7 +576,7 @@ def long_waits(store: Store) -> Iterator[Finding]:
             by_task.update(held[worker.id].tasks if worker.id in held else {})
         facts = {
             "queue": printable(name),
-            "number": f"{MOST_QUEUED_COUNTED}+" if queues[name].is_estimate else queues[name].queued,
+            "number": _number(queues[name]),
             "span": span(now - since),
             "time": clock_time(since, now),
             "slots": sum(worker.slots for worker in workers),
@@ -647,18 +645,13 @@ def _queues_with_jobs(store: Store) -> list[QueueNow]:
     return [queue for queue in queues_now(store, most=MOST_QUEUED_COUNTED, most_running=1) if queue.queued]
 
 
-def _jobs_wait(queue: QueueNow, text: str) -> str:
-    number = f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else queue.queued
-    return text % {"number": number, "queue": printable(queue.name)}
-
-
-def _first_waits(queue: QueueNow) -> str:
-    return gettext("The first has waited for %(span)s.") % {"span": span(queue.oldest or 0.0)}
+def _number(queue: QueueNow) -> str:
+    return f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else str(queue.queued)
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:
     shown = (
-        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": each.age_in_words}
+        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": span(each.age)}
         for each in workers[:MOST_WORKERS_NAMED]
     )
     return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])

@@ -30,7 +30,7 @@ def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
     for index in indexes(DEFAULT):
         if index.is_left_over:
             change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    connection.close()  # with the timeouts that it has now
+    connection.close()  # so that later tests do not get its timeouts
 
 
 def test_every_index_is_built_anew() -> None:
@@ -62,7 +62,7 @@ def test_a_dry_run_changes_nothing(connect: Any) -> None:
 
 
 def leave_over(connect: Any) -> None:
-    """An invalid index, named as PostgreSQL names the new one of a rebuild."""
+    """An invalid index, named as PostgreSQL names the new index of a rebuild."""
     for _ in range(2):
         make_job(queue_name="same")
     with pytest.raises(psycopg.errors.UniqueViolation):

@@ -51,7 +51,7 @@ def test_it_prints_json() -> None:
     }
 
 
-def test_it_lists_so_many() -> None:
+def test_the_list_has_a_maximum_of_keys() -> None:
     for key in "abc":
         make_limited(key)
     result = skipqueue("limits", "--limit", "2")
@@ -130,7 +130,7 @@ class TestStatus:
 
 
 class TestRates:
-    def test_they_come_after_the_limits(self) -> None:
+    def test_rates_come_after_the_limits(self) -> None:
         make_limited("limit:a")
         make_rated("rate:b", waiting=3, minutes=10)
         result = skipqueue("limits")

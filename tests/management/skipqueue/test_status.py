@@ -67,7 +67,7 @@ def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_number_that_may_be_higher_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many scheduled jobs the retrying ones are counted among those that are due next."""
+    """If many jobs are scheduled, only the jobs that are due next are counted."""
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for number in range(6):
         make_job("scheduled", attempts=number % 2)
