@@ -206,7 +206,9 @@ class ArchivedJobAdmin(ReadOnlyViews):
             "buttons": [(RUN_AGAIN_BUTTON, self.address("run_again", job.pk))]
             if self._may_run_again(request, job)
             else [],
-            "others": self.address("changelist", query={"task": job.task}) if len(job.task) <= LONGEST_NAME_OFFERED else "",
+            "others": self.address("changelist", query={"task": job.task})
+            if len(job.task) <= LONGEST_NAME_OFFERED
+            else "",
             "history": self.address("history", job.pk),
         }
         return self.show(request, "job/page.html", job, content | (extra_context or {}), title=str(job))
