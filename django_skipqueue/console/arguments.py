@@ -1,4 +1,4 @@
-"""The arguments of a job as they may be shown: masked, and with their names where the task is registered."""
+"""The arguments of a job for people: their secrets masked, and with their names if the task is registered."""
 
 from collections.abc import Iterator
 from inspect import Parameter
@@ -32,12 +32,12 @@ def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_call(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a row. What somebody has written by hand in place of a list or an object counts as one value."""
+    """The arguments of a row. A value that is no list or object was written by hand, and is one argument."""
     return args if isinstance(args, list) else [args], kwargs if isinstance(kwargs, dict) else {"": kwargs}
 
 
 def redacted(task_name: str, args: Any, kwargs: Any) -> Redacted:
-    """The arguments with their secrets masked; of a task that is not registered, those that have a name in the row."""
+    """The arguments with their secrets masked. If the task is not registered, positional arguments have no names."""
     task = _known(task_name)
     args, kwargs = as_call(args, kwargs)
     return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)

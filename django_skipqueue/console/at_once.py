@@ -1,7 +1,8 @@
-"""Reads from several databases at once, each in a thread of its own: the slowest one costs its time, not all in turn.
+"""Reads several databases at once, each in a thread of its own: all of them take as long as the slowest database.
 
-Invariant: the caller waits no longer than it says, whatever a network or a server does, and what a thread has opened is
-closed. A database whose transaction is open is read in the caller's thread: what that has written is seen nowhere else.
+Invariant: the caller waits no longer than it says, whatever a network or a server does, and each thread closes what it
+has opened. If the caller has a transaction open in a database, the caller's thread reads this database: no other
+connection sees what the transaction has written.
 """
 
 import os
@@ -27,8 +28,8 @@ def read_at_once(
 ) -> dict[str, T | None]:
     """The results of `read` by the aliases; `None` for a database that does not answer in time, or with an error.
 
-    `connect_seconds` are those to reach a database, and `seconds` those for all of it. `read` limits its statements
-    itself: one whose result nobody waits for any more goes on in the server until then.
+    Each database must be reached within `connect_seconds`, and `read` must end within `seconds`, the connect included.
+    `read` sets the timeouts of its statements: the server goes on with a statement when nobody waits for its result.
     """
     began = time.monotonic()
     reads = {alias: _Read(alias, read) for alias in aliases}
@@ -57,7 +58,7 @@ class _Read(Generic[T]):
     def run(self) -> None:
         try:
             if can_be_reached(self.alias):
-                # under a number of its own, which libpq cannot close and use again
+                # a copy of the descriptor: libpq cannot close it, so its number cannot become another file's
                 self._socket = socket.socket(fileno=os.dup(connections[self.alias].connection.fileno()))
                 self._is_reached.set()
                 if not self._is_given_up:
@@ -76,7 +77,7 @@ class _Read(Generic[T]):
         self._end()
 
     def result(self, reached_by: float, ended_by: float) -> T | None:
-        """What was read, once it is there; `None` when one of these times, by the monotonic clock, is over."""
+        """Wait for what was read. Returns `None` when one of the two times, by the monotonic clock, is over."""
         steps = ((self._is_reached, reached_by), (self._has_ended, ended_by))
         if not all(event.wait(max(0.0, by - time.monotonic())) for event, by in steps):
             self._give_up()
@@ -94,7 +95,7 @@ class _Read(Generic[T]):
         self._is_reached.set()
 
     def _give_up(self) -> None:
-        """Have the thread end: it may wait for a server that is never heard of again."""
+        """End the wait of the thread: its server may never answer."""
         self._is_given_up = True
         with suppress(OSError):  # the thread has closed it
             if self._socket is not None:

@@ -1,8 +1,6 @@
-"""Counts that stop, and a time that is shared out among queries.
+"""Counts that stop at a maximum, and a number of seconds that several queries share.
 
-A page needs no exact number of a million jobs, and an exact count reads all of them.
-
-Queries that run one after the other share a time, so that all of them together keep within it.
+A page needs no exact number of a million jobs, and an exact count reads all of the jobs.
 """
 
 import json
@@ -14,31 +12,30 @@ from django.db.models import QuerySet
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-CAP = 10_000
-"""Jobs of a list, or in a state."""
-
+MOST_JOBS_COUNTED = 10_000
+"""The maximum of jobs that are counted in a list, or in a state."""
 
 MOST_BLOCKED, SCRAPED_BLOCKED = 10_000, 2_000
-"""Blocked jobs of all queues, those first that were enqueued first: of a page or command, and of the metrics."""
+"""The maximum of blocked jobs that are counted in all queues: for a page or a command, and for the metrics."""
 
 MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
-"""Failed jobs of sequences that are looked at, likewise."""
+"""The maximum of failed jobs of sequences that are read: for a page or a command, and for the metrics."""
 
 SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
 """Queued and running jobs, for the metrics: arguments of `queues_now`, whose defaults are for pages and commands."""
 
-MOST_KEYS = 500
-"""Keys with waiting jobs, for the metrics."""
+SCRAPED_KEYS = 500
+"""The maximum of keys with waiting jobs that the metrics read."""
 
-OF_KEY = 500
-"""Jobs of one key: of those that hold something, and of those that wait for it."""
+MOST_JOBS_OF_KEY = 500
+"""The maximum of jobs of one key that are counted: of the jobs that hold a permit, and of the jobs that wait."""
 
-OF_BATCH = 300_000
-"""Jobs of one batch in one status, if there is time."""
+MOST_JOBS_OF_BATCH = 300_000
+"""The maximum of jobs of one batch in one status that are counted, if there is time."""
 
 
 def grouped(number: int) -> str:
-    """The number with separators between its thousands. One without any needs no format of the language."""
+    """The number with the separators that the language puts between its thousands."""
     return str(number) if 0 <= number < 1_000 else number_format(number, force_grouping=True)
 
 
@@ -59,31 +56,31 @@ class Count:
     found: int
     is_least: bool = False
     """Whether there may be more, though fewer than the cap were found."""
-    cap: int = field(default_factory=lambda: CAP)
+    cap: int = field(default_factory=lambda: MOST_JOBS_COUNTED)
     estimate: int = 0
     """About how many there are, if more than `cap`, and more than were found; 0 if nobody can tell."""
 
     @classmethod
     def of(cls, jobs: "QuerySet[Any]") -> "Count":
         """Count `jobs`, in their order, as far as the cap."""
-        return cls(jobs[: CAP + 1].count())
+        return cls(jobs[: MOST_JOBS_COUNTED + 1].count())
 
     @classmethod
     def in_any_order(cls, jobs: "QuerySet[Any]") -> "Count":
-        """Count the ids of `jobs` as far as the cap: without an order, most indexes are read without the table.
+        """Count the ids of `jobs` as far as the cap: without an order, PostgreSQL reads most indexes without the table.
 
-        For jobs that an index finds, or few: the order would not choose the index.
+        For few jobs, or for jobs that an index finds without the help of an order.
         """
         return cls.of(jobs.order_by().values("pk"))
 
     def or_about(self, number: int) -> "Count":
-        """This count with an estimate, rounded to two digits, if it stops short of it."""
+        """This count with `number` as its estimate, rounded to two digits, if the count stops below `number`."""
         rounded = round(number, 2 - len(str(number)))
         return replace(self, estimate=rounded) if self.is_capped and rounded > max(self.found, self.cap) else self
 
     @property
     def is_capped(self) -> bool:
-        """Whether there are more than the cap, or may be more than were found."""
+        """Whether there are more jobs than the cap, or may be more jobs than were found."""
         return self.is_least or self.found > self.cap
 
     @property
@@ -104,10 +101,10 @@ class Count:
 
 
 class TimeBudget:
-    """Shares out a number of seconds among a number of parts.
+    """Divides a number of seconds among parts that run one after the other.
 
-    Each part gets `most` seconds, as long as `least` remain for each of those after it. So a few parts that wait for a
-    locked table take what is to spare, and every other part still has its turn.
+    A part gets `most` seconds, unless each later part would then have fewer than `least`. So a few parts may wait for a
+    locked table, and every other part still has its turn.
     """
 
     def __init__(self, seconds: float, *, parts: int, most: float, least: float) -> None:

@@ -1,7 +1,4 @@
-"""Spans of time as people write them, in the two largest units and no more precision than helps; times within JSON.
-
-What somebody types on the command line is read here as well: `15m`, `2026-11-25 14:00`.
-"""
+"""Durations and times as texts: written for pages and commands, and read from JSON and from the command line."""
 
 import re
 from argparse import ArgumentTypeError
@@ -68,7 +65,7 @@ def _rounded(number: float, decimals: int) -> str:
 
 
 def moment_of(value: object) -> datetime | None:
-    """The time that PostgreSQL wrote there; `None` for anything else, such as a time at the end of all times."""
+    """The time that PostgreSQL has written in JSON; `None` for other values, and for times that Python cannot have."""
     try:
         moment = parse_datetime(value) if isinstance(value, str) else None
     except ValueError:  # well formed, but no such day
@@ -83,14 +80,14 @@ def clock_time(moment: datetime, now: datetime) -> str:
 
 
 def held_since(name: str, since: datetime, now: datetime) -> str:
-    """The place of a running job that is outside of the workers: `with NAME since 14:02:11`."""
+    """Who has a running job outside of the workers: `with NAME since 14:02:11`."""
     return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}
 
 
-SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 """Seconds of each unit."""
 
-TYPED = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+TYPED_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
 
 DAYS_AGO = {"today": 0, "yesterday": 1}
 
@@ -101,9 +98,9 @@ LONGEST_DURATION = timedelta(days=3_650)
 
 def duration(text: str) -> timedelta:
     """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
-    if not TYPED.fullmatch(text):
+    if not TYPED_DURATION.fullmatch(text):
         raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
-    seconds = sum(float(number) * SECONDS[unit or "s"] for number, unit in TYPED_PART.findall(text))
+    seconds = sum(float(number) * SECONDS_OF_UNIT[unit or "s"] for number, unit in TYPED_PART.findall(text))
     if not 0 < seconds <= LONGEST_DURATION.total_seconds():
         raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_DURATION.days}d.")
     return timedelta(seconds=seconds)
@@ -111,7 +108,7 @@ def duration(text: str) -> timedelta:
 
 def moment(text: str) -> timedelta | datetime:
     """A duration, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
-    if TYPED.fullmatch(text):
+    if TYPED_DURATION.fullmatch(text):
         return duration(text)
     try:
         days_ago = DAYS_AGO.get(text)

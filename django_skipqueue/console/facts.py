@@ -1,8 +1,7 @@
-"""What the facts of a subject look like: in JSON, as texts of a table, and as gauges.
+"""Renders the facts of a subject: as JSON, as texts of a table, and as gauges.
 
-The number of a `Count`, and a time, are written in the same way everywhere. Where one place needs its own look, such as
-a link or a bar, it has a mapping of the names of facts to functions of the subject. `None` in this mapping: the look of
-another fact shows the value.
+A page or a command that shows a fact in its own way, such as a link or a bar, has `Looks`: functions of the subject by
+the names of the facts. `None` for a fact: the look of another fact shows its value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ Looks = Mapping[str, Callable[[T], Any] | None]
 """By the name of the fact."""
 
 NOTHING = "\N{EN DASH}"
-"""In a cell of a page of which there is nothing to say."""
+"""The text of a cell without a value."""
 
 
 def as_json(facts: Sequence[Fact[T]], subject: T) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def _text(
 
 
 def series_of(fact: Fact[T], subjects: Sequence[T]) -> float | None:
-    """The value of a series: the sum of numbers of jobs, the largest of all else; `None`: no subject has a time."""
+    """The value of a series: the sum of numbers of jobs, else the largest value; `None`: no subject has a time."""
     values = [_number(value) for value in map(fact.value, subjects) if value is not None]
     if fact.unit == "jobs":
         return sum(values)

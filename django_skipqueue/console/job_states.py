@@ -1,10 +1,9 @@
-"""The states of jobs as operators see them, how many scheduled jobs wait for what, and the order of each list.
+"""The states of jobs as operators see them, and the lists of jobs, each in the order of an index.
 
 The states are the statuses, and *retrying* apart from *scheduled*. A job that waits for its next attempt after a failed
-one is `scheduled`, like a job for tomorrow. For operators it is the first sign of trouble.
+attempt is `scheduled`, as a job for tomorrow is. For operators a retrying job is the first sign of trouble.
 
-The order of a list is that of an index, for each status. Invariant: the first page of every list is the front of an
-index; nothing is sorted, whatever the table's size.
+Invariant: the first page of every list is the front of an index; nothing is sorted, whatever the table's size.
 """
 
 from collections.abc import Mapping
@@ -60,8 +59,8 @@ def is_in(state: str) -> Q:
 class ScheduledCounts:
     """The numbers of scheduled jobs that wait for their first attempt, and of those that wait for a retry.
 
-    No index separates the two. So only the jobs that are due next are counted, at most `console.counts.CAP`. Most
-    retries are among them, because they are due soon.
+    No index separates them. So only the jobs that are due next are counted, `counts.MOST_JOBS_COUNTED` of them at most.
+    Most retries are among these jobs, because they are due soon.
     """
 
     first: Count
@@ -69,15 +68,15 @@ class ScheduledCounts:
 
     @classmethod
     def now(cls) -> "ScheduledCounts":
-        due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
+        due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.MOST_JOBS_COUNTED + 1]
         retrying = models.Count("attempts", filter=Q(attempts__gt=0))
         found = due_next.aggregate(jobs=models.Count("attempts"), retrying=retrying)
-        is_least = found["jobs"] > counts.CAP
+        is_least = found["jobs"] > counts.MOST_JOBS_COUNTED
         return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
 
     @property
     def are_mostly_retries(self) -> bool:
-        """Whether there are so many retries that the other scheduled jobs are hard to find among them."""
+        """Whether the retries are too many to be counted, and more than the other scheduled jobs."""
         return self.retrying.is_capped and self.retrying.found > self.first.found
 
 
@@ -93,10 +92,6 @@ def time_column(state: str | None) -> str:
     if state in FINISHED:
         return "finished_at"
     return "locked_at" if state == Status.RUNNING else "enqueued_at"
-
-
-def is_indexed(column: str) -> bool:
-    return column != "enqueued_at"
 
 
 @dataclass(frozen=True)
@@ -165,18 +160,18 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Indexed:
-    """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
+    """The jobs that one index finds, and keeps in order.
 
-    And the failed or the retrying jobs with one cause, by id, the jobs of a group, all or in one status, by id, the
-    blocked jobs that wait for one key, and jobs whose ids are known.
+    These are all jobs, the jobs in one status, the jobs in one status and queue, the failed or the retrying jobs with
+    one cause, the jobs of a group, the blocked jobs that wait for one key, or the jobs with known ids.
     """
 
     status: str | None = None
     queue_name: str | None = None
     period: Period = ALWAYS
-    """Of finished jobs, when they finished, of running ones, when they were claimed, else when they were enqueued."""
+    """When the jobs finished; of running jobs, when they were claimed; of waiting jobs, when they were enqueued."""
     cause: Cause | None = None
-    """That of the last error; `None`: any, or none."""
+    """The cause of the last error; `None`: any cause, or none."""
     key: Key | None = None
     """Of blocked jobs, the key for which they wait; `None`: any, or none."""
     group: Group | None = None
@@ -195,7 +190,7 @@ class Indexed:
         group: Group | None = None,
         ids: tuple[int, ...] | None = None,
     ) -> "Indexed":
-        """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
+        """The smallest set that holds the jobs in `state`, in `queue_name` and in the period. `None`: in any."""
         status = None if state is None else status_of(state)
         if ids is not None:
             return cls(status, ids=ids)
@@ -218,7 +213,7 @@ class Indexed:
     @property
     def is_by_id(self) -> bool:
         """Whether the primary key finds the period."""
-        return bool(self.period) and not is_indexed(self.time)
+        return bool(self.period) and self.time == "enqueued_at"
 
     @property
     def is_of_few(self) -> bool:
@@ -258,11 +253,11 @@ class Indexed:
         return jobs.order_by(*self.order.by())
 
     def count(self, condition: Q = EVERYTHING) -> Count:
-        """How many of these there are; the condition is one on the first column of the index."""
+        """The number of the jobs. The condition is on the first column of the index."""
         return Count.of(self._by_keys().filter(condition))
 
     def edge(self, length: int, *, after: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
-        """The keys of the last of the first `length` jobs, or of those after `after`; `None` if there are not more."""
+        """The keys of the job at the place `length`, from the start or `after`; `None` if no job comes after it."""
         jobs = self._by_keys() if after is None else self._by_keys().filter(self.order.after(after))
         found = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
         return found[0] if len(found) == 2 else None

@@ -1,6 +1,6 @@
-"""The acts of operators on a job, by the column `operations` of its row: who, what, when and why.
+"""What operators have done to a job, by the column `operations` of its row: who, what, when and why.
 
-If a value of an entry is missing, or has another type, the rest of the entry is read: other programs may write rows.
+If a value of an entry is missing or has another type, the other values are read: other programs may write rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from ..models import Job, Status
 from ..values.codec import shorten
 from .durations import exact, moment_of
 
-TEXT_LIMIT = 500
+LONGEST_OPERATION_TEXT = 500
 
 FINISHING = ("discard", "cancel")
 """The verbs that finish a job."""
@@ -30,9 +30,9 @@ class Operation:
     attempts: int = 0
     """The number of attempts that the job had at that moment."""
     change: str = ""
-    """The value before and the value after it, where it set a value; the job of which this job is a copy."""
+    """The value before and after the verb, if it set a value; or the job of which this job is a copy."""
     since: datetime | None = None
-    """The start of the attempt that it ended, if a worker released a running job, or the task snoozed."""
+    """The start of the attempt that ended, if a worker released the running job, or the task snoozed."""
     times: int = 1
     """The number of snoozes in a row."""
 
@@ -50,12 +50,15 @@ def attempts_before(operations: Iterable[Operation], moment: datetime | None) ->
 
 
 def number_of_attempts(job: Job) -> int:
-    """The number of attempts, those before manual retries included."""
+    """The number of attempts, with the attempts before manual retries."""
     return job.attempts + attempts_before(operations_of(job), None)
 
 
 def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int | None:
-    """The number of an attempt, by that in the row: it goes on after a manual retry. `moment`: a time within it."""
+    """The number of an attempt in the whole life of the job. The row starts at 1 again after a manual retry.
+
+    `number`: the number in the row. `moment`: a time within the attempt.
+    """
     if not isinstance(number, int):
         return None
     return number + (attempts_before(operations_of(job), moment) if moment else 0)
@@ -73,10 +76,10 @@ def _read(entry: Any) -> Operation | None:
         return None
     by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
     return Operation(
-        verb=shorten(entry["verb"], TEXT_LIMIT),
+        verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
         at=at,
-        by=shorten(by, TEXT_LIMIT) if isinstance(by, str) else "",
-        reason=shorten(reason, TEXT_LIMIT) if isinstance(reason, str) else "",
+        by=shorten(by, LONGEST_OPERATION_TEXT) if isinstance(by, str) else "",
+        reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
         times=times if isinstance(times := entry.get("times"), int) else 1,
@@ -92,4 +95,4 @@ def _change(entry: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     moment = moment_of(value)
-    return exact(moment) if moment else shorten(str(value), TEXT_LIMIT)
+    return exact(moment) if moment else shorten(str(value), LONGEST_OPERATION_TEXT)

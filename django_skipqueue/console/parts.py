@@ -1,4 +1,4 @@
-"""What parts give to operators. The admin and the commands ask for it; a worker does not."""
+"""What parts give to operators: a `PartConsole` for each part. The admin and the commands read it; workers do not."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ class PartPage:
     """Called with the `JobAdmin`, for one of the methods, by somebody who may view jobs."""
     methods: tuple[str, ...] = ("GET", "HEAD")
     permission: str = ""
-    """What the user needs beside the permission to view jobs; an empty string: nothing."""
+    """A further permission that the user needs, beside that to view jobs; an empty string: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class BarEntry:
 
     label: Any
     page: str
-    """The name of its page, as `address_of` takes it. With a list, the entry is marked on all pages of its model."""
+    """The name of its page, as `address_of` takes it. A list marks the entry on all pages of its model."""
     others: tuple[str, ...] = ()
     """The beginnings of the names of further pages on which it is marked."""
     place: int
@@ -76,7 +76,7 @@ class BarEntry:
     """The codes of the rules of whose findings in the verdict the entry shows the number."""
 
     def nearness(self, page: str) -> int:
-        """How much of the name of a page is that of this entry; 0: the page is not its own."""
+        """The length of the beginning that this entry has of the name of a page; 0: the page has another entry."""
         beginnings = (self.page.removesuffix("changelist"), *self.others)
         return max((len(each) for each in beginnings if page.startswith(each)), default=0)
 
@@ -92,9 +92,9 @@ class PartSection(Generic[T]):
     css: str = ""
     """The style sheet of the section; an empty string if it has none of its own."""
     after: str = ""
-    """The name of the section of the dashboard after which it stands; an empty string: it stands before all of them."""
+    """The name of the section of the dashboard that comes before it; an empty string: it is the first section."""
     is_of_queue: bool = False
-    """Whether it is about the queue of the situation, so that the page of a queue has it as well."""
+    """Whether it is about a queue, so that the page of a queue also has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class PartCard:
 
     make: Callable[["Situation"], "Card"]
     after: str
-    """The name of the card of the console after which it stands, as its function is called."""
+    """The name of the function of the card that comes before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class PartFact:
 
 @dataclass(frozen=True, kw_only=True)
 class External:
-    """What a part says of those outside of the workers who run jobs, and of the processes that hand jobs on to them."""
+    """What a part says of who runs jobs outside of the workers, and of the processes that hand these jobs on."""
 
     holder: Callable[["Job"], str]
     """Returns the name of who has this running job; an empty string if a process of ours has it."""
@@ -137,8 +137,8 @@ class External:
     processes: Callable[[int], str]
     """Returns a number of these processes in words."""
     cells: Callable[["Store", Sequence["Worker"]], Mapping[str, Mapping[str, str]]]
-    """Returns cells for the list of workers, by the id of the row and the name of the column: those of who is external,
-    which are shown alone; and as `detail` what a process of ours is."""
+    """Returns cells for the list of workers, by the id of the row and the name of the column. A row that is external
+    shows these cells alone. The cell `detail` says what a process of the queue is."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class QueueOption(Generic[T]):
         return {name: QueueSetting(self.by_settings(name)[1], changed.get(name)) for name in names}
 
     def of(self, queue_name: str) -> QueueSetting[T] | None:
-        """The setting of this queue; `None`: its jobs have no key, so that a value would hold for none of them."""
+        """The setting of this queue; `None`: its jobs have no key, so a value would hold for no job."""
         changed, (key, value) = self.changed_in_row(queue_name), self.by_settings(queue_name)
         return None if changed is None and key is None else QueueSetting(value, changed)
 
@@ -230,13 +230,13 @@ class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
     carried: Callable[[], Mapping[str, str]] | None = None
-    """Returns what the query of every address of the admin's pages has, so that the next page gets it."""
+    """Returns what every address in the pages of the admin carries in its query."""
     over_page: Callable[["HttpRequest"], PartNotice | None] | None = None
-    """Returns what stands over the content of every page of the admin."""
+    """Returns what every page of the admin shows over its content."""
     admin_view: Callable[[Any, Callable[..., "HttpResponse"]], Callable[..., "HttpResponse"]] | None = None
     """Wraps each view of the admin. Its first argument: the `OwnViews` that has the view."""
     why_held_elsewhere: Callable[["Job", "JobSpec", "EncodedCall"], str] | None = None
-    """Says why no copy of a job can be made as long as a job of another database holds its key; else an empty string.
+    """Says that a job cannot be copied because a job of another database holds its unique key; else an empty string.
     Its arguments: the job, and the copy."""
     subcommands: tuple["Subcommand", ...] = ()
     rules: tuple["Rule", ...] = ()
@@ -248,7 +248,7 @@ class PartConsole:
     task_sections: tuple[PartSection[str], ...] = ()
     """Sections of the page of a task, about the task of this name."""
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
-    """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
+    """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all queues."""
     usual_waits: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
     """Returns for how many seconds the oldest job of each of these queues usually waits at this hour."""
     known_queues: Callable[["Store", int], list[str]] | None = None
@@ -262,13 +262,13 @@ class PartConsole:
     why_unchanged: Callable[[int], str] | None = None
     """Says why a verb of operators has left the job with this id as it was; an empty string if it was not the part."""
     why_existing: Callable[["Job", "Job"], str] | None = None
-    """Says why an enqueue of a copy of a job has returned another job. Its arguments: the job, and the other one."""
+    """Says why the enqueue of a copy of a job has returned another job. Its arguments: the job, and the other job."""
     job_keys: tuple[str, ...] = ()
     """Columns of the part with keys, which may have secrets in them. `skipqueue show` prints them masked."""
     holds_up: Callable[["Job"], bool] | None = None
-    """Says whether a failed job holds others up, until somebody retries or discards it."""
+    """Says whether a failed job holds other jobs up until somebody retries or discards it."""
     holding_up: "Q | None" = None
-    """The condition of the failed jobs that hold others up."""
+    """The condition of the failed jobs that hold other jobs up."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
@@ -317,19 +317,19 @@ def why_unchanged(job_id: int) -> str:
 
 
 def why_existing(job: "Job", other: "Job") -> str:
-    """Why an enqueue of a copy of this job has returned another job."""
+    """Why the enqueue of a copy of this job has returned another job."""
     return next(filter(None, (part.why_existing(job, other) for part in consoles() if part.why_existing)), "")
 
 
 def why_held_elsewhere(job: Any) -> str:
-    """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
+    """The message for a job whose unique key a job of another database holds, or may hold; else an empty string."""
     spec, call = spec_of(job), call_of(job, json.dumps(job.args), json.dumps(job.kwargs))
     reasons = (each.why_held_elsewhere(job, spec, call) for each in consoles() if each.why_held_elsewhere)
     return next(filter(None, reasons), "")
 
 
 def unreachable(alias: str) -> str:
-    """The message for a database of a key that cannot be used now; empty if it can."""
+    """The message that the database of a key cannot be reached; an empty string if it can."""
     if can_be_reached(alias):
         return ""
     return gettext("The database %(alias)s cannot be reached") % {"alias": alias} + "."

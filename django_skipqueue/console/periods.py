@@ -1,8 +1,8 @@
-"""A period: the jobs that were enqueued, claimed or finished between two times, and where their ids begin and end.
+"""A period between two times: the jobs that were enqueued, claimed or finished then, and where their ids begin and end.
 
 No index has `enqueued_at`, and none is needed: ids ascend in the order in which jobs are enqueued. A bisection of the
-primary key finds the first id of a time, and the last. Only the INSERT of a job comes between its time and its id:
-`LONGEST_ENQUEUE` allows for it.
+primary key finds the first and the last id of a period. A job gets its id a moment after its `enqueued_at`:
+`LONGEST_ENQUEUE` allows for this moment.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Period:
 
     @property
     def has_ids(self) -> Q:
-        """The condition that the id of a job is one of these. Jobs that are enqueued from now on have higher ones."""
+        """The condition that the id of a job is in `ids`."""
         first, end = self.ids
         return Q(pk__gte=first) if self.before is None else Q(pk__gte=first, pk__lt=end)
 

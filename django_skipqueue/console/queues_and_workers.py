@@ -1,10 +1,9 @@
 """The queues and the workers as operators see them: what waits and runs, who serves it, who is alive, what is paused.
 
-A queue is a name: there is no table of all of them. Those that are known have jobs, tasks, workers, a limit or a pause.
-Which workers are alive is known by the age of their heartbeats on the database's clock.
+A queue is a name: no table has all queues. The known queues have jobs, tasks, workers, a limit or a pause. A worker is
+alive if its last heartbeat is young, by the database's clock.
 
-Invariant: a few probes of indexes and a few rows of workers, whatever the number of jobs. No name is looked for in the
-job table.
+Invariant: a few probes of indexes and a few rows of workers are read, whatever the number of jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +30,6 @@ from ..values.exposition import Metric
 from ..values.fact import Fact
 from ..values.records import serves
 from .counts import MOST_BLOCKED, Count
-from .durations import span
 from .parts import QueueSetting, consoles, externals, queue_options
 
 State = Literal["live", "late", "stale"]
@@ -39,7 +37,7 @@ State = Literal["live", "late", "stale"]
 STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
 """The label of each state."""
 
-MOST_WORKERS = 1_000
+MOST_WORKERS_READ = 1_000
 """The maximum of workers that are read."""
 
 
@@ -58,7 +56,7 @@ class WorkerHealth:
     queues: tuple[str, ...]
     """Empty: it serves all."""
     slots: int
-    """How many jobs it runs at once; 0: it hands those that it claims on."""
+    """How many jobs it runs at once; 0: it hands its jobs on to processes outside of the workers."""
     age: timedelta
     """Since its last heartbeat."""
 
@@ -70,10 +68,6 @@ class WorkerHealth:
     def is_live(self) -> bool:
         return self.state != "stale"
 
-    @property
-    def age_in_words(self) -> str:
-        return span(self.age)
-
     def serves(self, queue_name: str) -> bool:
         return serves(self.queues, queue_name, external=settings.external_queues)
 
@@ -83,22 +77,22 @@ EVERYBODY = Q()
 
 @dataclass(frozen=True)
 class Workforce:
-    """All workers, at one moment: those without slots among them, and nobody external."""
+    """All workers at one moment, also the workers without slots; without the rows that are external."""
 
     workers: tuple[WorkerHealth, ...]
 
     @classmethod
     def now(cls, condition: Q = EVERYBODY, *, using: str | None = None) -> "Workforce":
-        """As the rows on this condition are now, in the database `using`; default: that of the setting.
+        """The workers on this condition now, in the database `using` (default: the database of the setting).
 
-        The youngest heartbeats come first.
+        The workers with the youngest heartbeats come first.
         """
         rows = Worker.objects.db_manager(using).filter(condition, is_external=False).order_by("-heartbeat_at")
         columns = rows.annotate(age=Now() - F("heartbeat_at")).values_list("id", "name", "queues", "concurrency", "age")
         return cls(
             tuple(
                 WorkerHealth(str(worker_id), name, tuple(map(str, queues)), slots, age)
-                for worker_id, name, queues, slots, age in columns[:MOST_WORKERS]
+                for worker_id, name, queues, slots, age in columns[:MOST_WORKERS_READ]
             )
         )
 
@@ -112,7 +106,7 @@ class Workforce:
 
     @property
     def by_state(self) -> dict[str, int]:
-        """The numbers of live, late and stale workers. Those without slots are not among them."""
+        """The numbers of live, late and stale workers. Workers without slots do not count."""
         states = [worker.state for worker in self.workers if worker.slots]
         return {state: states.count(state) for state in STATES}
 
@@ -125,7 +119,7 @@ class Workforce:
         return [worker for worker in self.not_dead if worker.serves(queue_name)]
 
     def unserved(self, queue_names: Iterable[str]) -> list[str]:
-        """Of these queues, those that no live worker serves; none whose jobs run outside of the workers."""
+        """The queues among these that no live worker serves. Queues that run outside of the workers are left out."""
         return [name for name in queue_names if name not in settings.external_queues and not self.serving(name)]
 
     def get(self, worker_id: str) -> WorkerHealth | None:
@@ -133,7 +127,7 @@ class Workforce:
 
 
 def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerHealth]:
-    """The dead workers that need nobody: another worker is live, and they hold no running job. Index: recover."""
+    """The dead workers that hold no running job, if another worker is live: nothing has to be done. Index: recover."""
     dead = [worker for worker in workforce.workers if not worker.is_live]
     if not dead or not any(worker.state == "live" for worker in workforce.workers):
         return []
@@ -143,12 +137,12 @@ def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerH
 
 
 def not_external(jobs: Any) -> Any:
-    """Of these jobs, those that a worker holds: how long one waits and runs elsewhere, its row does not say."""
+    """The jobs among these that a worker holds. A row does not say how long its job waits and runs elsewhere."""
     return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_external=True).values("id"))
 
 
-# pages, commands, metrics → the number of blocked jobs by queue. Of all blocked jobs, `limit` are looked at, those
-# first that were enqueued first. Index: blocked.
+# pages, commands, metrics → the number of blocked jobs by queue, among the `limit` blocked jobs that were enqueued
+# first. Index: blocked.
 BLOCKED_BY_QUEUE = """
 SELECT queue_name, count(*)
 FROM (
@@ -170,17 +164,17 @@ def blocked_now(store: Store) -> tuple[dict[str, int], bool]:
 
 
 def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
-    """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
+    """The number of blocked jobs of each queue that has any. If there are more than `most` jobs, it is estimated."""
     counts = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": most}))
     if sum(counts.values()) < most:
         return counts
     return raised(counts, store.expected_rows(EXPECTED_BLOCKED))
 
 
-MOST_QUEUES = 500
+MOST_QUEUES_LISTED = 500
 """The maximum of queues in a list."""
 
-MOST_PAUSED = 1_000
+MOST_PAUSED_READ = 1_000
 """Paused queues that are read."""
 
 
@@ -190,17 +184,12 @@ class QueueRate(NamedTuple):
     waited: list[int]
     """The histogram of the times from the due time to the start of an attempt."""
     longest: float | None = None
-    """The longest of these times in seconds; `None`: it is not known."""
+    """The longest wait in seconds; `None`: it is not known."""
 
     @property
     def p95_wait(self) -> float | None:
-        """The time in seconds that 95 % of the attempts have not waited longer for; `None` without attempts."""
+        """The seconds that 95 % of the attempts have waited at most; `None` without attempts."""
         return quantile(self.waited, 0.95, self.longest)
-
-
-def has_rates() -> bool:
-    """Whether a part knows the rates of queues."""
-    return any(part.queue_rates for part in consoles())
 
 
 def rates_now(store: Store) -> dict[str, QueueRate]:
@@ -221,7 +210,7 @@ class QueueState:
     blocked: Count = field(default_factory=lambda: Count(0))
     """Its jobs that wait for other jobs, or for a permit."""
     settings: Mapping[str, QueueSetting[Any]] = field(default_factory=dict)
-    """By the name of the option. Of an option that it does not have, no value could be changed."""
+    """The settings that the queue has, by the names of the options."""
 
     @property
     def name(self) -> str:
@@ -282,9 +271,9 @@ def queue_facts() -> tuple[Fact[QueueState], ...]:
 
 
 def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
-    """The known queues, at most `MOST_QUEUES`: the paused ones, then those that have jobs, and then all others by name.
+    """The known queues, at most `MOST_QUEUES_LISTED`: the paused queues, then the queues with jobs, then others.
 
-    `rates`: what `rates_now` returns. Queries them, and the `workforce`, unless they are given.
+    `rates`: what `rates_now` returns. Queries the rates and the `workforce` unless they are given.
     """
     workforce = Workforce.now() if workforce is None else workforce
     options = {option.name: option.of_all() for option in queue_options()}
@@ -292,19 +281,19 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
     others.update(*(worker.queues for worker in workforce.not_dead))
     return [
         replace(queue, settings={name: of[queue.name] for name, of in options.items() if queue.name in of})
-        for queue in active_queues(rates, workforce, others=others, most=MOST_QUEUES)
+        for queue in active_queues(rates, workforce, others=others, most=MOST_QUEUES_LISTED)
     ]
 
 
 def active_queues(
     rates: Mapping[str, QueueRate] | None, workforce: Workforce, *, others: Iterable[str] = (), most: int | None = None
 ) -> list[QueueState]:
-    """The paused queues, those that have jobs, and those that have a rate or are among the others, without settings."""
+    """The paused queues, the queues with jobs, the queues with a rate, and the `others`. They have no `settings`."""
     rates = rates_now(Store.default()) if rates is None else rates
     busy = {queue.name: queue for queue in queues_now(Store.default())}
-    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
+    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED_READ]}
     blocked, is_least = blocked_now(Store.default())
-    unrated = QueueRate(0.0, []) if has_rates() else None
+    unrated = QueueRate(0.0, []) if any(part.queue_rates for part in consoles()) else None
     names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
     return [
         QueueState(
@@ -318,11 +307,14 @@ def active_queues(
     ]
 
 
-NAME_LIMIT = 200
+LONGEST_NAME_OF_PAUSE = 200
 
 
 def pause_sentence(queue: Queue) -> str:
-    values = {"queue": shorten(queue.name, NAME_LIMIT), "by": shorten(queue.paused_by, NAME_LIMIT)}
+    values = {
+        "queue": shorten(queue.name, LONGEST_NAME_OF_PAUSE),
+        "by": shorten(queue.paused_by, LONGEST_NAME_OF_PAUSE),
+    }
     if queue.paused_until:
         values["time"] = pause_end(queue.paused_until)
         text = gettext("The queue “%(queue)s” is paused until %(time)s")
@@ -340,10 +332,10 @@ def pause_end(time: datetime) -> str:
     return date_format(localtime(time), "Y-m-d H:i T")
 
 
-NAME_SAMPLE = 1_000
+MOST_NAMES_OFFERED = 1_000
 
-LONGEST_NAME = 200
-"""The longest name to choose from, in characters. A thousand longer ones would fill the page."""
+LONGEST_NAME_OFFERED = 200
+"""Characters of the longest name that is offered. A thousand longer names would fill the page."""
 
 
 def known_queue_names() -> list[str]:
@@ -351,7 +343,7 @@ def known_queue_names() -> list[str]:
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
     names.update(_sample("queue_name"))
-    return sorted(name for name in names if len(name) <= LONGEST_NAME)
+    return sorted(name for name in names if len(name) <= LONGEST_NAME_OFFERED)
 
 
 def known_task_names() -> list[str]:
@@ -359,7 +351,7 @@ def known_task_names() -> list[str]:
 
 
 def _sample(column: str) -> set[str]:
-    name = Left(column, LONGEST_NAME + 1)
-    newest = Job.objects.order_by("-id").values_list(name, flat=True)[:NAME_SAMPLE]
-    failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:NAME_SAMPLE]
-    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST_NAME}
+    name = Left(column, LONGEST_NAME_OFFERED + 1)
+    newest = Job.objects.order_by("-id").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
+    failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
+    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST_NAME_OFFERED}

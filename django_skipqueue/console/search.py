@@ -1,12 +1,11 @@
-"""Which jobs somebody looks for: by the text of the search box, by criteria, by the cause of a failure, or by an id.
+"""Searches jobs: by the text of the search box, by criteria, by the cause of a failure, or by an id.
 
-The text of the search box is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what
-is shown: of the task, the queue, the error, the arguments, the result. Several words must all match. Invariant: the
-search never finds a masked value. Whoever could find it could guess it.
+The text of the search box is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of the
+task, the queue, the error, the arguments or the result. A job must match all words. Invariant: the search never finds
+a masked value. Who could find it could guess it.
 
-A window is the part of a list that is searched, for tasks, arguments and all else that no index finds. Invariant: no
-page searches more than `WINDOW_SIZE` jobs, and the page says which. Each window is the next part of an index; nothing
-is sorted.
+A window is the part of a list in which a page searches for what no index finds. Invariant: no page searches more than
+`WINDOW_SIZE` jobs, and the page says which jobs. Each window is the next part of an index; nothing is sorted.
 
 A cause is written as `psp.errors.Unavailable in payments.gateway.capture`.
 """
@@ -44,13 +43,13 @@ def is_id(text: str) -> bool:
 
 
 WINDOW_SIZE = 50_000
-"""Jobs. PostgreSQL searches so many in some 20 ms, at worst 60."""
+"""Jobs of a window. PostgreSQL searches them in some 20 ms, at worst 60."""
 
 QUEUED_WINDOW_SIZE = 20_000
-"""Of queued jobs, whose index has an expression: PostgreSQL reads the row of each to find the end of a window."""
+"""Jobs of a window of queued jobs. Their index has an expression, so PostgreSQL reads each row to find the end."""
 
 MOST_WINDOWS = 20
-"""The maximum of windows in a list: beyond a million jobs it takes too long to find the start of the next."""
+"""The maximum of windows of a list: beyond a million jobs it takes too long to find the start of a window."""
 
 
 def size_of(indexed: Indexed) -> int:
@@ -58,30 +57,32 @@ def size_of(indexed: Indexed) -> int:
 
 
 @dataclass(frozen=True)
-class Window:
+class SearchWindow:
     indexed: Indexed
     number: int
     """1 is the front of the list."""
     start: tuple[Any, ...] | None
     end: tuple[Any, ...] | None
-    """The keys of the jobs after which it begins and ends; `None` if it begins or ends where the list does."""
+    """The keys of the jobs after which the window begins and ends; `None`: it begins or ends with the list."""
 
     @classmethod
-    def at(cls, indexed: Indexed, number: int) -> "Window":
-        """The window of this number, at most the last of `MOST_WINDOWS`; the front if the list is too short for it."""
+    def at(cls, indexed: Indexed, number: int) -> "SearchWindow":
+        """The window of this number, `MOST_WINDOWS` at most; the first window if the list is too short."""
         size, number = size_of(indexed), min(number, MOST_WINDOWS)
         start = indexed.edge(size * (number - 1)) if number > 1 else None
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(size * number))
 
-    def next(self) -> "Window | None":
-        """The window after this one; `None` if there is none. Found by the keys, at any depth."""
+    def next(self) -> "SearchWindow | None":
+        """The window after this window; `None` if there is none. The keys find it at any depth."""
         if self.end is None:
             return None
-        return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end))
+        return SearchWindow(
+            self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end)
+        )
 
-    def and_all_after(self) -> "Iterator[Window]":
-        window: Window | None = self
+    def and_all_after(self) -> "Iterator[SearchWindow]":
+        window: SearchWindow | None = self
         while window is not None:
             yield window
             window = window.next()
@@ -95,7 +96,7 @@ class Window:
         return self.end is not None and self.number < MOST_WINDOWS
 
     def rest(self) -> Count:
-        """How many jobs of the list come after this window; an estimate if they are many."""
+        """The number of jobs of the list after this window; an estimate if they are many."""
         if self.end is None:
             return Count(0)
         counted = self.indexed.count(Q(self.indexed.order.after(self.end)))
@@ -119,7 +120,7 @@ class Window:
 
 
 IN = " in "
-"""Stands between the class and the place. Neither name has a space in it."""
+"""The text between the class and the place. Neither name has a space."""
 
 
 def cause_text(cause: Cause) -> str:
@@ -161,7 +162,7 @@ def _of_last_error(key: str) -> Func:
     )
 
 
-NOTHING = Q(pk__in=[])
+NO_JOB = Q(pk__in=[])
 
 HAS_FAILED = is_in(Status.FAILED) | is_in(RETRYING)
 
@@ -172,7 +173,7 @@ INSIDE = r'(?:[^"\\]|\\.)'
 """A character within a name in JSON."""
 
 QUOTED = r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' """
-TERM = re.compile(
+SEARCH_TERM = re.compile(
     rf"""
     (?P<path>[^\W\d][\w-]*(?:\.[\w-]+)*) \s* [=:] \s* (?P<value>{QUOTED} | \{{[^{{}}]*\}} | \[[^][]*\] | \S+)
     | {QUOTED} | \S+
@@ -180,16 +181,16 @@ TERM = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-LARGEST = 8_000
-"""Bytes of a JSON column in its row. In a larger column, only a named argument is searched for."""
+LARGEST_SEARCHED_COLUMN = 8_000
+"""Bytes of a JSON column in its row. In a larger column, the search looks for a named argument only."""
 
 JSON_COLUMNS = ("args", "kwargs", "result")
 
-SEARCHED = ("task", "queue_name", "last_error", *(f"searched_{name}" for name in JSON_COLUMNS))
-"""Everything in which a word is searched."""
+SEARCHED_COLUMNS = ("task", "queue_name", "last_error", *(f"searched_{name}" for name in JSON_COLUMNS))
+"""The columns in which the search looks for a word."""
 
-PLAIN = re.compile(r"[A-Za-z0-9_@.+-]+")
-"""A text that is written alike in JSON and outside of it."""
+PLAIN_TEXT = re.compile(r"[A-Za-z0-9_@.+-]+")
+"""A text that JSON spells as it is."""
 
 
 class Bytes(Func):
@@ -203,7 +204,8 @@ class Text(Func):
     """A column of JSON as text; NULL where it is large."""
 
     template = (
-        f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST} THEN NULL ELSE coalesce(%(expressions)s::text, '') END"
+        f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST_SEARCHED_COLUMN} THEN NULL "
+        "ELSE coalesce(%(expressions)s::text, '') END"
     )
     output_field = TextField()
 
@@ -215,7 +217,7 @@ class Search:
     @cached_property
     def words(self) -> list[re.Match[str]]:
         """The text in words; quotes keep one together, and so does `=`."""
-        return list(TERM.finditer(clean(self.text, 1_000)))
+        return list(SEARCH_TERM.finditer(clean(self.text, 1_000)))
 
     @property
     def names_an_id(self) -> bool:
@@ -237,13 +239,13 @@ class Search:
         jobs = _with_texts(jobs)
         for word in self.words:
             if word["path"]:
-                jobs = jobs.filter(_may_have(word["value"], *SEARCHED))
+                jobs = jobs.filter(_may_have(word["value"], *SEARCHED_COLUMNS))
             jobs = jobs.filter(_condition(word))
         return jobs
 
 
 def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
-    """The jobs among these with this argument, as typed: `order.id` and `42`."""
+    """The jobs among these that have this argument, as somebody has typed it: `order.id` and `42`."""
     jobs = _with_texts(jobs).filter(_may_have(value, "searched_args", "searched_kwargs"))
     return jobs.filter(_has_argument(path.split("."), value))
 
@@ -253,18 +255,18 @@ def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def _may_have(text: str, *columns: str) -> Q:
-    """A condition that all jobs meet that have this value in an argument, or in a text: fast, to sort out the others.
+    """A fast condition that every job meets that has this value in an argument, or in a text.
 
-    The whole condition takes 3 µs for a job that does not have the value, and this one 1 µs.
+    For a job without the value, the whole condition takes 3 µs, and this condition 1 µs.
     """
     values = _values(text)
     spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
     plain = spellings.pop().rpartition(".")[2]  # of the name of an exception, the class alone is searched
-    if spellings or not PLAIN.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
+    if spellings or not PLAIN_TEXT.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
         return Q()
     is_large = Q()
     for name in ("args", "kwargs"):
-        is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST))
+        is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN))
     together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())  # without NULLs
     pattern = Value("%" + plain.replace("_", r"\_") + "%")
     is_there = Func(together, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField())
@@ -294,18 +296,18 @@ def _is_shown(text: str) -> Q:
 
 
 def _raised(name: str) -> Q:
-    """The condition that the last attempt raised this class. The row has it without its module, before a colon.
+    """The condition that the last attempt raised this class. `last_error` begins with the class, without its module.
 
-    A reason to discard a job may stand there as well, with a secret in it.
+    `last_error` may also be a reason to discard the job, with a secret in it.
     """
     last = name.rpartition(".")[2]
     if not re.fullmatch("[A-Za-z_]+", last):
-        return NOTHING
+        return NO_JOB
     return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _is_open())
 
 
 def _is_open() -> Q:
-    """The condition that nothing in the job is masked, by the names in it; in doubt something is."""
+    """The condition that nothing in the job is masked, by the names in the job. In doubt it does not hold."""
     masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
     secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
     hint = "|".join(sorted({first for first, *_ in secrets}))
@@ -324,7 +326,7 @@ def _spellings(secret: list[str]) -> str:
 def _has_argument(path: list[str], text: str) -> Q:
     """The condition that an argument, or a value in one, has this value: by its name, or its place in the task."""
     name, *rest = path
-    found, values = NOTHING, _values(text)
+    found, values = NO_JOB, _values(text)
     for value in values:
         inner = reduce(lambda item, key: {key: item}, reversed(rest), value)
         if not may_be_searched(name, inner):
@@ -341,15 +343,15 @@ def _has_argument(path: list[str], text: str) -> Q:
 
 
 def _has_path(path: list[str], values: list[Any]) -> Q:
-    """The condition that there is such a value at this path, at any depth, in lists as well."""
+    """The condition that an argument has one of these values at this path, at any depth, also within lists."""
     steps = "".join(f".{json.dumps(name)}" for name in path)
     wanted = Func(Value(f"$.**{steps} ? (@ == $values[*])"), template="%(expressions)s::jsonpath")
     scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
-    found = NOTHING
+    found = NO_JOB
     for name in ("args", "kwargs"):
         template = "jsonb_path_exists(%(expressions)s, true)"
         has_path = Func(F(name), wanted, scalars, template=template, output_field=BooleanField())
-        found |= Q(LessThan(Bytes(F(name)), LARGEST)) & Q(has_path)
+        found |= Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN)) & Q(has_path)
     return found
 
 
@@ -372,7 +374,7 @@ def _unquoted(word: str) -> str:
 
 @dataclass(frozen=True)
 class FoundByIndex:
-    """All jobs of some tasks that have an argument, wherever they are in the table."""
+    """All jobs of some tasks that have an argument, found by the indexes of `SKIPQUEUE["SEARCHABLE"]`."""
 
     ids: tuple[int, ...]
     indexes: tuple[SearchIndex, ...]
@@ -385,7 +387,7 @@ class FoundByIndex:
         task: str | None,
         narrowed: Callable[[QuerySet[Job]], QuerySet[Job]],
     ) -> "FoundByIndex | None":
-        """Those of one task, or of all tasks, that meet the other conditions as well.
+        """The jobs of one task, or of all tasks, that have one of the arguments, and that `narrowed` keeps.
 
         `None` if no index has one of the arguments, or more jobs have its value than are counted.
         """
@@ -397,8 +399,10 @@ class FoundByIndex:
                 continue
             for index in usable(store, name, task):
                 if index.task not in found:
-                    lists = [index.find(store, json.dumps(value), limit=counts.CAP + 1) for value in values]
-                    if len(ids := [id for each in lists for id in each]) <= counts.CAP:
+                    lists = [
+                        index.find(store, json.dumps(value), limit=counts.MOST_JOBS_COUNTED + 1) for value in values
+                    ]
+                    if len(ids := [id for each in lists for id in each]) <= counts.MOST_JOBS_COUNTED:
                         found[index.task] = index, ids
         if not found:
             return None
@@ -413,13 +417,13 @@ class FoundByIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
-    """Conditions that a job must all meet; `None` and empty ones are met by every job."""
+    """Conditions of which a job must meet all. A condition that is `None` or empty holds for every job."""
 
     state: str | None = None
     queue_name: str | None = None
     task: str | None = None
     cause: str | None = None
-    """That of the last error: a class, or a class and the place that raised it, as `cause_text` writes it."""
+    """The cause of the last error: a class, or a class and the place that raised it, as `cause_text` writes it."""
     arguments: tuple[tuple[str, str], ...] = ()
     """Names and values, as typed: `("payment_id", "42")`, `("order.id", "7")`."""
     text: str = ""
@@ -433,24 +437,24 @@ class Criteria:
 
     @property
     def are_searched(self) -> bool:
-        """Whether the jobs are looked for by more than their state and queue, and the time that orders their list."""
+        """Whether a condition needs a search: it is more than a state, a queue, or the time that orders the list."""
         is_narrower = self.period != self.indexed.period
         return bool(self.task or self.cause or self.arguments or self.text) or is_narrower
 
     @cached_property
     def by_index(self) -> FoundByIndex | None:
-        """What the indexes of `SEARCHABLE` find. If that is of one task, it is all that meets the criteria."""
+        """The jobs that the indexes of `SEARCHABLE` find; with a `task`, all jobs that meet the criteria."""
         arguments = [*self.arguments, *Search(self.text).arguments]
         return FoundByIndex.of(arguments, self.task, self.narrow)
 
-    def windows(self) -> Iterator[Window]:
-        return Window.at(self.indexed, 1).and_all_after()
+    def windows(self) -> Iterator[SearchWindow]:
+        return SearchWindow.at(self.indexed, 1).and_all_after()
 
-    def within(self, window: Window) -> QuerySet[Job]:
+    def within(self, window: SearchWindow) -> QuerySet[Job]:
         return self.narrow(window.among(window.indexed.jobs()))
 
     def narrow(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """Those of these jobs that meet the criteria."""
+        """The jobs among these that meet the criteria."""
         if self.state is not None:
             jobs = jobs.filter(is_in(self.state))
         if self.queue_name is not None:

@@ -1,10 +1,10 @@
-"""The indexes of a project's own for its searches: `SKIPQUEUE["SEARCHABLE"]` names the arguments of each task.
+"""The indexes that a project has for searches: `SKIPQUEUE["SEARCHABLE"]` names the arguments of each task.
 
-An index has one entry for each job of the task, with the value of one argument, by its name or by its place. It is no
-part of the migrations: `skipqueue index` builds it, and drops it when the setting no longer has it.
+An index has one entry for each job of the task, with the value of one argument, by its name or by its place. No
+migration makes the index: `skipqueue index` builds it, and drops it when the setting no longer names the argument.
 
-The entry is a hash of the value: 8 bytes, however long the value is. An entry that could be longer than a third of a
-page would make the INSERT of a job fail.
+The entry is a hash of the value: 8 bytes, however long the value is. With the value itself, the INSERT of a job would
+fail if the value were longer than a third of a page.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from ..queue.store import Store
 from ..values.bounds import did_you_mean
 from .arguments import may_be_searched, positional_names
 
-PREFIX = "skipqueue_search_"
+INDEX_PREFIX = "skipqueue_search_"
 
 # skipqueue index: builds an index while jobs run. An argument without a place among `args` has NULL there.
 CREATE_SEARCH_INDEX = """
@@ -72,13 +72,13 @@ class SearchIndex:
     @property
     def name(self) -> str:
         text = f"{self.task}\0{self.argument}\0{self.place}"
-        return PREFIX + blake2b(text.encode(), digest_size=8).hexdigest()
+        return INDEX_PREFIX + blake2b(text.encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
         return f"{self.task} ({self.argument})"
 
     def create(self, store: Store) -> None:
-        """Build it, on a connection in autocommit. If that is interrupted, an invalid index is left over."""
+        """Build the index, on a connection in autocommit. An interrupted build leaves an invalid index."""
         statement = self._sent(store, CREATE_SEARCH_INDEX, index=sql.Identifier(self.name))
         store.execute(statement)
 
@@ -150,5 +150,5 @@ def usable(store: Store, argument: str, task: str | None) -> list[SearchIndex]:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether the search compares this value as a whole, as an index does. Of a list or a dict it looks for a part."""
+    """Whether the search compares this value as a whole, as an index does. In a list or a dict it looks for a part."""
     return not isinstance(value, list | dict)

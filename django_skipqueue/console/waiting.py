@@ -1,9 +1,7 @@
-"""Why a job is not finished yet: in a sentence, or not at all; and which job holds the unique key of another.
+"""Says in a sentence why a job is not finished yet.
 
-Invariant: nothing is guessed. There is no sentence where the row does not have the reason; every query reads a few
-rows, or counts as far as `console.counts.CAP` along an index.
-
-The holder of a unique key explains why an operator's verb changed nothing.
+Invariant: nothing is guessed: without a reason in the database there is no sentence. Every query reads a few rows, or
+counts as far as `console.counts.MOST_JOBS_COUNTED` along an index.
 """
 
 from datetime import datetime
@@ -26,7 +24,7 @@ from .parts import consoles, externals
 from .queues_and_workers import Workforce, pause_sentence
 from .rules.locks import locker_of
 
-LINE_LIMIT = 200
+LONGEST_NAME_IN_SENTENCE = 200
 """Characters of a name or a key in a sentence."""
 
 UNKNOWN_TASK = f"{UnknownTask.__name__}: "
@@ -34,7 +32,7 @@ UNKNOWN_TASK = f"{UnknownTask.__name__}: "
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that a job waits for; for a running job: whether its worker is late, or who else has it."""
+    """What a job waits for; of a running job, that its worker is late, or who outside of the workers has it."""
     if sentence := _who_locks_it(job, now):
         return sentence
     match job.status:
@@ -80,7 +78,7 @@ def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
 
 
 def place_in_queue(job: Job, text_of_next: str) -> str:
-    """How many jobs come before it; of the next job this text, which may have its `queue`."""
+    """How many jobs workers claim before this job; for the next job this text, which may contain the `queue`."""
     place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
     earlier = LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place)
     queued = Job.objects.queued().filter(earlier, queue_name=job.queue_name)
@@ -120,9 +118,9 @@ def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     if worker is None or worker.state == "live":
         return ""
     text = gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
-    name, timeout = shorten(worker.name, LINE_LIMIT), span(settings.worker_timeout)
+    name, timeout = shorten(worker.name, LONGEST_NAME_IN_SENTENCE), span(settings.worker_timeout)
     return text % {"worker": name, "time": span(worker.age), "timeout": timeout}
 
 
 def _queue(job: Job) -> dict[str, str]:
-    return {"queue": shorten(job.queue_name, LINE_LIMIT)}
+    return {"queue": shorten(job.queue_name, LONGEST_NAME_IN_SENTENCE)}

@@ -1,7 +1,7 @@
-"""Workers as their list and the page of one show them: what each runs, requests of operators, and its last jobs.
+"""Workers as operators see them: what each worker runs, what operators have requested of it, and its last jobs.
 
-Invariant: the jobs of all workers are read once, and the last jobs of one among a bounded number of the newest. No
-index has the worker of a finished job.
+Invariant: one query reads the jobs of all workers. The last jobs of a worker are looked for among a bounded number of
+the newest jobs, since no index has the worker of a finished job.
 """
 
 from collections import Counter
@@ -79,7 +79,7 @@ SHOWN_JOBS = 5
 
 
 @dataclass(frozen=True)
-class WorkerState:
+class ListedWorker:
     row: Any
     """A `Worker` with `requested`, and with the database's time as `now`."""
     held: HeldNow
@@ -118,7 +118,7 @@ class WorkerState:
         return threads, coroutines, counts.total() - threads - coroutines
 
 
-WORKER: tuple[Fact[WorkerState], ...] = (
+WORKER: tuple[Fact[ListedWorker], ...] = (
     Fact("state", _("state"), lambda worker: worker.state),
     Fact("requested", "", lambda worker: worker.row.requested or None),
     Fact("worker", _("worker"), lambda worker: worker.row.name, field="name"),
@@ -141,22 +141,22 @@ WORKER: tuple[Fact[WorkerState], ...] = (
 
 
 def worker_rows() -> QuerySet[Worker]:
-    """The rows that `worker_states` needs."""
+    """The rows with what `worker_states` needs."""
     return Worker.objects.with_requests().annotate(now=Now())
 
 
-def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[WorkerState]:
-    """These workers with the jobs that they held at this moment, `shown` of each: one query for all.
+def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[ListedWorker]:
+    """These workers with the jobs that they hold now, `shown` jobs of each worker. One query reads all jobs.
 
-    A row that stands for no process of ours has the cells of a part. It is left out if no part has any.
+    A row that is external has the cells of a part. The row is left out if no part has cells for it.
     """
     listed, held = list(rows), held_now(Store.default(), shown=shown)
     cells = {pk: row for each in externals() for pk, row in each.cells(Store.default(), listed).items()}
-    found = (WorkerState(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
+    found = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
     return [worker for worker in found if worker.cells or not worker.row.is_external]
 
 
-NEWEST = 1_000
+NEWEST_JOBS = 1_000
 """Jobs of each status that are looked at for those of one worker."""
 
 _RECENT = """(
@@ -207,7 +207,7 @@ LIMIT 20
     recent=_RECENT,
 )
 
-DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
+DEATH_EXCEPTION = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
 
 
 class LastJob(NamedTuple):
@@ -216,27 +216,27 @@ class LastJob(NamedTuple):
     queue_name: str
     status: str
     attempts: int
-    """How many it has had; of a scheduled job above 0: it waits for a retry."""
+    """The attempts so far. A scheduled job with attempts waits for a retry."""
     began_at: datetime | None
     ended_at: datetime | None
 
 
-class Process(NamedTuple):
+class WorkerProcess(NamedTuple):
     id: str
     jobs: int
     began_at: datetime | None
     """When the first of these jobs began."""
     ended_at: datetime | None
     lost: int
-    """Jobs that were recovered from it: above 0, it has died."""
+    """The jobs that were recovered from the process. If there are any, it has died."""
 
 
 def last_jobs_of(store: Store, worker_id: str) -> list[LastJob]:
-    rows = store.rows(LAST_JOBS_OF_WORKER, {"name": worker_name(worker_id), "limit": NEWEST})
+    rows = store.rows(LAST_JOBS_OF_WORKER, {"name": worker_name(worker_id), "limit": NEWEST_JOBS})
     return [LastJob(*row) for row in rows]
 
 
-def processes_of(store: Store, worker_id: str) -> list[Process]:
-    """The processes that have had the name of this worker, as far as the newest jobs know them; the last one first."""
-    values = {"name": worker_name(worker_id), "limit": NEWEST, "died": DIED}
-    return [Process(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]
+def processes_of(store: Store, worker_id: str) -> list[WorkerProcess]:
+    """The processes with the name of this worker that have run one of the newest jobs, the last process first."""
+    values = {"name": worker_name(worker_id), "limit": NEWEST_JOBS, "died": DEATH_EXCEPTION}
+    return [WorkerProcess(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]

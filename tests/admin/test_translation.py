@@ -168,8 +168,8 @@ def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: 
     discard = ("Discard %(number)s job", "Discard %(number)s jobs")
     to_discard = ("%(number)s taskon forĵeti", "%(number)s taskojn forĵeti")
     speak(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})
-    most = counts.CAP + 1
-    expected = f"Pli ol {counts.grouped(counts.CAP)} taskojn forĵeti?"
+    most = counts.MOST_JOBS_COUNTED + 1
+    expected = f"Pli ol {counts.grouped(counts.MOST_JOBS_COUNTED)} taskojn forĵeti?"
     assert many_jobs.question_of(DISCARD, Summary(Count(most), most, [], most, [])) == expected
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the doctor share: its findings by their codes, and stores with rows that no test can arrange."""
+"""Fixtures for the tests of rules: the findings of a code, and stores that return given rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,13 +21,13 @@ class Rows(Store):
         self._rows = [tuple(row) for row in rows]
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """The given rows, whatever the statement is."""
+        """Return the given rows for every statement."""
         return self._rows
 
 
 @pytest.fixture
 def found(transactional_db: None) -> Found:
-    """Has the doctor examine the queue. Returns the findings of this code, unless all is well."""
+    """Applies all rules. Returns the problems and infos of the rule with this code."""
 
     def look(code: str) -> list[Finding]:
         return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]

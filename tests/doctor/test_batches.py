@@ -1,4 +1,4 @@
-"""The doctor's finding about jobs that wait for a deleted job."""
+"""`stuck-dependant`: jobs that wait for a deleted job."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Carriers: whether they have relays, whether their brokers are reached, and whether these have lost jobs."""
+"""Rules about carriers: whether they have relays, whether their brokers are reached, and whether brokers lost jobs."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The documentation has every finding by its code, and the shell commands that findings name can be typed."""
+"""The documentation explains the code of every rule, and each shell command of a finding can be parsed."""
 
 import ast
 import re
@@ -61,7 +61,7 @@ def test_the_settings_have_every_threshold() -> None:
 
 
 def commands() -> Iterator[str]:
-    """What findings tell the operator to type, with 1 for each value."""
+    """The shell commands in the source of the rules, with 1 for each value."""
     for call in findings():
         for node in ast.walk(call):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]

@@ -1,4 +1,4 @@
-"""`examine`: every check has its say, and none can break another."""
+"""`examine`: every rule is applied, and no rule can break another rule."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has the doctor run these functions as its only checks, under their own names."""
+    """Makes these functions the only rules, with the names of the functions as codes."""
 
     def choose(*functions: Callable[[Store], Any]) -> None:
         chosen = [Rule(function.__name__, function, "all is well") for function in functions]
@@ -70,7 +70,7 @@ def test_every_code_is_listed_once() -> None:
 def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
     checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.console.rules.examination.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("django_skipqueue.console.rules.examination.RULE_SECONDS", 1.0)
     checks(sleeps, passes)
     late, fine = examine(STORE)
     assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")
@@ -203,7 +203,7 @@ def test_what_is_to_be_pasted_is_quoted() -> None:
 
 @pytest.fixture
 def plain_role(transactional_db: None) -> Iterator[str]:
-    """This connection's role until the end of the test: without any right but to read the queue's tables."""
+    """A role that may only read the queue's tables. This connection has it until the end of the test."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE ROLE doctor_plain")
         cursor.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO doctor_plain; SET ROLE doctor_plain")

@@ -1,4 +1,4 @@
-"""Jobs that do not come forward: each scene makes its finding appear."""
+"""Rules about jobs that do not run: each test makes a finding appear."""
 
 from datetime import timedelta
 from typing import Any
@@ -57,7 +57,7 @@ def test_a_running_job_whose_worker_is_gone(found: Found, settings: Any) -> None
     assert found("orphaned-job") == []
 
 
-def test_what_a_carrier_holds_is_not_orphaned(found: Found) -> None:
+def test_a_job_that_a_carrier_holds_is_not_orphaned(found: Found) -> None:
     carrier = make_worker(heartbeat=-DAYS, is_external=True)
     make_job("running", locked_by=carrier.pk, locked_at=-DAYS)
     assert found("orphaned-job") == []
@@ -89,7 +89,7 @@ def test_a_key_of_a_job_that_is_not_due_yet_is_held_as_asked(found: Found) -> No
 
 
 def test_an_old_holder_is_found_whatever_its_key_is(found: Found) -> None:
-    """Its place among the keys does not matter, nor do newer jobs of a higher priority."""
+    """The place of the key in the alphabet does not matter, nor do newer jobs with a higher priority."""
     multiply(make_job(priority=10), 300)
     make_job("queued", unique_key="zzz", enqueued_at=-5 * DAYS, run_after=-5 * DAYS)
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The doctor's findings about halted sequences, and about permits that nobody gives."""
+"""`halted-sequence`, `free-permit` and `held-permit`: sequences that have halted, and permits that no job gets."""
 
 from datetime import timedelta
 from typing import Any
@@ -83,8 +83,8 @@ def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str
     assert "tok-4711" not in text
 
 
-def test_a_job_that_may_have_waited_for_its_limit_is_not_reported(found: Found) -> None:
-    """The doctor does not report that the job has waited long for a worker."""
+def test_a_job_with_a_limit_may_have_waited_for_its_permit(found: Found) -> None:
+    """Nobody knows for how long it has waited for a worker, so `long-wait` does not name it."""
     queued = make_job(run_after=timedelta(hours=-1))
     make_worker()
     assert len(found("long-wait")) == 1

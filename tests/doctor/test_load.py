@@ -84,7 +84,7 @@ def test_without_the_extension_the_time_is_unknown() -> None:
 
 @pytest.fixture
 def stand_in() -> Iterator[str]:
-    """The schema of a table with the columns of the extension's view, and rows of several databases."""
+    """The schema of a table that stands for the view of `pg_stat_statements`, with rows of several databases."""
     execute(
         'CREATE SCHEMA "stand in"; CREATE TABLE "stand in".pg_stat_statements AS'
         " SELECT (SELECT oid FROM pg_database WHERE datname = current_database()) AS dbid, query, total_exec_time FROM"

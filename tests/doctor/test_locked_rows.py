@@ -1,4 +1,4 @@
-"""Rows that a session keeps locked: which session it is, whatever it has done to them, and what ends it."""
+"""`locked-rows`: which session keeps rows of jobs locked, by any kind of lock, and which command ends the session."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -73,7 +73,7 @@ def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
 
 
 @pytest.mark.core
-def test_what_locks_for_a_moment_and_what_workers_lock_is_not_named(found: Found, connect: Any, settings: Any) -> None:
+def test_a_short_lock_and_a_lock_of_a_worker_are_no_problem(found: Found, connect: Any, settings: Any) -> None:
     job = make_job(run_after=HOUR_AGO)
     worker = connect(autocommit=False, application_name="skipqueue:0123456789ab")
     worker.execute(LOCK.format("FOR UPDATE"), [[job.pk]])

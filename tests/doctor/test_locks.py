@@ -1,4 +1,4 @@
-"""Waits for locks: who waits, and for whom."""
+"""`lock-waits`: sessions that wait for a lock on the queue's tables, and who holds the lock."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from .test_snapshots import paste
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "LONG_WAIT", 0.0)
+    monkeypatch.setattr(server, "LONG_LOCK_WAIT", 0.0)
 
 
 def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connect: Any, session: Any) -> None:

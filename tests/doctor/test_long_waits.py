@@ -1,4 +1,4 @@
-"""Jobs that have waited for long: of which queue, how many, since when, and what for."""
+"""`long-wait`: queues whose jobs have waited for long, and what the jobs wait for."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
-from django_skipqueue.console.rules import jobs_and_workers, sql
+from django_skipqueue.console.rules import jobs_and_workers
 from django_skipqueue.models import Job, Queue, Worker
 
 from ..app.rows import make_job, make_worker
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.core
 
 
 def beat() -> None:
-    """Write a heartbeat of the workers: the jobs are older, so the workers have had the time to claim them."""
+    """Write a heartbeat of each worker after the jobs were made, so the workers have had the time to claim the jobs."""
     Worker.objects.update(heartbeat_at=Now())
 
 
@@ -46,7 +46,8 @@ def test_postgresql_is_slow(found: Found, monkeypatch: pytest.MonkeyPatch, conne
     make_worker()
     (finding,) = found("long-wait")
     assert finding.title.endswith(", although slots are free")
-    monkeypatch.setattr(sql, "SLOW_STATEMENTS", sql.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'"))
+    impatient = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
+    monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", impatient)
     worker = connect(autocommit=True, application_name="skipqueue:0123456789ab")
     worker.pgconn.send_query(b"SELECT pg_sleep(30), 'skipqueue_job'")
     (finding,) = found("long-wait")
@@ -63,7 +64,7 @@ def test_postgresql_is_slow(found: Found, monkeypatch: pytest.MonkeyPatch, conne
     ],
     ids=["paused", "not long"],
 )
-def test_what_waits_on_purpose_or_elsewhere_is_not_told(found: Found, arrange: Callable[[], object]) -> None:
+def test_a_paused_queue_and_a_short_wait_are_no_problem(found: Found, arrange: Callable[[], object]) -> None:
     make_job(run_after=LONG_AGO)
     make_worker()
     assert len(found("long-wait")) == 1
@@ -72,7 +73,7 @@ def test_what_waits_on_purpose_or_elsewhere_is_not_told(found: Found, arrange: C
     assert found("long-wait") == []
 
 
-def test_without_a_worker_another_rule_tells(found: Found) -> None:
+def test_a_queue_without_a_worker_is_named_by_another_rule(found: Found) -> None:
     make_job(run_after=LONG_AGO)
     make_worker(queues=["mail"])
     assert found("long-wait") == []
@@ -80,7 +81,7 @@ def test_without_a_worker_another_rule_tells(found: Found) -> None:
 
 
 def test_a_job_counts_once_every_live_worker_has_had_the_time_to_claim_it(found: Found) -> None:
-    """A gate, a release or a recovery may have queued it just now, and its due time does not tell."""
+    """A gate, a release or a recovery may have queued the job just now, whatever its due time is."""
     make_worker(name="dead", heartbeat=timedelta(hours=-1))
     for name in ("w1", "w2"):
         make_worker(name=name)
@@ -119,7 +120,7 @@ def test_the_threshold_is_a_setting_of_each_queue(found: Found, settings: Any) -
         assert [each.subject for each in found("long-wait")] == expected
 
 
-def test_what_is_usual_at_this_hour_is_not_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_is_usual_at_this_hour_is_no_problem(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     make_job(run_after=LONG_AGO)
     make_worker()
     for usual, expected in ((200.0, 1), (250.0, 0)):

@@ -1,4 +1,4 @@
-"""Schedules that did not fire, and schedules whose jobs fail."""
+"""`late-schedule` and `failing-schedule`: schedules that do not fire, and schedules whose jobs fail."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Settings and limits of the server: each scene makes its finding appear."""
+"""Rules about settings and limits of the server: each test makes a finding appear."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from .conftest import STORE, Found, Rows
 
 @pytest.fixture
 def run(transactional_db: None) -> Iterator[Any]:
-    """Runs a statement in this session, which is closed at the end."""
+    """Runs statements in a session that the fixture closes at the end of the test."""
 
     def execute(statement: str) -> None:
         with connection.cursor() as cursor:
@@ -78,7 +78,7 @@ def test_a_limit_of_the_database_counts(found: Found, run: Any) -> None:
 
 def test_few_connections_that_are_left(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("connections-used") == []
-    monkeypatch.setattr(server, "SCARCE", 0.0)
+    monkeypatch.setattr(server, "SCARCE_CONNECTIONS_SHARE", 0.0)
     (finding,) = found("connections-used")
     assert finding.severity == "critical"
 
@@ -104,7 +104,7 @@ def test_autovacuum_is_off(name: str) -> None:
 def test_a_session_that_is_idle_in_a_transaction(
     found: Found, connect: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LONG_IDLE", 0.0)
+    monkeypatch.setattr(server, "LONG_IDLE_SECONDS", 0.0)
     run("SET idle_in_transaction_session_timeout = 0")
     assert found("idle-transaction") == []
     other = connect(autocommit=False, application_name="psql")

@@ -19,20 +19,20 @@ CODE = "no-free-slot"
 
 @pytest.fixture
 def workers(transactional_db: None) -> list[Worker]:
-    """Two, with two slots each, for all queues but `mail`, and one for that."""
+    """Two workers that serve `default` and `reports`, and a worker that serves `mail`; each has two slots."""
     queues = [["default", "reports"], ["default", "reports"], ["mail"]]
     return [make_worker(name=f"w{n}", concurrency=2, queues=names) for n, names in enumerate(queues)]
 
 
 def hang(worker: Worker, amount: int, task: str = "shop.hang", **fields: Any) -> list[int]:
-    """Jobs that run for long."""
+    """Make jobs of this worker that have run for twelve hours."""
     times = {"locked_at": timedelta(hours=-12), "started_at": timedelta(hours=-12)}
     return [make_job("running", task=task, locked_by=worker.pk, **(times | fields)).pk for _ in range(amount)]
 
 
 def test_the_task_that_holds_every_slot_is_named(workers: list[Worker], found: Found) -> None:
     hang(workers[0], 2)
-    hang(workers[1], 3)  # one is claimed ahead
+    hang(workers[1], 3)  # the third job is claimed ahead
     for queue_name in ("default", "reports", "mail"):
         make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
     (full,) = found(CODE)
@@ -87,7 +87,7 @@ def test_a_paused_queue_waits_on_purpose(workers: list[Worker], found: Found) ->
 
 
 def test_a_job_whose_row_somebody_has_locked_holds_no_slot(workers: list[Worker], found: Found, connect: Any) -> None:
-    """It may have ended, and its worker waits until it can write the outcome: not the task is to blame."""
+    """The job may have ended, and its worker waits until it can write the outcome: the task is not to blame."""
     first, *_ = hang(workers[2], 2)
     make_job(queue_name="mail", run_after=timedelta(hours=-11))
     assert len(found(CODE)) == 1

@@ -1,4 +1,4 @@
-"""Old snapshots: each scene makes its finding appear, and what the finding says to do makes it go."""
+"""Rules about old snapshots: each test makes a finding appear, and runs its command, after which it is gone."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ WHERE
 @pytest.fixture(autouse=True)
 def _impatient(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     paste(END_TRANSACTIONS)
-    monkeypatch.setattr(server, "OLD", 0.0)
+    monkeypatch.setattr(server, "OLD_TRANSACTION_SECONDS", 0.0)
 
 
 def paste(command: str) -> None:
-    """What the operator does with a finding."""
+    """Run the SQL of a finding, as an operator does."""
     with connection.cursor() as cursor:
         cursor.execute(command)
 
@@ -59,7 +59,7 @@ def test_a_session_that_has_written_holds_it_as_well(found: Found, connect: Any)
 
 
 def test_after_an_hour_it_is_critical(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "VERY_OLD", 0.0)
+    monkeypatch.setattr(server, "VERY_OLD_TRANSACTION_SECONDS", 0.0)
     other = connect(autocommit=False)
     other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     other.execute("SELECT 1")
@@ -67,7 +67,7 @@ def test_after_an_hour_it_is_critical(found: Found, connect: Any, monkeypatch: p
 
 
 def test_a_young_transaction_is_fine(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "OLD", 600.0)
+    monkeypatch.setattr(server, "OLD_TRANSACTION_SECONDS", 600.0)
     other = connect(autocommit=False)
     other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     other.execute("SELECT 1")
@@ -77,7 +77,7 @@ def test_a_young_transaction_is_fine(found: Found, connect: Any, monkeypatch: py
 def test_a_prepared_transaction_is_named_and_its_command_ends_it(found: Found, connect: Any) -> None:
     other = connect()
     ((allowed,),) = other.execute("SHOW max_prepared_transactions").fetchall()
-    if allowed == "0":  # the server has no place for one: decide on its row
+    if allowed == "0":  # the server allows no prepared transaction: the rule reads a row that the test gives
         (finding,) = server.prepared_transactions(Rows(("it's lost", "ann", 90_000.0)))
         assert finding.command == "ROLLBACK PREPARED 'it''s lost';"
     else:

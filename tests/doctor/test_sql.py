@@ -1,4 +1,4 @@
-"""The doctor's statements on the job table use their indexes among 100,000 rows; all others read catalogs alone."""
+"""The rules' statements on the job table use their indexes among 100,000 rows; other statements read only catalogs."""
 
 import inspect
 import json
@@ -8,13 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.console.rules import jobs_and_workers, locks, sql, tables
+from django_skipqueue.console.metrics import catalogue
+from django_skipqueue.console.rules import jobs_and_workers, locks, rule, server, tables
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-MODULES = (sql, jobs_and_workers, locks, tables, unique_keys)
+MODULES = (rule, jobs_and_workers, locks, server, tables, catalogue, unique_keys)
 STATEMENTS = {
     name: text
     for module in MODULES
@@ -23,7 +24,7 @@ STATEMENTS = {
 }
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
-    "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
+    "WAITING_TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
     "SLOT_HOLDERS": ({"seconds": 60.0}, {"recover"}),
@@ -41,7 +42,7 @@ def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
 
 
 @pytest.mark.django_db
-def test_it_uses_its_index(busy: psycopg.Connection[Any], subtests: pytest.Subtests) -> None:  # noqa: F811
+def test_a_statement_uses_its_index(busy: psycopg.Connection[Any], subtests: pytest.Subtests) -> None:  # noqa: F811
     for name, (values, indexes) in CASES.items():
         with subtests.test(name):
             require_indexes(busy, STATEMENTS[name], values, indexes)
@@ -53,7 +54,7 @@ def require_indexes(
     values: dict[str, Any],
     indexes: set[str],
 ) -> None:
-    """Require that the statement reads the job table by these indexes alone, and sorts few rows."""
+    """Require that the statement reads the job table by these indexes only, and sorts few rows."""
     row = psycopg.ClientCursor(busy).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
     assert row
     found = list(nodes(row[0][0]["Plan"]))
@@ -65,8 +66,8 @@ def require_indexes(
     assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
 
 
-def test_it_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
-    """One locks rows, to see whether a claim could, in a transaction that is rolled back."""
+def test_a_statement_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
+    """`FREE_JOBS` alone locks rows, as a claim does, in a transaction that is rolled back."""
     for name, text in STATEMENTS.items():
         text = text.replace("FOR NO KEY UPDATE SKIP LOCKED", "") if name == "FREE_JOBS" else text
         with subtests.test(name):
@@ -74,7 +75,7 @@ def test_it_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
             assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
 
 
-def test_above_it_stands_which_check_uses_it(subtests: pytest.Subtests) -> None:
+def test_the_comment_above_a_statement_names_the_rule_that_uses_it(subtests: pytest.Subtests) -> None:
     for name in STATEMENTS:
         with subtests.test(name):
             (text,) = [text for module in MODULES if f"\n{name} = " in (text := inspect.getsource(module))]

@@ -1,4 +1,4 @@
-"""Tables and indexes: each scene makes its finding appear, and what the finding says to do makes it go."""
+"""Rules about tables and indexes: each test makes a finding appear, and runs its command, after which it is gone."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.rules import sql, tables
+from django_skipqueue.console.rules import tables
 from django_skipqueue.models import Job
 from django_skipqueue.models.expressions import table_names
 
@@ -21,7 +21,7 @@ from .test_snapshots import paste
 
 @pytest.fixture
 def scene(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The only table of the queue: one that autovacuum leaves alone."""
+    """A table that the rules take for the only table of the queue, and that autovacuum leaves alone."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE doctor_scene WITH (autovacuum_enabled = off) AS SELECT n FROM generate_series(1, 1000) AS n"
@@ -34,7 +34,7 @@ def scene(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 @pytest.fixture
 def partition(transactional_db: None, connect: Any) -> Iterator[str]:
-    """A partition of the archive without rows, of which the doctor knows only the table that it belongs to."""
+    """An empty partition of the archive. The rules know only the name of the archive's table."""
     name = "doctor_part"
     make = f"CREATE TABLE {name} PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
     connect().execute(make)
@@ -45,7 +45,7 @@ def partition(transactional_db: None, connect: Any) -> Iterator[str]:
 def test_partitions_are_examined_like_tables(
     partition: str, found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for statement in (sql.VACUUMS, sql.TRANSACTION_IDS, sql.STORAGE_PARAMETERS):
+    for statement in (tables.VACUUMS, tables.TRANSACTION_IDS, tables.STORAGE_PARAMETERS):
         assert partition in {name for name, *_ in STORE.rows(statement, {"tables": table_names()})}
     other = connect()
     other.execute(f"ALTER TABLE {partition} SET (autovacuum_enabled = off)")
@@ -68,7 +68,7 @@ def test_dead_rows_that_nobody_has_removed(
     scene: str, found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found("dead-rows") == []
-    monkeypatch.setattr(tables, "MANY_DEAD", 500)
+    monkeypatch.setattr(tables, "MANY_DEAD_ROWS", 500)
     other = connect()
     other.execute("DELETE FROM doctor_scene WHERE n > 100")
     other.execute("SELECT pg_stat_force_next_flush()")
@@ -109,7 +109,7 @@ def test_sizes_are_always_there(db: None) -> None:
 
 
 def entries_after_vacuum(connection: psycopg.Connection[Any]) -> float:
-    """Vacuum the job table. An automatic ANALYZE of any table keeps the rows that its snapshot still sees."""
+    """Vacuum the job table, again and again: an automatic ANALYZE may hold a snapshot that keeps dead rows."""
     connection.execute("VACUUM (INDEX_CLEANUP ON) skipqueue_job")
     row = connection.execute("SELECT reltuples FROM pg_class WHERE relname = 'skipqueue_job_claim'").fetchone()
     assert row is not None
@@ -174,7 +174,7 @@ def test_transaction_ids_that_were_not_frozen(age: int, multixact_age: int, seve
     assert all(each.command == 'VACUUM (FREEZE, VERBOSE) "skipqueue_job";' for each in findings)
 
 
-@pytest.mark.parametrize("table", tables.STORAGE)
+@pytest.mark.parametrize("table", tables.STORAGE_STATEMENTS)
 def test_storage_parameters_that_were_lost(found: Found, table: str) -> None:
     assert found("storage-parameters") == []
     paste(f"ALTER TABLE {table} RESET (fillfactor, autovacuum_vacuum_threshold)")
@@ -196,4 +196,4 @@ def test_a_table_without_autovacuum(found: Found) -> None:
 def test_the_statements_to_paste_are_those_of_the_migration() -> None:
     migration: Any = import_module("django_skipqueue.migrations.0001_initial")
     of_migration = [f"{statement.strip()};" for statement in (migration.JOB_STORAGE, migration.WORKER_STORAGE)]
-    assert list(tables.STORAGE.values()) == of_migration
+    assert list(tables.STORAGE_STATEMENTS.values()) == of_migration

@@ -1,4 +1,4 @@
-"""The verdict: what the watched rules find, in a bounded time, and whatever fails."""
+"""The verdict: what the watched rules find, within a bounded time, also if a rule fails."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def fails(store: Store) -> Iterator[Finding]:
 
 @pytest.fixture
 def rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has these functions as the only rules, watched, under their own names; and one that nobody watches."""
+    """Makes these functions the watched rules, with their names as codes, beside one rule that is not watched."""
 
     def choose(*functions: Callable[[Store], Any]) -> None:
         chosen = [Rule(function.__name__, function, "fine", is_watched=True) for function in functions]
@@ -65,7 +65,7 @@ def test_the_problems_of_the_watched_rules_come_by_weight(rules: Callable[..., N
     assert (verdict.is_well, verdict.severity, str(verdict)) == (False, "critical", "2 problems")
 
 
-def test_it_takes_no_longer_than_it_may_and_says_what_it_could_not_apply(rules: Callable[..., None]) -> None:
+def test_the_verdict_takes_no_longer_than_it_may_and_says_what_it_could_not_apply(rules: Callable[..., None]) -> None:
     rules(*[sleeps] * 10, is_critical, fails)
     began = time.monotonic()
     verdict = Verdict.now(STORE, seconds=0.5)

@@ -1,4 +1,4 @@
-"""Workers: whether there are any, whether they are on time, and whether they serve every queue."""
+"""Rules about workers and clocks: whether workers are alive and on time, and serve every queue."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def test_clocks_that_differ(seconds: float, expected: int) -> None:
 
 def test_the_clock_of_the_database_is_read(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(server.clock_skew(STORE)) == []
-    monkeypatch.setattr(server, "SKEW", -1.0)
+    monkeypatch.setattr(server, "LARGEST_CLOCK_SKEW", -1.0)
     assert len(list(server.clock_skew(STORE))) == 1
 
 

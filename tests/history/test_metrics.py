@@ -76,7 +76,7 @@ def test_what_claims_of_the_deepest_queues_read() -> None:
 
 
 def test_the_busiest_have_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MOST", 2)
+    monkeypatch.setattr(labels, "MOST_SERIES", 2)
     for number in range(1, 5):
         count(f"q{number}", "t", completed=number, ran=histogram([1.0] * number), ran_seconds=float(number))
         make_job(queue_name=f"q{number}", run_after=timedelta(seconds=-60 * number))

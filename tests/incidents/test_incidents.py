@@ -1,4 +1,4 @@
-"""Eleven incidents with real processes: the watched rules name the culprit and a command within a minute, and no other.
+"""Eleven incidents with real processes: within a minute the watched rules name the culprit, and nothing else.
 
 The tasks are known to the workers, as `extra.jobs`, and by name to this process.
 """
@@ -128,7 +128,7 @@ def watched() -> list[Finding]:
 
 
 def blamed(code: str, *also: str) -> Finding:
-    """The finding of this rule, once there is one. Nothing else that is critical is found, but `also`."""
+    """Wait for the finding of this rule. No other rule may find something critical, except the rules in `also`."""
 
     def look() -> Finding | None:
         has_begun, found = Worker.objects.exists(), watched()
@@ -142,7 +142,7 @@ def blamed(code: str, *also: str) -> Finding:
 
 
 def execute(command: str) -> None:
-    """Do what the finding says."""
+    """Run the SQL of a finding."""
     with connection.cursor() as cursor:
         cursor.execute(command)
 
@@ -161,7 +161,7 @@ def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
 
 
 def test_a_task_hangs(runworker: Run, rules: Any) -> None:
-    """The task is the problem. That the jobs of the queue wait for long is no second problem."""
+    """The task is the only problem: `long-wait` does not name its queue as a second problem."""
     rules(no_free_slot=1, long_wait=6)
     defer("push", 2)
     defer("noop", 5, priority=-1)
@@ -188,7 +188,7 @@ def test_more_jobs_come_than_the_slots_can_run(runworker: Run, rules: Any) -> No
 
 
 def test_a_machine_is_killed(runworker: Run, rules: Any) -> None:
-    """Another one takes its jobs back, and says that they were lost."""
+    """Another machine recovers the jobs, and the rule says how many were lost."""
     defer("push", 4)
     machine = runworker("-c", "2", "--processes", "2", "--name", "one", jobs=JOBS, skipqueue=FAST)
     wait_for_statuses(running=4)
@@ -231,7 +231,7 @@ def test_no_worker_serves_a_queue(runworker: Run, rules: Any) -> None:
 
 
 def test_the_holders_of_a_limit_wait(runworker: Run, rules: Any) -> None:
-    """The jobs that wait for a permit wait for a job that waits for a slot."""
+    """A queued job holds the permit, and waits for a slot, while the blocked jobs wait for the permit."""
     rules(held_permit=2)
     defer("push", queue_name="slow")
     runworker("-c", "1", "--queues", "slow", jobs=JOBS, skipqueue=FAST)
@@ -279,7 +279,7 @@ def test_a_task_leaks_memory(runworker: Run, rules: Any) -> None:
 
 
 def test_the_database_is_slow(runworker: Run, rules: Any, connect: Any) -> None:
-    """Somebody makes an index, and has forgotten CONCURRENTLY: every claim waits."""
+    """A session holds the lock of CREATE INDEX without CONCURRENTLY: every claim waits."""
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     workers()
     session = connect(autocommit=False, application_name="migration")

@@ -1,4 +1,4 @@
-"""A day of ordinary noise raises nothing: a failed job an hour, a flaky task, a deploy, and a peak every night.
+"""On an ordinary day the watched rules find nothing: a failed job an hour, a flaky task, a deploy, a peak every night.
 
 The clock is simulated: for some hours of the day the test writes the roll-ups of eight days, as if it were this hour.
 """
@@ -53,7 +53,7 @@ def minutes_of(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tuple[st
 
 
 def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
-    """The roll-ups of eight days up to now, if now were this minute of this hour: hours, and the last minutes."""
+    """Write the roll-ups of eight days, the last ones by the minute, as if it were this minute of this hour."""
     counts: dict[tuple[int, str, str, int], dict[str, Any]] = {}
     start = now // 3600 * 3600
     for hours_ago in range(HOURS * DAYS):
@@ -78,7 +78,7 @@ def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
 
 
 def write_rows(hour_of_day: int) -> None:
-    """What is in the queue: workers, jobs that run and wait, and a failed job of each hour."""
+    """Write the rows of now: a worker, jobs that run and wait, and a failed job."""
     worker = make_worker(name="web-1/1", heartbeat=timedelta(seconds=-3))
     if hour_of_day == DEPLOY:
         worker.delete()
@@ -92,7 +92,7 @@ def write_rows(hour_of_day: int) -> None:
     Worker.objects.filter(pk=worker.pk).update(heartbeat_at=Now())
 
 
-def test_it_raises_nothing(subtests: pytest.Subtests) -> None:
+def test_an_ordinary_day_raises_nothing(subtests: pytest.Subtests) -> None:
     for hour_of_day in LOOKED_AT:
         with subtests.test(hour=hour_of_day):
             with connection.cursor() as cursor:
@@ -107,7 +107,7 @@ def test_it_raises_nothing(subtests: pytest.Subtests) -> None:
 
 
 def test_what_is_not_ordinary_is_found() -> None:
-    """The night's peak at noon, and a flaky task that fails altogether."""
+    """The peak of the night comes at noon, and every attempt of the flaky task fails."""
     now = int(time.time())
     write_history(now, 12, now % 3600 // 60)
     write_rows(PEAK)

@@ -1,4 +1,4 @@
-"""`manage.py prunejobs`: prunes by hand the jobs that a supervisor would prune."""
+"""`manage.py prunejobs`: prunes by hand what a supervisor prunes."""
 
 from datetime import timedelta
 from io import StringIO

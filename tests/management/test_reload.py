@@ -1,4 +1,4 @@
-"""`runworker --reload`: code changes and Ctrl-C on a terminal. Neither leaves a process behind."""
+"""`runworker --reload`: reloads when code changes, and ends after Ctrl-C, with no process left."""
 
 import signal
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(terminal: Run) -> No
 
 def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: Run) -> None:
     process = terminal(settings="DEBUG = True\nimport time\nprint('starting', flush=True)\ntime.sleep(0.5)\n")
-    process.wait_for("starting", times=2)  # the second line is the child's
+    process.wait_for("starting", times=2)  # the second time by the child
     process.type(CTRL_C)
     assert process.wait() == 0
     assert "Traceback" not in process.log
@@ -105,7 +105,7 @@ def linger():
 if "RUN_MAIN" in os.environ:  # the child of the reloader
     atexit.register(linger)
 """
-"""Python at its very end: the process still runs, but handles no signal."""
+"""The process waits at the end of Python, when it handles no signal any more."""
 
 
 def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(terminal: Run) -> None:

@@ -245,7 +245,7 @@ def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureF
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 1 job of celery released.\n"
 
 
-# The topology for somebody who declares it in place of the relays
+# The topology, for an administrator who declares it in place of the relays
 
 
 @both

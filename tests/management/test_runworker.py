@@ -1,4 +1,4 @@
-"""`manage.py runworker`: its options, its output, and what it does."""
+"""`manage.py runworker`: its options, its first log lines, and how it runs and ends."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def test_drain_runs_everything_and_exits_0(runworker: Run, options: tuple[str, .
 
 @db
 def test_many_due_jobs_are_all_run_by_a_drain(runworker: Run) -> None:
-    """The supervisor admits the jobs while the worker makes its first claim."""
+    """The supervisor admits the jobs while the worker looks for jobs for the first time."""
     jobs.noop.using(run_after=timedelta(hours=1)).defer_many([()] * 2000)
     Job.objects.update(run_after="2020-01-01T00:00Z")
     assert runworker("--drain").wait() == 0
@@ -79,7 +79,7 @@ CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES":
 @db
 @pytest.mark.parametrize(("arguments", "left"), [((), {"pdf"}), (("-q", "pdf"), {"mail"}), (("-q", "pdf,mail"), set())])
 def test_a_carried_queue_is_served_only_if_it_is_typed(runworker: Run, arguments: list[str], left: set[str]) -> None:
-    """A drain stops although jobs of a carried queue are left: a relay hands these jobs on."""
+    """A drain stops although jobs of a carried queue are left: a relay runs these jobs."""
     for queue_name in ("pdf", "mail"):
         jobs.noop.using(queue_name=queue_name).defer_many([()] * 3)
     assert runworker("--drain", *arguments, skipqueue=CARRIERS).wait() == 0
@@ -116,7 +116,7 @@ def test_it_can_serve_another_database(runworker: Run) -> None:
 
 
 def options(*arguments: str) -> WorkerOptions:
-    """The `WorkerOptions` that the command makes of this command line."""
+    """The options of the worker, for this command line."""
     parsed = command.Command().create_parser("manage.py", "runworker").parse_args(list(arguments))
     [chosen] = command.Command()._options(vars(parsed))
     return chosen

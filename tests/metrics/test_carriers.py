@@ -1,4 +1,4 @@
-"""The metrics of carriers, and that their relays are no workers."""
+"""The metrics of carriers; relays do not count as workers."""
 
 from datetime import timedelta
 from typing import Any

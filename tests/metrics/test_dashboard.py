@@ -16,7 +16,7 @@ DASHBOARD = json.loads((STATIC / "grafana-dashboard.json").read_text())
 RULES = yaml.safe_load((STATIC / "prometheus-alerts.yml").read_text())
 
 LABELS: dict[str, set[str]] = {}
-"""The labels of each series, by its name; with several databases."""
+"""The labels of each series by its name, if there are several databases."""
 for metric in map(with_database, metrics()):
     if metric.kind == "histogram":
         LABELS[f"{metric.name}_bucket"] = {*metric.labels, "le"}
@@ -82,7 +82,7 @@ def test_a_panel_is_of_the_databases_that_are_chosen() -> None:
 
 
 def test_an_alert_is_of_one_database() -> None:
-    """The excess of one is not hidden among the others, and the summary names it."""
+    """A value above the threshold is found among several series, and the summary names the series."""
     of_all = {"SkipqueueFailedShare": "a task", "SkipqueueNoMetrics": "everything"}
     for rule in rules():
         grouped = re.findall(r"\bby \(([^)]*)\)", rule["expr"])

@@ -31,7 +31,7 @@ UP = "skipqueue_database_up"
 @pytest.fixture(autouse=True)
 def _several(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH, "METRICS_TOKEN": TOKEN}
-    monkeypatch.setattr(scrape, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(scrape, "SCRAPE_CONNECT_SECONDS", DEADLINE)  # of a busy machine
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_admin_serves_the_metrics_of_all_databases(gone: str, admin_client: 
 
 
 def test_two_silent_databases_cost_the_time_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(scrape, "SCRAPE_CONNECT_SECONDS", 2.0)
     proxy = Proxy()
     proxy.stall()
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}

@@ -1,4 +1,4 @@
-"""The text format: what Prometheus' own library reads from it is what was written."""
+"""The text format: the library of Prometheus reads the values that were written."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

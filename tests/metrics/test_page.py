@@ -19,7 +19,7 @@ LogIn = Callable[..., Client]
 
 @pytest.fixture
 def log_in() -> LogIn:
-    """Makes a browser of somebody with these permissions on jobs."""
+    """Logs a user in who has these permissions. Returns the client of the user."""
 
     def make(*codenames: str, is_staff: bool = True, is_superuser: bool = False) -> Client:
         user = User.objects.create_user("ann", password="secret", is_staff=is_staff, is_superuser=is_superuser)
@@ -73,7 +73,7 @@ def test_staff_who_may_view_jobs_read_them(log_in: LogIn, codename: str) -> None
 
 
 @pytest.mark.parametrize(("codenames", "is_staff"), [((), True), (("view_job",), False), (("view_worker",), True)])
-def test_others_do_not(log_in: LogIn, codenames: tuple[str, ...], is_staff: bool) -> None:
+def test_who_may_not_view_jobs_does_not_get_the_page(log_in: LogIn, codenames: tuple[str, ...], is_staff: bool) -> None:
     client = log_in(*codenames, is_staff=is_staff)
     assert client.get(ADDRESS).status_code == 403
     assert client.get(IN_THE_ADMIN).status_code == (403 if is_staff else 302)

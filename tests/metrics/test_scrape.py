@@ -1,4 +1,4 @@
-"""All metrics, from rows in a real database: their values, their bounds, and what becomes of a part that fails."""
+"""All metrics of a real database: their values, their bounds, and what is served if some of them fail."""
 
 import os
 import re
@@ -20,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_skipqueue.console.metrics import catalogue as labels
 from django_skipqueue.console.metrics import scrape
 from django_skipqueue.console.metrics.catalogue import Scraped
-from django_skipqueue.console.rules import sql
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.models import JobBatch, Queue, RateBucket
 from django_skipqueue.queue.session import short_transaction
@@ -82,7 +81,7 @@ def test_the_keys_of_rates() -> None:
 
 
 def test_blocked_jobs_of_many_queues_have_one_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MOST", 1)
+    monkeypatch.setattr(labels, "MOST_SERIES", 1)
     make_limited("a", waiting=3, queue_name="busy")
     for name in ("b", "c"):
         make_limited(name, queue_name=name)
@@ -242,7 +241,7 @@ def test_many_parts_that_take_too_long_are_left_out_in_time(monkeypatch: Any, ca
 
 
 def test_no_statement_is_compiled() -> None:
-    """PostgreSQL takes 50 ms for that; the statements are cheap however many rows its planner expects."""
+    """PostgreSQL takes 50 ms to compile a statement. The statements are cheap, whatever its planner expects."""
 
     def shown() -> str:
         with connection.cursor() as cursor:
@@ -341,7 +340,7 @@ def test_names_follow_the_conventions(subtests: pytest.Subtests) -> None:
 
 
 def test_a_statement_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
-    for name, text in {name: getattr(sql, name) for name in ("INDEX_SIZES", "DEAD_ROWS")}.items():
+    for name, text in {name: getattr(labels, name) for name in ("INDEX_SIZES", "DEAD_ROWS")}.items():
         with subtests.test(name):
             assert re.search(r"\bLIMIT (\d+|%\(limit\)s)\s*$", text)
             assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)

@@ -1,4 +1,4 @@
-"""Several databases read at once: the time of the slowest, an end to each wait, and nothing left open."""
+"""`read_at_once`: it takes as long as the slowest database, ends each wait, and leaves no connection open."""
 
 import threading
 import time
@@ -29,15 +29,15 @@ PATIENT: dict[str, float] = {"connect_seconds": DEADLINE, "seconds": DEADLINE}
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """The way to the database `other`."""
+    """The proxy in front of the database `other`."""
     made = Proxy()
     with reached_at("other", made.settings):
         yield made
-        made.close()  # ends what connects still
+        made.close()  # ends connections that are still being made
 
 
 def depth(store: Store) -> int:
-    """The jobs of the database that is used in this thread."""
+    """Count the jobs of the database that this thread uses."""
     assert settings.database == store.alias
     return Job.objects.queued().count()
 
@@ -49,7 +49,7 @@ def test_each_is_read_in_a_thread_of_its_own() -> None:
     meeting = threading.Barrier(2)
 
     def read(store: Store) -> int:
-        meeting.wait(DEADLINE)  # one after the other, nobody would come
+        meeting.wait(DEADLINE)  # if the databases were read one after the other, the barrier would break
         return depth(store)
 
     assert read_at_once(BOTH, read, **PATIENT) == {"default": 1, "other": 2}
@@ -94,7 +94,7 @@ def test_one_whose_statements_fail_has_no_result() -> None:
     assert read_at_once(BOTH, read, **PATIENT) == {"default": 1, "other": None}
 
 
-def test_one_that_does_not_accept_connections_is_waited_for_no_longer_than_to_connect(proxy: Proxy) -> None:
+def test_a_server_that_accepts_no_connection_is_waited_for_no_longer_than_to_connect(proxy: Proxy) -> None:
     proxy.stall()
     began = time.monotonic()
     found = read_at_once(BOTH, depth, connect_seconds=0.05, seconds=DEADLINE)
@@ -103,7 +103,7 @@ def test_one_that_does_not_accept_connections_is_waited_for_no_longer_than_to_co
     proxy.flow()
 
 
-def test_one_that_stalls_within_a_statement_is_given_up_and_its_thread_ends(proxy: Proxy) -> None:
+def test_a_server_that_stalls_within_a_statement_is_given_up_and_its_thread_ends(proxy: Proxy) -> None:
     def read(store: Store) -> int:
         backend_pid(store)
         if store.alias == "other":

@@ -13,7 +13,7 @@ from ..app.rows import make_job
 
 @pytest.fixture
 def _low_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "CAP", 3)
+    monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
 
 
 @pytest.mark.usefixtures("_low_cap", "db")

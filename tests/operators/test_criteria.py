@@ -1,4 +1,4 @@
-"""`criteria`: the jobs that an operator means, read a window at a time."""
+"""`Criteria`: the jobs that meet all conditions, read a window at a time."""
 
 import re
 from datetime import timedelta

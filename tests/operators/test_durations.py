@@ -1,4 +1,4 @@
-"""`durations`: spans of time as people say them."""
+"""`durations`: durations and times as texts."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What facts look like: in JSON, in a table of the terminal, on a page, and as a gauge."""
+"""How facts are rendered: in JSON, in a table of the terminal, on a page, and as a gauge."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Which queues and tasks there are to choose from."""
+"""The names of queues and tasks that pages and commands offer."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_task_is_known_by_the_code_or_by_its_last_jobs(registry: Registry) -> 
 
 
 def test_jobs_are_asked_for_a_sample_only(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues_and_workers, "NAME_SAMPLE", 1)
+    monkeypatch.setattr(queues_and_workers, "MOST_NAMES_OFFERED", 1)
     make_job("completed", task="old")
     make_job("failed", task="failed long ago, but last")
     make_job("completed", task="new")

@@ -68,7 +68,7 @@ def test_a_duration_counts_back_from_now_by_the_clock_of_the_database() -> None:
 
 
 def test_an_insert_that_has_waited_for_a_lock_is_not_missed() -> None:
-    """Its `enqueued_at` is the start of the statement, and its id is higher than those of jobs that came later."""
+    """Its `enqueued_at` is the start of its INSERT, but jobs that came later have lower ids."""
     before, late = make_job(enqueued_at=timedelta(minutes=-10)), timedelta(minutes=-5, seconds=-50)
     jobs = [make_job(enqueued_at=each) for each in (timedelta(minutes=-5), late, timedelta(minutes=-4))]
     found = Job.objects.filter(Period(timedelta(minutes=6), timedelta(minutes=5, seconds=30)).has_ids)

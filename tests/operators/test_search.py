@@ -1,4 +1,4 @@
-"""`search`: what is typed into the box, as a condition."""
+"""`search`: which jobs a text in the search box finds."""
 
 from typing import Any
 

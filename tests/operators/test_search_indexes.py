@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue import job as task_of
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
-from django_skipqueue.console.cli.reindex import DROP_INDEX, change_index
+from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
 from django_skipqueue.console.search_indexes import SearchIndex, existing, problems, wanted
 from django_skipqueue.models import Job
 
@@ -140,8 +140,8 @@ def test_what_no_index_has_is_looked_for_in_windows(client: Client, search: str)
 
 
 def test_a_value_of_very_many_jobs_is_looked_for_in_windows(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To filter them all by another column could take long."""
-    monkeypatch.setattr(counts, "CAP", 3)
+    """It could take long to filter all jobs that an index finds."""
+    monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for _ in range(4):
         make_job(task=ADD, args=[7])
     make_others()

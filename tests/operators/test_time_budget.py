@@ -1,4 +1,4 @@
-"""`TimeBudget`: all parts together keep within it, and each has its turn."""
+"""`TimeBudget`: all parts together take no longer than the budget, and each part has its turn."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from django_skipqueue.console.counts import TimeBudget
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as its only element."""
+    """A list with the time that the budget reads."""
     now = [100.0]
     monkeypatch.setattr("django_skipqueue.console.counts.time.monotonic", lambda: now[0])
     return now

@@ -11,9 +11,9 @@ from types import ModuleType
 from django_skipqueue import parts
 from django_skipqueue.console import periods, search_indexes
 from django_skipqueue.console.admin import dashboard
-from django_skipqueue.console.cli import reindex
-from django_skipqueue.console.rules import jobs_and_workers, locks, tables
-from django_skipqueue.console.rules import sql as of_doctor
+from django_skipqueue.console.cli import indexes
+from django_skipqueue.console.metrics import catalogue
+from django_skipqueue.console.rules import jobs_and_workers, locks, rule, server, tables
 from django_skipqueue.contrib.celery import console as of_carriers
 
 from .statements import FIRST_WORD, MODULES
@@ -31,7 +31,7 @@ ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
     of_carriers,
     *(module for module in _modules_of_parts() if module not in MODULES),
-    *(jobs_and_workers, locks, tables, of_doctor, dashboard, reindex, periods, search_indexes),
+    *(jobs_and_workers, locks, server, tables, rule, catalogue, dashboard, indexes, periods, search_indexes),
 )
 
 MAINTENANCE = r"\s*(CREATE|DROP|REINDEX) "

@@ -5633,7 +5633,7 @@ WHERE status = 'scheduled' AND run_after <= statement_timestamp()
 ORDER BY run_after
 LIMIT 1
 
--- TASKS (console.rules.jobs_and_workers)
+-- WAITING_TASKS (console.rules.jobs_and_workers)
 SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
     SELECT job.task, job.run_after
@@ -5725,6 +5725,22 @@ WHERE
 ORDER BY queue_name, run_after
 LIMIT 2000
 
+-- UNENDABLE_SESSIONS (console.rules.jobs_and_workers)
+SELECT DISTINCT supervisor.rolname, worker.rolname
+FROM
+    pg_stat_activity AS ending
+    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
+    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
+    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
+WHERE
+    ending.datname = current_database()
+    AND starts_with(ending.application_name, 'skipqueue supervisor')
+    AND starts_with(ended.application_name, 'skipqueue:')
+    AND NOT supervisor.rolsuper
+    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
+ORDER BY 1, 2
+LIMIT 5
+
 -- SLOT_HOLDERS (console.rules.jobs_and_workers)
 SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
 FROM skipqueue_job
@@ -5734,6 +5750,17 @@ WHERE
     AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
 ORDER BY locked_at
 LIMIT 5000
+
+-- SLOW_STATEMENTS (console.rules.jobs_and_workers)
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
 
 -- LOCKED_JOBS (console.rules.locks)
 WITH looked_at AS MATERIALIZED (
@@ -5860,6 +5887,228 @@ LIMIT 5000
 -- FREE_JOBS (console.rules.locks)
 SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
 
+-- NOTIFY_QUEUE (console.rules.server)
+SELECT pg_notification_queue_usage()
+
+-- CONNECTIONS (console.rules.server)
+SELECT capacity.number, capacity.name, capacity.used
+FROM (
+    SELECT
+        current_setting('max_connections')::integer
+            - current_setting('superuser_reserved_connections')::integer
+            - COALESCE(current_setting('reserved_connections', true), '0')::integer,
+        'max_connections',
+        (SELECT sum(numbackends) FROM pg_stat_database)
+    UNION ALL
+    SELECT datconnlimit, 'CONNECTION LIMIT of the database', (
+        SELECT sum(numbackends) FROM pg_stat_database WHERE datname = current_database()
+    )
+    FROM pg_database
+    WHERE datname = current_database() AND datconnlimit >= 0
+    UNION ALL
+    SELECT rolconnlimit, 'CONNECTION LIMIT of the role', (
+        SELECT count(*) FROM pg_stat_activity WHERE usename = current_user
+    )
+    FROM pg_roles
+    WHERE rolname = current_user AND rolconnlimit >= 0
+) AS capacity (number, name, used)
+ORDER BY capacity.number - capacity.used
+LIMIT 3
+
+-- IDLE_TRANSACTIONS (console.rules.server)
+SELECT
+    pid,
+    application_name,
+    usename,
+    date_part('epoch', clock_timestamp() - state_change) AS age,
+    left(query, 120)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND state LIKE 'idle in transaction%%'
+    AND state_change < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY state_change
+LIMIT 5
+
+-- HIDDEN_SESSIONS (console.rules.server)
+SELECT
+    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+    current_user,
+    count(*) FILTER (WHERE usename <> current_user)
+FROM pg_stat_activity
+WHERE datname = current_database()
+LIMIT 1
+
+-- SETTINGS (console.rules.server)
+SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
+
+-- OLD_SESSIONS (console.rules.server)
+SELECT
+    pid,
+    application_name,
+    usename,
+    COALESCE(state, ''),
+    date_part('epoch', clock_timestamp() - xact_start) AS age,
+    date_part('epoch', clock_timestamp() - query_start) AS query_age,
+    GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
+    left(query, 120),
+    xact_start,
+    clock_timestamp()
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'parallel worker')
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+    AND xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY xact_start
+LIMIT 5
+
+-- OLD_SLOTS (console.rules.server)
+SELECT slot_name, slot_type, active, age(xmin) AS transactions
+FROM pg_replication_slots
+WHERE
+    xmin IS NOT NULL
+    AND (database IS NULL OR database = current_database())
+    AND (NOT active OR age(xmin) > %(transactions)s)
+ORDER BY age(xmin) DESC
+LIMIT 5
+
+-- PREPARED_TRANSACTIONS (console.rules.server)
+SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
+FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY prepared
+LIMIT 5
+
+-- OLD_STANDBYS (console.rules.server)
+SELECT application_name, COALESCE(client_addr::text, ''), age(backend_xmin) AS transactions
+FROM pg_stat_replication
+WHERE backend_xmin IS NOT NULL AND age(backend_xmin) > %(transactions)s
+ORDER BY age(backend_xmin) DESC
+LIMIT 5
+
+-- LOCK_WAITS (console.rules.server)
+SELECT
+    waiting.pid,
+    waiting.age,
+    COALESCE(waiter.application_name, ''),
+    COALESCE(left(waiter.query, 120), ''),
+    blocking.pid AS blocking_pid,
+    COALESCE(blocker.application_name, ''),
+    COALESCE(blocker.state, ''),
+    COALESCE(left(blocker.query, 120), ''),
+    clock_timestamp()
+FROM
+    (
+        SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
+        FROM pg_locks AS held
+        WHERE
+            NOT held.granted
+            AND held.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
+            AND EXISTS (
+                SELECT
+                FROM pg_locks AS used, unnest(%(tables)s::text[]) AS ours (name)
+                WHERE used.pid = held.pid AND used.relation = to_regclass(ours.name)
+            )
+        GROUP BY held.pid
+        ORDER BY age DESC
+        LIMIT 10
+    ) AS waiting
+    CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
+    LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
+    LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
+ORDER BY waiting.age DESC, blocking.pid
+LIMIT 20
+
+-- VACUUMS (console.rules.tables)
+SELECT
+    stat.relname,
+    stat.n_live_tup,
+    stat.n_dead_tup,
+    date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
+    date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+ORDER BY stat.n_dead_tup DESC
+LIMIT 50
+
+-- NEVER_ANALYZED (console.rules.tables)
+SELECT class.relname, pg_relation_size(class.oid)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
+ORDER BY class.relname
+LIMIT 50
+
+-- TABLE_SIZES (console.rules.tables)
+SELECT
+    ours.name,
+    sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
+    sum(pg_indexes_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+WHERE to_regclass(ours.name) IS NOT NULL
+GROUP BY ours.name
+ORDER BY total DESC
+LIMIT 50
+
+-- LARGE_INDEXES (console.rules.tables)
+SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
+ORDER BY pg_relation_size(class.oid) DESC
+LIMIT 50
+
+-- INVALID_INDEXES (console.rules.tables)
+SELECT class.relname, pg_relation_size(class.oid)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+WHERE
+    NOT index.indisvalid
+    AND NOT EXISTS (
+        SELECT FROM pg_stat_progress_create_index AS progress WHERE progress.relid = index.indrelid
+    )
+ORDER BY class.relname
+LIMIT 50
+
+-- TRANSACTION_IDS (console.rules.tables)
+SELECT
+    class.relname,
+    age(class.relfrozenxid) AS age,
+    mxid_age(class.relminmxid) AS multixact_age,
+    current_setting('autovacuum_freeze_max_age')::bigint,
+    current_setting('autovacuum_multixact_freeze_max_age')::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+WHERE class.relkind = 'r'
+ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
+LIMIT 50
+
+-- STORAGE_PARAMETERS (console.rules.tables)
+SELECT class.relname, COALESCE(class.reloptions, '{}')
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+ORDER BY class.relname
+LIMIT 1000
+
 -- TABLE_LOAD (console.rules.tables)
 SELECT
     COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
@@ -5898,270 +6147,10 @@ FROM {schema}.pg_stat_statements
 WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 LIMIT 1
 
--- OLD_SESSIONS (console.rules.sql)
-SELECT
-    pid,
-    application_name,
-    usename,
-    COALESCE(state, ''),
-    date_part('epoch', clock_timestamp() - xact_start) AS age,
-    date_part('epoch', clock_timestamp() - query_start) AS query_age,
-    GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
-    left(query, 120),
-    xact_start,
-    clock_timestamp()
-FROM pg_stat_activity
-WHERE
-    datname = current_database()
-    AND pid <> pg_backend_pid()
-    AND backend_type NOT IN ('autovacuum worker', 'parallel worker')
-    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-    AND xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY xact_start
-LIMIT 5
-
--- UNENDABLE_SESSIONS (console.rules.sql)
-SELECT DISTINCT supervisor.rolname, worker.rolname
-FROM
-    pg_stat_activity AS ending
-    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
-    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
-    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
-WHERE
-    ending.datname = current_database()
-    AND starts_with(ending.application_name, 'skipqueue supervisor')
-    AND starts_with(ended.application_name, 'skipqueue:')
-    AND NOT supervisor.rolsuper
-    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
-ORDER BY 1, 2
-LIMIT 5
-
--- IDLE_TRANSACTIONS (console.rules.sql)
-SELECT
-    pid,
-    application_name,
-    usename,
-    date_part('epoch', clock_timestamp() - state_change) AS age,
-    left(query, 120)
-FROM pg_stat_activity
-WHERE
-    datname = current_database()
-    AND pid <> pg_backend_pid()
-    AND state LIKE 'idle in transaction%%'
-    AND state_change < clock_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY state_change
-LIMIT 5
-
--- OLD_SLOTS (console.rules.sql)
-SELECT slot_name, slot_type, active, age(xmin) AS transactions
-FROM pg_replication_slots
-WHERE
-    xmin IS NOT NULL
-    AND (database IS NULL OR database = current_database())
-    AND (NOT active OR age(xmin) > %(transactions)s)
-ORDER BY age(xmin) DESC
-LIMIT 5
-
--- PREPARED_TRANSACTIONS (console.rules.sql)
-SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
-FROM pg_prepared_xacts
-WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY prepared
-LIMIT 5
-
--- OLD_STANDBYS (console.rules.sql)
-SELECT application_name, COALESCE(client_addr::text, ''), age(backend_xmin) AS transactions
-FROM pg_stat_replication
-WHERE backend_xmin IS NOT NULL AND age(backend_xmin) > %(transactions)s
-ORDER BY age(backend_xmin) DESC
-LIMIT 5
-
--- VACUUMS (console.rules.sql)
-SELECT
-    stat.relname,
-    stat.n_live_tup,
-    stat.n_dead_tup,
-    date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
-    date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
-ORDER BY stat.n_dead_tup DESC
-LIMIT 50
-
--- NEVER_ANALYZED (console.rules.sql)
-SELECT class.relname, pg_relation_size(class.oid)
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
-WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
-ORDER BY class.relname
-LIMIT 50
-
--- TABLE_SIZES (console.rules.sql)
-SELECT
-    ours.name,
-    sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
-    sum(pg_indexes_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-WHERE to_regclass(ours.name) IS NOT NULL
-GROUP BY ours.name
-ORDER BY total DESC
-LIMIT 50
-
--- LARGE_INDEXES (console.rules.sql)
-SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
-    JOIN pg_class AS class ON class.oid = index.indexrelid
-WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
-ORDER BY pg_relation_size(class.oid) DESC
-LIMIT 50
-
--- INVALID_INDEXES (console.rules.sql)
-SELECT class.relname, pg_relation_size(class.oid)
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
-    JOIN pg_class AS class ON class.oid = index.indexrelid
-WHERE
-    NOT index.indisvalid
-    AND NOT EXISTS (
-        SELECT FROM pg_stat_progress_create_index AS progress WHERE progress.relid = index.indrelid
-    )
-ORDER BY class.relname
-LIMIT 50
-
--- TRANSACTION_IDS (console.rules.sql)
-SELECT
-    class.relname,
-    age(class.relfrozenxid) AS age,
-    mxid_age(class.relminmxid) AS multixact_age,
-    current_setting('autovacuum_freeze_max_age')::bigint,
-    current_setting('autovacuum_multixact_freeze_max_age')::bigint
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
-WHERE class.relkind = 'r'
-ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
-LIMIT 50
-
--- STORAGE_PARAMETERS (console.rules.sql)
-SELECT class.relname, COALESCE(class.reloptions, '{}')
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
-ORDER BY class.relname
-LIMIT 1000
-
--- LOCK_WAITS (console.rules.sql)
-SELECT
-    waiting.pid,
-    waiting.age,
-    COALESCE(waiter.application_name, ''),
-    COALESCE(left(waiter.query, 120), ''),
-    blocking.pid AS blocking_pid,
-    COALESCE(blocker.application_name, ''),
-    COALESCE(blocker.state, ''),
-    COALESCE(left(blocker.query, 120), ''),
-    clock_timestamp()
-FROM
-    (
-        SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
-        FROM pg_locks AS held
-        WHERE
-            NOT held.granted
-            AND held.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
-            AND EXISTS (
-                SELECT
-                FROM pg_locks AS used, unnest(%(tables)s::text[]) AS ours (name)
-                WHERE used.pid = held.pid AND used.relation = to_regclass(ours.name)
-            )
-        GROUP BY held.pid
-        ORDER BY age DESC
-        LIMIT 10
-    ) AS waiting
-    CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
-    LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
-    LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
-ORDER BY waiting.age DESC, blocking.pid
-LIMIT 20
-
--- SLOW_STATEMENTS (console.rules.sql)
-SELECT count(*)
-FROM pg_stat_activity
-WHERE
-    datname = current_database()
-    AND starts_with(application_name, 'skipqueue')
-    AND state = 'active'
-    AND query LIKE '%%skipqueue\_%%'
-    AND query_start < clock_timestamp() - interval '1 second'
-LIMIT 1
-
--- NOTIFY_QUEUE (console.rules.sql)
-SELECT pg_notification_queue_usage()
-
--- CLOCK (console.rules.sql)
+-- CLOCK (console.rules.rule)
 SELECT clock_timestamp()
 
--- CONNECTIONS (console.rules.sql)
-SELECT capacity.number, capacity.name, capacity.used
-FROM (
-    SELECT
-        current_setting('max_connections')::integer
-            - current_setting('superuser_reserved_connections')::integer
-            - COALESCE(current_setting('reserved_connections', true), '0')::integer,
-        'max_connections',
-        (SELECT sum(numbackends) FROM pg_stat_database)
-    UNION ALL
-    SELECT datconnlimit, 'CONNECTION LIMIT of the database', (
-        SELECT sum(numbackends) FROM pg_stat_database WHERE datname = current_database()
-    )
-    FROM pg_database
-    WHERE datname = current_database() AND datconnlimit >= 0
-    UNION ALL
-    SELECT rolconnlimit, 'CONNECTION LIMIT of the role', (
-        SELECT count(*) FROM pg_stat_activity WHERE usename = current_user
-    )
-    FROM pg_roles
-    WHERE rolname = current_user AND rolconnlimit >= 0
-) AS capacity (number, name, used)
-ORDER BY capacity.number - capacity.used
-LIMIT 3
-
--- SETTINGS (console.rules.sql)
-SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
-
--- HIDDEN_SESSIONS (console.rules.sql)
-SELECT
-    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
-    current_user,
-    count(*) FILTER (WHERE usename <> current_user)
-FROM pg_stat_activity
-WHERE datname = current_database()
-LIMIT 1
-
--- INDEX_SIZES (console.rules.sql)
-SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
-FROM
-    unnest(%(tables)s::text[]) AS ours (name)
-    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
-    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
-    JOIN pg_class AS whole ON whole.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
-GROUP BY ours.name, whole.relname
-ORDER BY ours.name, whole.relname
-LIMIT 200
-
--- DEAD_ROWS (console.rules.sql)
+-- DEAD_ROWS (console.metrics.catalogue)
 SELECT
     ours.name,
     sum(stat.n_live_tup)::bigint,
@@ -6175,10 +6164,21 @@ GROUP BY ours.name
 ORDER BY ours.name
 LIMIT 200
 
+-- INDEX_SIZES (console.metrics.catalogue)
+SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS whole ON whole.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
+GROUP BY ours.name, whole.relname
+ORDER BY ours.name, whole.relname
+LIMIT 200
+
 -- NOW (console.admin.dashboard)
 SELECT date_part('epoch', statement_timestamp())
 
--- INDEXES (console.cli.reindex)
+-- INDEXES (console.cli.indexes)
 SELECT
     namespace.nspname,
     class.relname,
@@ -6194,13 +6194,13 @@ WHERE class.relkind = 'i'
 ORDER BY class.relname
 LIMIT 10000
 
--- LIMIT_LOCK_WAITS (console.cli.reindex)
+-- LIMIT_LOCK_WAITS (console.cli.indexes)
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 
--- REINDEX (console.cli.reindex)
+-- REINDEX (console.cli.indexes)
 REINDEX INDEX CONCURRENTLY {schema}.{index}
 
--- DROP_INDEX (console.cli.reindex)
+-- DROP_INDEX (console.cli.indexes)
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}
 
 -- FIRST_ID_SINCE (console.periods)

@@ -38,7 +38,7 @@ from ...values.outcomes import Discard
 from ..counts import expected
 from ..durations import moment_of
 from ..queues_and_workers import Workforce
-from ..search import Window, size_of
+from ..search import SearchWindow, size_of
 from ..verbs.table import BY_ACTION
 from ..verbs.verb import Instruction, Verb
 from .verbs import log, many_jobs
@@ -178,7 +178,7 @@ class Progress:
         numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped, read.looked_at, *read.found)
         return read if all(isinstance(number, int) for number in numbers) else None
 
-    def within(self, window: Window) -> "Progress":
+    def within(self, window: SearchWindow) -> "Progress":
         """This progress in this window: of every window but the last one, nothing is done."""
         edges = (window.start, window.end)
         return self if edges == self.edges else replace(self, edges=edges, after=0)
@@ -216,7 +216,7 @@ class Walk:
 
         Of a search that is about how many jobs of the list there are to look at, by the database's statistics.
         """
-        front = self.changelist.window or Window(
+        front = self.changelist.window or SearchWindow(
             self.changelist.indexed, 1, None, None
         )  # an index finds all that match
         progress = Progress(newest_id(), (front.start, front.end))
@@ -227,10 +227,10 @@ class Walk:
         found = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
         return replace(progress, counted=sum(jobs.count() for jobs in found))
 
-    def windows(self, edges: tuple[Any, Any]) -> Iterator[Window]:
-        return Window(self.changelist.indexed, 1, *edges).and_all_after()
+    def windows(self, edges: tuple[Any, Any]) -> Iterator[SearchWindow]:
+        return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
 
-    def within(self, window: Window) -> Selection:
+    def within(self, window: SearchWindow) -> Selection:
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself
         return Selection(jobs if window.start is None else jobs.filter(self._is_not_done()))
 

@@ -28,7 +28,15 @@ from ..durations import roughly, span
 from ..facts import NOTHING
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartSection, consoles
-from ..queues_and_workers import LONGEST_NAME, QueueRate, QueueState, Workforce, not_external, queue_states, rates_now
+from ..queues_and_workers import (
+    LONGEST_NAME_OFFERED,
+    QueueRate,
+    QueueState,
+    Workforce,
+    not_external,
+    queue_states,
+    rates_now,
+)
 from .charts import LocalTimes, TimeAxis
 from .queue_columns import columns_for, slots_in_words
 from .ui.addresses import address_of, carrying
@@ -283,7 +291,7 @@ class Dashboard:
         `may`: whether the user has a permission. `of_queue`: only what the page of a queue shows.
         """
         started = time.perf_counter()
-        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST_NAME]
+        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST_NAME_OFFERED]
         range = next((each for each in RANGES if each.slug == query.get("range")), RANGES[0])
         situation = Situation.of(Store.default(), range, queue_name)
         shown = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
@@ -305,7 +313,7 @@ class Dashboard:
 
     @property
     def queue_names(self) -> list[str]:
-        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST_NAME}
+        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST_NAME_OFFERED}
         return sorted(names | ({self.queue_name} if self.queue_name else set()))
 
     @property

@@ -18,7 +18,7 @@ from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
 from ...values.bounds import check_columns
 from ..parts import QueueOption, queue_options
-from ..queues_and_workers import MOST_QUEUES, QueueState, pause_sentence, queue_states
+from ..queues_and_workers import MOST_QUEUES_LISTED, QueueState, pause_sentence, queue_states
 from ..workers import worker_rows, worker_states
 from .dashboard import Dashboard
 from .notices import notices_cache
@@ -67,7 +67,7 @@ class QueueAdmin(ReadOnlyViews):
         content = {
             "columns": columns,
             "rows": [self._row(queue, columns, may_change=may_change) for queue in queues],
-            "most": MOST_QUEUES if len(queues) == MOST_QUEUES else 0,
+            "most": MOST_QUEUES_LISTED if len(queues) == MOST_QUEUES_LISTED else 0,
             "may_change": may_change,
             "resume": self.address("resume"),
         }

@@ -32,13 +32,13 @@ from ..job_states import RETRYING
 from ..job_states import STATES as JOB_STATES
 from ..queues_and_workers import STATES
 from ..workers import (
-    NEWEST,
+    NEWEST_JOBS,
     SHOWN_JOBS,
     WORKER,
     WORKER_VERBS,
     LastJob,
-    Process,
-    WorkerState,
+    ListedWorker,
+    WorkerProcess,
     WorkerVerb,
     last_jobs_of,
     processes_of,
@@ -60,13 +60,13 @@ MOST_QUEUES = 20
 """Queues of one worker that its row names."""
 
 
-def _state(worker: WorkerState) -> Cell:
+def _state(worker: ListedWorker) -> Cell:
     """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
     mark = badge(worker.state, STATES[worker.state])
     return format_html('{} <span class="skipqueue-detail">{}</span>', mark, worker.requested)
 
 
-def _worker(worker: WorkerState) -> Cell:
+def _worker(worker: ListedWorker) -> Cell:
     place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.row.hostname), "pid": worker.row.pid}
     deployment = worker.row.deployment and gettext("deployment %(name)s") % {"name": shortened(worker.row.deployment)}
     return format_html(
@@ -76,12 +76,12 @@ def _worker(worker: WorkerState) -> Cell:
     )
 
 
-def _queues(worker: WorkerState) -> Cell:
+def _queues(worker: ListedWorker) -> Cell:
     links = format_html_join(", ", "{}", ((queue_link(str(name)),) for name in worker.row.queues[:MOST_QUEUES]))
     return links or gettext("all queues")
 
 
-def _slots(worker: WorkerState) -> Cell:
+def _slots(worker: ListedWorker) -> Cell:
     """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot. It may have none."""
     slots = worker.row.concurrency
     if not slots:
@@ -96,7 +96,7 @@ def _slots(worker: WorkerState) -> Cell:
     return format_html('{} <span class="skipqueue-detail">{}</span>', busy % values, more)
 
 
-def _memory(worker: WorkerState) -> Cell:
+def _memory(worker: ListedWorker) -> Cell:
     """Its resident size and the number of jobs it has done, as of its supervisor's last heartbeat."""
     memory, jobs = worker.row.memory_mb, worker.row.jobs_done
     size = "" if memory is None else gettext("%(number)s MiB") % {"number": grouped(memory)}
@@ -104,7 +104,7 @@ def _memory(worker: WorkerState) -> Cell:
     return format_html('{} <span class="skipqueue-detail">{}</span>', size, done)
 
 
-def _runs_now(worker: WorkerState, *, most: int = SHOWN_JOBS) -> Cell:
+def _runs_now(worker: ListedWorker, *, most: int = SHOWN_JOBS) -> Cell:
     if not worker.row.concurrency:
         return ""
     if not worker.held.jobs:
@@ -119,13 +119,13 @@ def _runs_now(worker: WorkerState, *, most: int = SHOWN_JOBS) -> Cell:
     return format_html("{} {}", links, gettext("and more") if running > shown else "")
 
 
-def _running(worker: WorkerState, *, id: int, task: str, since: str) -> tuple[SafeString, str]:
+def _running(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[SafeString, str]:
     began = moment_of(since)
     ran = gettext("for %(span)s") % {"span": span(worker.now - began)} if began else ""
     return job_link(id, task.rpartition(".")[2] or task), ran
 
 
-LOOKS: Looks[WorkerState] = {
+LOOKS: Looks[ListedWorker] = {
     "state": _state,
     "worker": _worker,
     "queue_names": _queues,
@@ -137,13 +137,13 @@ LOOKS: Looks[WorkerState] = {
 COLUMNS = columns_of(WORKER, (), LOOKS)
 
 
-def _cell(column: Column[WorkerState], worker: WorkerState) -> Cell:
+def _cell(column: Column[ListedWorker], worker: ListedWorker) -> Cell:
     """The cell of a part, if it shows the worker; else that of the column."""
     found = worker.cells.get(column.name)
     return column.cell(worker) if found is None else found
 
 
-def _displayed(column: Column[WorkerState]) -> Callable[[Any], Cell]:
+def _displayed(column: Column[ListedWorker]) -> Callable[[Any], Cell]:
     """The column as Django's list takes it: a function of a row."""
 
     def display(row: Any) -> Cell:
@@ -179,7 +179,7 @@ LAST_JOBS: tuple[Column[LastJob], ...] = (
     Column("ended", _("ended"), lambda job: exact(job.ended_at) if job.ended_at else NOTHING),
 )
 
-PROCESSES: tuple[Column[Process], ...] = (
+PROCESSES: tuple[Column[WorkerProcess], ...] = (
     Column("process", _("process"), lambda process: worker_link(process.id, process.id)),
     Column("jobs", _("jobs"), lambda process: grouped(process.jobs)),
     Column("began", _("first began"), lambda process: exact(process.began_at) if process.began_at else NOTHING),
@@ -268,7 +268,7 @@ class WorkerAdmin(ReadOnlyViews):
             "buttons": self.buttons(found.row) if found and request.user.has_perm(MAY_CHANGE) else "",
             "jobs": Table(LAST_JOBS, jobs),
             "processes": Table(PROCESSES, processes),
-            "newest": grouped(NEWEST),
+            "newest": grouped(NEWEST_JOBS),
         }
         return self.show(request, "worker/page.html", name, content | (extra_context or {}), title=name)
 

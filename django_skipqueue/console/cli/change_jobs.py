@@ -1,12 +1,10 @@
 """The subcommands of the verbs, such as `skipqueue retry`: change one job, or many.
 
-Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered.
+Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered. Each batch of
+changes is one statement, committed by itself. Ctrl-C ends the command after a batch.
 
-The question says how many of the chosen jobs the verb can change, in which status and of which task. The database
-counts the jobs in groups, a window of the list at a time; no job is read one by one.
-
-Invariant: each batch of changes is one statement of the queue, committed by itself. Ctrl-C ends the command after a
-batch.
+The question says how many of the chosen jobs the verb can change. The database counts the jobs in groups, a window of
+the list at a time; no job is read one by one.
 """
 
 from collections import Counter
@@ -30,7 +28,7 @@ from ...queue.store import Store
 from ..job_states import RETRYING, STATES
 from ..parts import why_unchanged
 from ..rules.locks import locker_of
-from ..search import Window
+from ..search import SearchWindow
 from ..verbs.options import VerbOption
 from ..verbs.verb import Changed, Instruction, Verb
 from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, job_id
@@ -39,19 +37,19 @@ from .terminal import Console, operator, until_interrupted
 
 
 @dataclass
-class Tally:
+class ChangeTally:
     changed: int = 0
     unchanged: int = 0
     locked: int = 0
-    """Those whose rows a session has locked."""
+    """The number of jobs whose rows a session has locked."""
     last: Changed = field(default_factory=dict)
-    """Those of the last batch that were changed."""
+    """The jobs of the last batch that were changed."""
     is_interrupted: bool = False
 
 
-def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> Tally:
-    """Apply the verb to the jobs that it can change. Jobs that are enqueued meanwhile are left out."""
-    tally = Tally()
+def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> ChangeTally:
+    """Apply the verb to the jobs that it can change. Jobs that are enqueued during the command are left out."""
+    tally = ChangeTally()
     with until_interrupted() as is_interrupted:
         for ids in _batches(verb, choice):
             if is_interrupted():
@@ -69,7 +67,7 @@ def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Con
 
 
 def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
-    """The ids, in the order of the lists. Those of a window are read before its first job is changed."""
+    """The ids, in the order of the lists. The ids of a window are read before its first job is changed."""
     newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     for part in choice.parts():
         jobs = part.jobs.filter(verb.condition, pk__lte=newest)
@@ -81,14 +79,14 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
 @dataclass(frozen=True)
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
-    cut: list[Window]
-    """The windows after which lists go on that were not looked at."""
+    cut: list[SearchWindow]
+    """The last window of each list that was not read to its end."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
         has_run, does_fit = (ExpressionWrapper(each, BooleanField()) for each in (Q(attempts__gt=0), fits))
-        cut: list[Window] = []
+        cut: list[SearchWindow] = []
         for part in choice.parts():
             cut += [part.cut_after] if part.cut_after else []
             jobs = part.jobs.order_by().annotate(has_run=has_run, fits=does_fit)
@@ -110,7 +108,7 @@ class Survey:
 
     @property
     def skipped(self) -> list[str]:
-        """The numbers of all others in each state: `2 are completed already`, `1 is running already`."""
+        """The jobs that the verb cannot change, by state: `2 are completed already`, `1 is running already`."""
         unfit = Counter[str]()
         for (state, _, fits), number in self.kinds.items():
             if not fits:
@@ -157,11 +155,8 @@ class ChangeJobs(Subcommand):
                 help=option.help,
             )
 
+    @override(None)  # sentences are joined from words of the table, in the language of this module
     def run(self, console: Console, **options: Any) -> Exit:
-        with override(None):  # sentences are joined from words of the table, in the language of this module
-            return self._run(console, **options)
-
-    def _run(self, console: Console, **options: Any) -> Exit:
         told_in, done = self._verb.looked_for_in, str(self._verb.done)
         choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
         choice.require_known()
@@ -170,9 +165,9 @@ class ChangeJobs(Subcommand):
             choice.explain_nothing()
         if options["dry_run"]:
             survey.show(console, in_json=options["json"])
-            return self._report(console, Tally(survey.eligible), survey, done=f"would be {done}")
+            return self._report(console, ChangeTally(survey.eligible), survey, done=f"would be {done}")
         if not survey.eligible:
-            return self._report(console, Tally(), survey, done=done, in_json=options["json"])
+            return self._report(console, ChangeTally(), survey, done=done, in_json=options["json"])
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
@@ -188,7 +183,7 @@ class ChangeJobs(Subcommand):
         return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
-        """Say what is left out, and ask. Raise `CommandError` if there is nobody to ask."""
+        """Say which jobs are left out, and ask. Raise `CommandError` if nobody can be asked."""
         if survey.cut:
             console.say(cut_note(survey.cut))
         some = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
@@ -198,8 +193,10 @@ class ChangeJobs(Subcommand):
             raise CommandError(f"{question}; --yes does it without asking.", returncode=Exit.USAGE)
         return console.confirm(f"{order}?")
 
-    def _report(self, console: Console, tally: Tally, survey: Survey, *, done: str, in_json: bool = False) -> Exit:
-        """Say how many jobs were changed, and why others were not: `3 skipped: 3 are completed already`."""
+    def _report(
+        self, console: Console, tally: ChangeTally, survey: Survey, *, done: str, in_json: bool = False
+    ) -> Exit:
+        """Say how many jobs were changed, and why jobs were skipped: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
         if tally.locked:
             whose = "whose row is locked by a session" if tally.locked == 1 else "whose rows are locked by sessions"
@@ -219,7 +216,7 @@ class ChangeJobs(Subcommand):
 
 
 def _value_of(option: VerbOption, given: Any) -> Any:
-    """The value of the option. A due time is fixed, by the database's clock, so that no job is postponed twice."""
+    """The value of the option. A delay becomes a time by the database's clock, so that no job is postponed twice."""
     if (option.parameter or option.name) != "run_after":
         return given
     if isinstance(given, timedelta):

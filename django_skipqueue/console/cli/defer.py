@@ -38,11 +38,9 @@ class Defer(Subcommand):
         add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: that of the task")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """A job is put into one database."""
         return False
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Enqueue it: in the database that is named, or where its placement says."""
         task = registered_task(options["task"]).using(
             run_after=options["delay"],
             queue_name=options["queue"],

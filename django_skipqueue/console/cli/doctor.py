@@ -16,17 +16,15 @@ from ..rules.rule import Finding, Severity
 from ..rules.verdict import Verdict
 from .subcommand import Exit, Watchable
 from .terminal import Console
-from .verdict import COLOURS, exit_code
+from .verdict import SEVERITY_COLOURS, exit_code
 
-WIDTH = 80
-"""Columns of the text. What is to be pasted is never broken."""
+TEXT_WIDTH = 80
+"""Characters of a line of text. A command that can be pasted is never broken into lines."""
 
 INDENT = " " * 4
 
 
 class Doctor(Watchable):
-    """Changes nothing."""
-
     name = "doctor"
     help = "Examine the queue and its database, and say what to do about each finding"
     needs_all = True
@@ -41,7 +39,7 @@ class Doctor(Watchable):
             found = {"is_well": verdict.is_well, "findings": [asdict(each) for each in findings]}
             console.json({"seconds": seconds, **found})
         else:
-            console.coloured(str(verdict), COLOURS[verdict.severity])
+            console.coloured(str(verdict), SEVERITY_COLOURS[verdict.severity])
             console.line()
             for line in _lines(findings, seconds, names_all=options.get("verbosity", 1) > 1):
                 console.line(line)
@@ -74,5 +72,10 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text,
+        TEXT_WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )

@@ -1,4 +1,4 @@
-"""Facts in a terminal: a table of subjects, or a JSON object for each; and subcommands that list subjects."""
+"""Prints the facts of subjects: as a table, or as a JSON object for each; and subcommands that list subjects."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -19,7 +19,7 @@ def print_facts(
     *,
     in_json: bool = False,
 ) -> None:
-    """Print the subjects: nothing if there are none. Numbers are aligned to the right."""
+    """Print the subjects, if there are any. Numbers are aligned to the right."""
     if in_json:
         for subject in subjects:
             console.json(as_json(facts, subject))
@@ -33,10 +33,10 @@ def print_facts(
 
 
 class FactList(Watchable, Generic[T]):
-    """A subcommand that lists subjects with their facts. The answer is no if there are none."""
+    """A subcommand that lists subjects with their facts. Without a subject, the exit code says no."""
 
     nothing: str
-    """What it says if there are none."""
+    """What it says if there is no subject."""
 
     def facts(self) -> Sequence[Fact[T]]:
         raise NotImplementedError

@@ -33,8 +33,6 @@ from .verdict import in_a_sentence
 
 
 class Health(Subcommand):
-    """Reads a few rows, and ends the process itself if the database does not answer in time."""
-
     name = "health"
     help = "For probes: exit with 0 if a worker of this host has written a heartbeat"
 
@@ -86,7 +84,7 @@ class Health(Subcommand):
         return self._code
 
     def _give_up(self, message: str) -> NoReturn:
-        """End this process although another thread waits for the network: only the kernel can end that wait."""
+        """End this process, although its main thread may wait for the network: only the kernel can end such a wait."""
         sys.stderr.write(f"{'unhealthy' if self._code is None else 'verdict'}: {message}\n")
         sys.stderr.flush()
         os._exit(Exit.ERROR if self._code is None else self._code)
@@ -99,7 +97,7 @@ class _Health:
 
     @classmethod
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
-        """That of the workers of this name, or of this host, in the database that is used in this thread."""
+        """The health of the workers of this name, or of this host, in the database that this thread uses."""
         chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
         workers = Workforce.now(chosen).workers
         youngest = next((each for each in workers if queue is None or each.serves(queue)), None)
@@ -119,7 +117,7 @@ class _Health:
 
 
 def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:
-    """Ask them at once. One without an answer is no reason to restart the workers of the others."""
+    """Ask all databases at once. A database without an answer is no reason to restart the workers of the others."""
     for alias in aliases:
         if problem := engine_problem(alias):
             raise CommandError(" ".join(problem))

@@ -1,7 +1,7 @@
 """`skipqueue list`: jobs in a table, or as JSON.
 
-Invariant: secrets in arguments, errors and results are masked in everything but the texts that a task wrote itself, as
-in the admin. No text of the row can start a line of its own choice or control the terminal. `show` keeps it as well.
+Invariant, also of `skipqueue show`: secrets in arguments, errors and results are masked, as in the admin. No text of a
+row can start a line of its own choice or control the terminal.
 """
 
 import json
@@ -18,12 +18,12 @@ from ..arguments import named, redacted
 from ..durations import held_since
 from ..job_states import RETRYING, state_of
 from ..parts import holder_of
-from ..search import Window
+from ..search import SearchWindow
 from .options import add_criteria, by_criteria, cut_note, positive
 from .subcommand import Exit, Watchable
 from .terminal import BLUE, DIM, GREEN, RED, YELLOW, Coloured, Console
 
-COLOURS = {
+STATE_COLOURS = {
     Status.COMPLETED: GREEN,
     Status.DISCARDED: DIM,
     Status.FAILED: RED,
@@ -32,7 +32,7 @@ COLOURS = {
 }
 
 
-TIMES = ("run_after", "enqueued_at", "started_at", "finished_at")
+TIME_COLUMNS = ("run_after", "enqueued_at", "started_at", "finished_at")
 
 
 def call_of(job: Job) -> Redacted:
@@ -72,7 +72,7 @@ def as_json(job: Job) -> dict[str, Any]:
         "priority": job.priority,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
-        **{name: getattr(job, name) for name in TIMES},
+        **{name: getattr(job, name) for name in TIME_COLUMNS},
         "worker": job.worker_name or None,
         "last_error": call.text(job.last_error) or None,
     }
@@ -82,12 +82,10 @@ def dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
+LIST_HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
 
 
 class List(Watchable):
-    """Reads no more windows than it takes to find as many jobs as are asked for."""
-
     name = "list"
     help = "List jobs: the newest, or those that the options say"
     json_help = "print a JSON object for each job"
@@ -99,7 +97,7 @@ class List(Watchable):
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]
         found: list[Any] = []
-        cut: list[Window] = []
+        cut: list[SearchWindow] = []
         for part in choice.parts():
             found += part.jobs.annotate(now=Now())[: limit + 1 - len(found)]
             cut += [part.cut_after] if part.cut_after else []
@@ -120,12 +118,12 @@ class List(Watchable):
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
-    """Print these jobs, which have the database's time as `now`."""
+    """Print the jobs, each of which has the database's time as `now`."""
     if in_json:
         for job in jobs:
             console.json(as_json(job))
     elif jobs:
-        console.table(HEADINGS, map(_row, jobs), right=("id",))
+        console.table(LIST_HEADINGS, map(_row, jobs), right=("id",))
 
 
 def _row(job: Any) -> list[str]:
@@ -134,5 +132,5 @@ def _row(job: Any) -> list[str]:
     # a job that has completed has succeeded since its last error
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     text = " · ".join(filter(None, [arguments, error]))
-    cell = Coloured(state, COLOURS.get(state, ""))
+    cell = Coloured(state, STATE_COLOURS.get(state, ""))
     return [job.shown_id, cell, job.queue_name, job.task, attempts, when(job, job.now), text]

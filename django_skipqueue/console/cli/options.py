@@ -1,12 +1,12 @@
-"""Options that several subcommands have: what may be typed, and which jobs a subcommand is for.
+"""Options that several subcommands have: their types, and the jobs that they choose.
 
-A type of options is a function that reads a text from the command line, for `argparse`. It raises `ArgumentTypeError`,
-whose message becomes a usage error.
+A type is a function that reads a text from the command line, for `argparse`. It raises `ArgumentTypeError`, whose
+message becomes a usage error.
 
-Invariant: jobs are read a window at a time. Without `--all` a task, an error, an argument or a text is searched for in
-the first window of each list, and the subcommand says how many jobs of the list it has not looked at.
+Invariant: jobs are read a window at a time. Without `--all`, a search looks at the first window of each list, and the
+subcommand says how many jobs of the list it has not looked at.
 
-The names of tasks and queues that an operator types are completed, or refused with a suggestion.
+The name of a task or a queue is completed, or refused with a suggestion.
 """
 
 import difflib
@@ -26,7 +26,7 @@ from ..durations import moment
 from ..job_states import STATES
 from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
-from ..search import WINDOW_SIZE, Criteria, Window, is_id
+from ..search import WINDOW_SIZE, Criteria, SearchWindow, is_id
 from .subcommand import Exit
 
 
@@ -65,10 +65,10 @@ def positive(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Part:
+class ChosenJobs:
     jobs: QuerySet[Job]
-    cut_after: Window | None = None
-    """The window after which its list goes on, if the rest is not read."""
+    cut_after: SearchWindow | None = None
+    """The window after which the list goes on, if the rest of the list is not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,28 +77,28 @@ class Choice:
     criteria: tuple[Criteria, ...] = ()
     reads_all: bool = False
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ChosenJobs]:
         if self.ids:
-            yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
+            yield ChosenJobs(Job.objects.filter(pk__in=self.ids).order_by("pk"))
         for criteria in self.criteria:
             if by_index := criteria.by_index:
-                yield Part(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
+                yield ChosenJobs(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
                 if criteria.task:  # then there are no others
                     continue
             reads_all = self.reads_all or not criteria.are_searched
             for each in criteria.windows():
                 jobs = criteria.within(each).exclude(pk__in=by_index.ids if by_index else ())
-                yield Part(jobs, None if reads_all or each.end is None else each)
+                yield ChosenJobs(jobs, None if reads_all or each.end is None else each)
                 if not reads_all:
                     break
 
     @property
     def searched_by_index(self) -> str:
-        """The tasks and arguments whose indexes have found all of their jobs; empty if there are none."""
+        """The tasks and arguments whose indexes have found all jobs of the task; an empty string: no index was used."""
         return ", ".join(dict.fromkeys(each.by_index.labels for each in self.criteria if each.by_index))
 
     def require_known(self) -> None:
-        """Raise `CommandError` if one of the ids is not that of a job."""
+        """Raise `CommandError` if there is no job with one of the ids."""
         known = set(Job.objects.filter(pk__in=self.ids).values_list("pk", flat=True))
         if unknown := [str(pk) for pk in self.ids if pk not in known]:
             raise CommandError(
@@ -106,7 +106,7 @@ class Choice:
             )
 
     def explain_nothing(self) -> None:
-        """Raise `CommandError` if no job can match, because nothing has the name of the task or the queue."""
+        """Raise `CommandError` if no job can match because the task or the queue is unknown."""
         for criteria in self.criteria[:1]:
             task = criteria.task
             if task and task not in _registered() and task not in (names := known_task_names()):
@@ -115,8 +115,8 @@ class Choice:
                 require_known_queue(criteria.queue_name)
 
 
-def cut_note(cut: Sequence[Window]) -> str:
-    """How many jobs come in their lists after these windows, and how to look at them as well."""
+def cut_note(cut: Sequence[SearchWindow]) -> str:
+    """How many jobs of the lists come after these windows, and how to look at these jobs as well."""
     rests = [window.rest() for window in cut]
     number = sum(rest.shown for rest in rests)
     is_least = any(rest.is_capped and not rest.estimate for rest in rests)
@@ -158,12 +158,12 @@ def add_criteria(parser: CommandParser) -> None:
     )
 
 
-CRITERIA = ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
-"""The options of `add_criteria` that say which jobs."""
+CRITERIA_OPTIONS = ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
+"""The options of `add_criteria` that choose jobs."""
 
 
 def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
-    """The jobs by the options of `add_criteria`. states: where to look if no status is given; `None`: everywhere."""
+    """The jobs by the options of `add_criteria`. states: where to look if no status is given; `None`: in all states."""
     chosen = [options["state"]] if options["state"] else states
     return Choice(
         criteria=tuple(
@@ -183,9 +183,9 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
 
 
 def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) -> Choice:
-    """The jobs that a verb is for. Raise `CommandError` unless the options say which, in one of the two ways."""
+    """The jobs that a verb is for. Raise `CommandError` unless the options have either ids or criteria."""
     ids = tuple(dict.fromkeys(options["ids"]))
-    if bool(ids) == any(options[name] for name in CRITERIA):
+    if bool(ids) == any(options[name] for name in CRITERIA_OPTIONS):
         way = "not both" if ids else "such as --failed or --task"
         raise CommandError(f"Give the ids of jobs, or options that say which jobs, {way}.", returncode=Exit.USAGE)
     if ids:
@@ -195,17 +195,17 @@ def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) 
     return by_criteria(options, states)
 
 
-MOST_SHOWN = 10
+MOST_NAMES_SHOWN = 10
 
 
 def full_task_name(typed: str) -> str:
-    """The name of the registered task that is typed in full, or by its end: `send_receipt`; else the text as it is."""
+    """The name of the registered task whose name ends in this text, as in `send_receipt`; else the text as it is."""
     ends = _ending_in(typed)
     return ends[0] if len(ends) == 1 and typed not in _registered() else typed
 
 
 def registered_task(typed: str) -> Task[Any, Any]:
-    """The task with this name, in full or its end. Raise `CommandError` if there is none, or more than one."""
+    """The task with this name or this end of its name. Raise `CommandError` unless exactly one task has it."""
     name = full_task_name(typed)
     if name not in _registered():
         raise CommandError(_unknown_task(name, _registered()))
@@ -213,7 +213,7 @@ def registered_task(typed: str) -> Task[Any, Any]:
 
 
 def require_known_queue(name: str) -> None:
-    """Raise `CommandError` if nothing has this queue: no task, no worker, and no job."""
+    """Raise `CommandError` if no task, no worker and no job has this queue."""
     if name not in (names := known_queue_names()):
         raise CommandError(f"No task, worker or job has the queue {name!r}.{meant(name, names)}")
 
@@ -233,9 +233,9 @@ def _ending_in(name: str) -> list[str]:
 
 
 def meant(name: str, known: list[str]) -> str:
-    """The name that is most like this one, in full or by its end; else some that there are."""
+    """A sentence with the known name that is most like this name; else with some known names."""
     by_text = {text: each for each in known for text in (each.rpartition(".")[2], each)}
     if close := difflib.get_close_matches(name, by_text, n=1):
         return f" Did you mean {by_text[close[0]]!r}?"
-    more = f", and {len(known) - MOST_SHOWN:,} more" if len(known) > MOST_SHOWN else ""
-    return f" There are: {', '.join(map(printable, known[:MOST_SHOWN]))}{more}." if known else ""
+    more = f", and {len(known) - MOST_NAMES_SHOWN:,} more" if len(known) > MOST_NAMES_SHOWN else ""
+    return f" There are: {', '.join(map(printable, known[:MOST_NAMES_SHOWN]))}{more}." if known else ""

@@ -14,9 +14,9 @@ from .terminal import Console
 
 
 def prune_all(store: Store) -> Counter[str]:
-    """Prune until no job is left to prune. Returns the number of jobs, by status.
+    """Prune until no job is left to prune. Returns the number of pruned jobs, by status.
 
-    In batches, each a transaction of its own, so that it may be stopped at any time.
+    Each batch is a transaction of its own, so the command may be stopped at any time.
     """
     pruner = Pruner(store)
     pruned = Counter(pruner.batch())
@@ -37,15 +37,13 @@ def what_becomes() -> dict[str, bool]:
 
 
 def after_prune(store: Store) -> None:
-    """Have parts do what they do when a command has pruned."""
+    """Tell the parts that a command has pruned the jobs of a database."""
     for part in consoles():
         if part.after_prune:
             part.after_prune(store)
 
 
-class Prune(Subcommand):
-    """What `manage.py prunejobs` does, with its exit codes: a table without old jobs is no problem."""
-
+class PruneJobs(Subcommand):
     name = "prune"
     help = "Delete finished jobs past their retention, or move them to the archive"
 

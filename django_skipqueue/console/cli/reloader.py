@@ -1,7 +1,7 @@
-"""`runworker --reload`: runs a worker in a child process, and replaces it when code changes.
+"""`runworker --reload`: runs a worker in a child process, and replaces the child when code changes.
 
-Invariant: this process ends after its child. If this process is gone, however it ended, the child stops. Code that
-cannot be imported ends only the child; the next change starts another.
+Invariant: this process ends after its child. If this process is killed, the child stops. Code that cannot be imported
+ends only the child; the next change starts another child.
 """
 
 import os
@@ -19,19 +19,19 @@ from ...events import logs
 from ...values.records import NEVER
 from ...worker.loop import Wakeup
 
-LIFELINE = "SKIPQUEUE_LIFELINE"
+LIFELINE_VARIABLE = "SKIPQUEUE_LIFELINE"
 """Environment variable: the file descriptor of a pipe. When the pipe ends, the child's supervisor stops."""
 
-MODULES = "SKIPQUEUE_MODULES"
+MODULES_VARIABLE = "SKIPQUEUE_MODULES"
 """Environment variable: the file into which the child writes the paths of the modules that it has imported."""
 
 RELOAD_GRACE = 2.0
 """Seconds for running jobs to finish before a reload releases them."""
 
-ECHO = 0.5
-"""Seconds after a signal until the child is stopped, unless the terminal has sent the signal to it as well."""
+TERMINAL_SIGNAL_SECONDS = 0.5
+"""Seconds from a signal until this process stops the child. A terminal has sent the signal to the child as well."""
 
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks for changes."""
 
 
@@ -71,7 +71,7 @@ class Reloader(autoreload.StatReloader):
                 return 0
             if not self._stop_signals and (changed := self._changed()):
                 self._reload(changed)
-            self._wakeup.wait(min(LOOK, self._stop_child_at - time.monotonic()))
+            self._wakeup.wait(min(CHECK_INTERVAL, self._stop_child_at - time.monotonic()))
 
     def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
         """The files that this process and the child have imported, and their neighbours within the project."""
@@ -92,8 +92,8 @@ class Reloader(autoreload.StatReloader):
             self._command,
             env={
                 **os.environ,
-                LIFELINE: str(read_end),
-                MODULES: str(self._modules),
+                LIFELINE_VARIABLE: str(read_end),
+                MODULES_VARIABLE: str(self._modules),
                 autoreload.DJANGO_AUTORELOAD_ENV: "true",
             },
             pass_fds=[read_end],
@@ -112,7 +112,7 @@ class Reloader(autoreload.StatReloader):
         return code
 
     def _goes_on_after(self, code: int) -> bool:
-        """Start another child if the last one ended for a reload. Returns whether to go on, now or after a change."""
+        """Start another child if the child has ended for a reload. Returns whether to go on, now or after a change."""
         if self._reloads and not self._stop_signals:
             self._is_first = False
             self._start()
@@ -144,9 +144,9 @@ class Reloader(autoreload.StatReloader):
     # Signals
 
     def _on_stop_signal(self, _: int) -> None:
-        """Note the signal, and wait before stopping the child: Ctrl-C has already reached it, `kill` has not."""
+        """Count the signal, and wait a moment before stopping the child: a Ctrl-C has reached the child as well."""
         self._stop_signals += 1
-        self._stop_child_at = min(self._stop_child_at, time.monotonic() + ECHO)
+        self._stop_child_at = min(self._stop_child_at, time.monotonic() + TERMINAL_SIGNAL_SECONDS)
 
     def _stop_child(self) -> None:
         """Stop the child by closing its lifeline. After a second signal or a reload, SIGTERM makes it stop at once."""
@@ -165,9 +165,9 @@ class Reloader(autoreload.StatReloader):
 
 def report_modules(environment: MutableMapping[str, str]) -> int | None:
     """In the child: write the list of imported modules. Returns the lifeline; `None` without a reloader."""
-    if path := environment.pop(MODULES, None):
+    if path := environment.pop(MODULES_VARIABLE, None):
         Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
-    lifeline = environment.pop(LIFELINE, None)
+    lifeline = environment.pop(LIFELINE_VARIABLE, None)
     return int(lifeline) if lifeline else None
 
 

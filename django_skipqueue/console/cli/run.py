@@ -1,7 +1,6 @@
-"""What the commands that run supervisors share: one for each database, the options, the log and its first lines.
+"""What the commands that run supervisors share: their options, the log and its first lines, and the supervisors.
 
-The log is set up here, unless the project configures it. Options of commands can be set in the environment as well,
-each by a variable of its own.
+The commands set up the log unless the project configures it. Each option can also be set by an environment variable.
 """
 
 import argparse
@@ -43,12 +42,12 @@ def configure(
 ) -> None:
     """Write lines to standard error if the project has not configured logging. Verbosity is that of Django's commands.
 
-    The lines are those of this package, and those of all loggers that the project has left without a handler: the code
-    of tasks. These name their job.
+    The loggers of this package write lines, and so do all loggers without a handler of the project, such as loggers of
+    tasks. The lines of tasks name their job.
 
     colour: `None`: only on a terminal. tracebacks: log tracebacks even if standard error is not a terminal.
     log_format: `text` or `json`; `None`: text. A log line says so if it has no effect.
-    shows_django: whether to write Django's own lines as well. Under `DEBUG` Django writes them itself.
+    shows_django: whether to write the lines of Django's loggers. Under `DEBUG` Django writes them itself.
     """
     package = logging.getLogger("django_skipqueue")
     if package.hasHandlers():
@@ -93,7 +92,7 @@ class RunworkerOptions:
         self._parser.add_argument(flag, action="store_true", default=bool(given), help=_escaped(f"{help} [{variable}]"))
 
     def switch(self, flag: str, *, help: str) -> None:
-        """Add an option without a value, and another one, `--no-…`, for the opposite."""
+        """Add an option without a value, and an option `--no-…` for the opposite."""
         variable = _variable(flag)
         given = self._is_on(variable)
         self._parser.add_argument(
@@ -243,7 +242,7 @@ def for_each_database(
 
 
 def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what: str, reloads: bool = False) -> None:
-    """Log the first lines: what the command `does`, processes, databases, `what` it runs, and how to stop."""
+    """Log the first lines: what the command `does`, its processes and databases, `what` it runs, and how to stop it."""
     worker = workers[0]
     processes = counted(worker.processes, "process", "processes")
     aliases = ", ".join(repr(each.database) for each in workers)
@@ -277,14 +276,14 @@ def run(workers: Sequence[WorkerOptions], *, lifeline: int | None, listener: soc
 
 
 def _runners() -> list[Callable[..., int]]:
-    """What runs supervisors of several databases; nothing, if no part can."""
+    """The functions of parts that run supervisors of several databases."""
     return [part.run_supervisors for part in installed_parts() if part.run_supervisors]
 
 
 def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:
-    """Raise `CommandError` if a database cannot hold the queue. Returns an error for each that cannot be reached.
+    """Raise `CommandError` if a database cannot hold the queue. Returns an error for each database out of reach.
 
-    The only database must be reached; one of several keeps the others from nothing.
+    A lone database must be reached. Of several databases, the others are served without it.
     """
     try:
         if len(workers) > 1:

@@ -1,4 +1,4 @@
-"""`skipqueue show`: all about some jobs, as their pages in the admin show it, as text or JSON."""
+"""`skipqueue show`: all that is known about some jobs, as text or JSON."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,7 +20,7 @@ from ..operations import number_of_attempt, number_of_attempts, was_cancelled
 from ..parts import consoles
 from ..queues_and_workers import Workforce
 from ..waiting import why_it_waits
-from .list import TIMES, as_json, call_of, dumped, passed, when
+from .list import TIME_COLUMNS, as_json, call_of, dumped, passed, when
 from .options import Choice, job_id
 from .subcommand import Exit, Watchable
 from .terminal import Console, shown_time
@@ -55,7 +55,7 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
 
 
 def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
-    """Its fields, then its errors and the changes by operators, in the order of time. `job.now`: the time."""
+    """The fields of a job, then its errors, logs and changes by operators in the order of time. `job.now`: the time."""
     call = call_of(job)
     yield printable(f"Job {job.shown_id}: {job.task}")
     for label, values in _facts(job, call, workforce).items():
@@ -69,7 +69,7 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str
         "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
         "queue": [f"{job.queue_name}, priority {job.priority}"],
         "attempts": [_attempts(job)],
-        **{name.replace("_", " "): _times(getattr(job, name)) for name in TIMES},
+        **{name.replace("_", " "): _times(getattr(job, name)) for name in TIME_COLUMNS},
         "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
         "worker": _given(job.worker_name),
         **{label: _given(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},
@@ -94,7 +94,7 @@ def _story(job: Job, call: Redacted) -> Iterator[str]:
 
 
 def _attempts(job: Job) -> str:
-    """The number of attempts, of how many. A manual retry starts at 1 again; the attempts before it are named."""
+    """The attempts and their maximum: `2 of 10`. The attempts before a manual retry are named apart."""
     earlier = number_of_attempts(job) - job.attempts
     return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} before the manual retry" if earlier else "")
 
@@ -130,7 +130,7 @@ def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
 
 
 def _objects(entries: Any) -> list[dict[str, Any]]:
-    """The entries, without what another program may have written among them."""
+    """The entries that are objects: another program may have written other values."""
     return [entry for entry in entries or [] if isinstance(entry, dict)]
 
 

@@ -1,6 +1,6 @@
 """`skipqueue status`: the queues, the workers and the jobs, at one moment or again and again.
 
-Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
+Invariant: no statement counts further than a maximum, so that ten million jobs take no longer than a thousand.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import translation
 
 from ...events.log_format import in_words, printable
-from ...models import Status as JobStatus
+from ...models import Status
 from ...queue.store import Store
 from ...values.fact import Fact
 from ..counts import Count
@@ -52,11 +52,11 @@ class Snapshot:
         parts = [part.status(store) for part in consoles() if part.status]
         scheduled = ScheduledCounts.now()
         jobs = {
-            JobStatus.SCHEDULED.value: scheduled.first,
+            Status.SCHEDULED.value: scheduled.first,
             RETRYING: scheduled.retrying,
-            JobStatus.BLOCKED.value: Indexed(JobStatus.BLOCKED).count(),
-            JobStatus.FAILED.value: Indexed(JobStatus.FAILED).count(),
-            FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, period=Period(timedelta(hours=1))).count(),
+            Status.BLOCKED.value: Indexed(Status.BLOCKED).count(),
+            Status.FAILED.value: Indexed(Status.FAILED).count(),
+            FAILED_IN_LAST_HOUR: Indexed(Status.FAILED, period=Period(timedelta(hours=1))).count(),
         }
         return cls(verdict, at, queues, jobs, workforce, parts)
 
@@ -72,13 +72,13 @@ class Snapshot:
 
 
 def in_full(count: Count) -> str:
-    """The number within a sentence: `at least 5,001`, `more than 10,000`."""
+    """The count within a sentence: `at least 5,001`, `more than 10,000`."""
     if count.found > count.cap:
         return f"more than {count.shown:,}"
     return f"{'at least ' if count.is_least else ''}{count.shown:,}"
 
 
-class Status(Watchable):
+class ShowStatus(Watchable):
     name = "status"
     help = "Show the queues, the workers, and how many jobs wait and have failed"
 

@@ -63,11 +63,11 @@ class Subcommand:
         )
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """Whether it is about all databases that hold queues, if none is named."""
+        """Whether it goes over all databases that hold queues if the options name none."""
         return True
 
     def execute(self, console: Console, **options: Any) -> Exit:
-        """Run it in the database that is named, in those of the ids, or in all of them. Returns the worst exit code."""
+        """Run it in the named database, in the databases of the ids, or in all. Returns the worst exit code."""
         parts = self._parts(options)
         if len(parts) == 1:
             return self._execute(parts[0][0], console, **parts[0][1])
@@ -90,7 +90,7 @@ class Subcommand:
         return Exit.NEGATIVE if is_no else Exit.DONE
 
     def _parts(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        """The databases, each with the options for it: the ids of its own jobs among them."""
+        """The databases, each with its options: without the ids of the jobs of other databases."""
         home, ids = chosen_database(options), options.get("ids") or []
         if ids:
             unnamed = [id for id in ids if getattr(id, "database", None) is None]
@@ -108,7 +108,7 @@ class Subcommand:
         return [(alias, options) for alias in (chosen_or_all() if is_for_all else (home,))]
 
     def _execute(self, alias: str, console: Console, **options: Any) -> Exit:
-        """Run it on a connection of its own. An error of the database becomes one sentence."""
+        """Run it on a connection of its own. An error of the database becomes a `CommandError` with one sentence."""
         try:
             if problem := engine_problem(alias):
                 raise QueueUnavailable(" ".join(problem))
@@ -126,7 +126,7 @@ class Subcommand:
 
 
 class Watchable(Subcommand):
-    """A subcommand that shows something, as text or as JSON, once or again and again. The last answer counts."""
+    """A subcommand that shows something, as text or as JSON, once or again and again. The last exit code counts."""
 
     json_help = "print a JSON object"
 
@@ -160,7 +160,7 @@ class Watchable(Subcommand):
 
 
 def chosen_database(options: Mapping[str, Any]) -> str:
-    """The alias of the database that the command is about: of the option, or of the setting."""
+    """The alias of the database that the option names, or else the setting."""
     return options["database"] or settings.database
 
 
@@ -211,7 +211,7 @@ class Dispatcher(BaseCommand):
 
 
 class Alias(Subcommand):
-    """Another command of this package, with all its options, under a name that no other app's command shadows."""
+    """Another command of this package, with its options, as a subcommand: no command of another app can shadow it."""
 
     def __init__(self, name: str, command: type[BaseCommand]) -> None:
         self.name = name
@@ -230,7 +230,7 @@ class Alias(Subcommand):
 
 
 def _add_djangos(parser: CommandParser) -> None:
-    """Let Django's options follow the subcommand. Without a default none replaces an option before the subcommand."""
+    """Let Django's options follow the subcommand. They have no default, which would replace an option before it."""
     add, absent = parser.add_argument, argparse.SUPPRESS
     add("--version", action="version", version=django.get_version(), help="show the version of Django")
     add("-v", "--verbosity", type=int, choices=range(4), default=absent, help="0: less, 2 and 3: more")

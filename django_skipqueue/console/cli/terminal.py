@@ -1,9 +1,7 @@
-"""Where a subcommand writes, how it asks, who uses it, and what Ctrl-C does in a command that works in batches.
+"""The terminal of a subcommand: where it writes, how it asks, who uses it, and what Ctrl-C does to work in batches.
 
 Invariant: data goes to standard output, and everything else to standard error. A text from a row can neither start a
-new line nor control a terminal. A colour never carries a meaning that the text lacks.
-
-Who uses the command line is written into the rows of jobs and the log.
+new line nor control a terminal. The text says everything that a colour says.
 """
 
 import getpass
@@ -31,7 +29,7 @@ GAP = "  "
 """Between two columns."""
 
 NARROWEST = 20
-"""Fewest characters that the last column is shortened to."""
+"""The least width to which the last column is shortened, in characters."""
 
 
 class Coloured(str):
@@ -69,7 +67,7 @@ def aligned(
 
 
 PROGRESS_SECONDS = 5.0
-"""Between two lines about progress, where they do not go to a terminal."""
+"""Seconds between two lines about progress, if standard error is no terminal."""
 
 OVER_THE_LINE = "\r\x1b[K"
 """Moves the cursor to the start of its line of the terminal, and clears the line."""
@@ -87,7 +85,7 @@ class Console:
         self._is_stale = False
         self._progress_at = time.monotonic()
         self.database: str | None = None
-        """The alias of the database that the data is of, if a subcommand goes over several."""
+        """The alias of the database whose data is written, if a subcommand goes over several databases."""
         self._colour = wants_colour(cast("TextIO", self._out)) if colour is None else colour
 
     @property
@@ -100,7 +98,7 @@ class Console:
         return self._out.isatty()
 
     def clear(self) -> None:
-        """Clear the screen before the next line; if the data does not go to a screen, write an empty line there."""
+        """Clear the screen before the next line. If standard output is no screen, write an empty line instead."""
         self._is_stale = True
 
     def line(self, text: str = "") -> None:
@@ -123,7 +121,7 @@ class Console:
         self._out.write(json.dumps({**of_one, **value}, default=_as_json))
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
-        """Write aligned columns of data; `right` names those that are aligned to the right."""
+        """Write aligned columns of data. `right`: the headings of the columns that are aligned to the right."""
         width = shutil.get_terminal_size().columns if self.is_screen else None
         for line in aligned(headings, rows, right=right, width=width, colour=self._colour):
             self.line(line)
@@ -132,7 +130,7 @@ class Console:
         self._out.flush()
 
     def drop(self) -> None:
-        """Drop the data that is still in a buffer, because nobody reads it any more."""
+        """Drop the data that is still in a buffer: its reader has ended."""
         with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (a descriptor is all that is needed)
             os.dup2(nowhere.fileno(), self._out.fileno())
 
@@ -142,7 +140,7 @@ class Console:
         self._err.flush()
 
     def progress(self, text: str) -> None:
-        """Show how far it got: on a terminal in place of the last such text, else in a line every few seconds."""
+        """Show how far the command is: on a terminal in place of the last text, else in a line every few seconds."""
         now = time.monotonic()
         if self._err.isatty():
             self._err.write(f"{OVER_THE_LINE}{text}", str, ending="")
@@ -186,7 +184,7 @@ def operator() -> str:
 
 @contextmanager
 def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Within this block, the first Ctrl-C makes the function true, so that a batch ends well; a second one raises."""
+    """Within this block, the function is true after a Ctrl-C, so that a batch ends well. A second Ctrl-C raises."""
     is_interrupted = False
 
     def interrupt(number: int, _frame: object) -> None:

@@ -11,7 +11,7 @@ from ..rules.verdict import Verdict
 from .subcommand import Exit, Watchable
 from .terminal import GREEN, RED, YELLOW, Console
 
-COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.OK: GREEN}
+SEVERITY_COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.OK: GREEN}
 
 
 class ShowVerdict(Watchable):
@@ -40,7 +40,7 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     if verdict.is_well:
         console.coloured(str(verdict), GREEN)
     for each in verdict.problems:
-        console.coloured(f"{in_a_sentence(each)}.", COLOURS[each.severity])
+        console.coloured(f"{in_a_sentence(each)}.", SEVERITY_COLOURS[each.severity])
         for line in each.command.splitlines():
             console.line(f"    {printable(line)}")
 

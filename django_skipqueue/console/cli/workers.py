@@ -1,4 +1,4 @@
-"""`skipqueue workers`: which processes run jobs, and what they run now; have one restart or stop."""
+"""`skipqueue workers`: lists the workers with what they run now, and has a worker restart or stop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,23 +9,23 @@ from ...events.log_format import in_words, printable
 from ...values.fact import Fact
 from ..durations import moment_of
 from ..facts import Looks
-from ..queues_and_workers import MOST_WORKERS, STATES
-from ..workers import WORKER, WORKER_VERBS, WorkerState, worker_rows, worker_states
+from ..queues_and_workers import MOST_WORKERS_READ, STATES
+from ..workers import WORKER, WORKER_VERBS, ListedWorker, worker_rows, worker_states
 from .facts import FactList
 from .options import meant
 from .subcommand import Exit
 from .terminal import GREEN, RED, YELLOW, Coloured, Console
 
-COLOURS = {"live": GREEN, "late": YELLOW, "stale": RED}
+WORKER_COLOURS = {"live": GREEN, "late": YELLOW, "stale": RED}
 
 
-def _state(worker: WorkerState) -> str:
+def _state(worker: ListedWorker) -> str:
     words = filter(None, [str(STATES[worker.state]), worker.requested])
-    return Coloured(", ".join(words), COLOURS[worker.state])
+    return Coloured(", ".join(words), WORKER_COLOURS[worker.state])
 
 
-def _slots(worker: WorkerState) -> str:
-    """How many are busy, in threads and in coroutines. A process without slots hands its jobs on."""
+def _slots(worker: ListedWorker) -> str:
+    """The slots that are busy, in threads and in coroutines. A process without slots hands its jobs on."""
     threads, coroutines, ahead = worker.busy
     slots = worker.row.concurrency
     if not slots:
@@ -34,19 +34,19 @@ def _slots(worker: WorkerState) -> str:
     return f"{busy}, {ahead} ahead" if ahead else busy
 
 
-def _runs_now(worker: WorkerState) -> str:
+def _runs_now(worker: ListedWorker) -> str:
     running = sum(worker.busy[:2])
     shown = [_job(worker, **job) for job in worker.held.jobs[:running]]
     return ", ".join([*shown, *(["…"] if running > len(shown) else [])])
 
 
-def _job(worker: WorkerState, *, id: int, task: str, since: str) -> str:
+def _job(worker: ListedWorker, *, id: int, task: str, since: str) -> str:
     began = moment_of(since)
     ran = f" for {in_words((worker.now - began).total_seconds())}" if began else ""
     return f"{task.rpartition('.')[2] or task} {id}{ran}"
 
 
-class Workers(FactList[WorkerState]):
+class Workers(FactList[ListedWorker]):
     """A verb is a request: the worker, or its supervisor, heeds it within about a second."""
 
     name = "workers"
@@ -63,10 +63,10 @@ class Workers(FactList[WorkerState]):
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return options["verb"] is None
 
-    def facts(self) -> Sequence[Fact[WorkerState]]:
+    def facts(self) -> Sequence[Fact[ListedWorker]]:
         return WORKER
 
-    def looks(self) -> Looks[WorkerState]:
+    def looks(self) -> Looks[ListedWorker]:
         return {
             "state": _state,
             "worker": lambda worker: " · ".join(filter(None, [worker.row.name, worker.cells.get("detail")])),
@@ -76,9 +76,9 @@ class Workers(FactList[WorkerState]):
             "memory": lambda worker: "" if worker.row.memory_mb is None else f"{worker.row.memory_mb:,} MiB",
         }
 
-    def read(self, **options: Any) -> list[WorkerState]:
+    def read(self, **options: Any) -> list[ListedWorker]:
         rows = worker_rows().filter(is_external=False).order_by("hostname", "name", "id")
-        return worker_states(rows[:MOST_WORKERS])
+        return worker_states(rows[:MOST_WORKERS_READ])
 
     def run(self, console: Console, **options: Any) -> Exit:
         if options["verb"] is None:

@@ -1,8 +1,7 @@
 """The metrics of the core: each with the function that reads its value, and the bounds of their labels.
 
-The labels `queue` and `task` have at most `MOST` values, whatever the names in the rows are, so that the number of
-series keeps within bounds. With several databases each metric has the label `database` as well, which
-`console.metrics.scrape` adds.
+The labels `queue` and `task` have at most `MOST_SERIES` values, so that rows with many names do not make many series.
+With several databases each metric also has the label `database`, which `console.metrics.scrape` adds.
 """
 
 from collections import Counter, defaultdict
@@ -21,15 +20,15 @@ from ..counts import SCRAPED_BLOCKED, SCRAPED_QUEUES, Count
 from ..facts import series_of
 from ..parts import consoles
 from ..queues_and_workers import QUEUE, QueueState, Workforce, estimated_blocked
-from ..rules import sql
-from ..rules.tables import Share, statement_seconds, table_load
+from ..rules.server import LOCK_WAITS
+from ..rules.tables import TABLE_SIZES, Share, statement_seconds, table_load
 from ..rules.verdict import Verdict
 
-MOST = 200
-"""Queues, and pairs of a queue and a task, that have series of their own."""
+MOST_SERIES = 200
+"""The maximum of queues, and of pairs of a queue and a task, that have series of their own."""
 
-OTHER = "(other)"
-"""The label of all others together."""
+OTHER_LABEL = "(other)"
+"""The label of all other queues, or pairs, together."""
 
 T = TypeVar("T")
 
@@ -39,7 +38,7 @@ Values: TypeAlias = Mapping[tuple[str, ...], Value]
 
 @dataclass(frozen=True)
 class Scraped:
-    """Metrics that are read together, in a transaction of their own: if that fails, the others are served."""
+    """Metrics that one function reads in a transaction of its own. If it fails, the other metrics are served."""
 
     name: str
     collect: Callable[[Any], Iterator[Family]]
@@ -61,13 +60,13 @@ def measured(name: str, *metrics: Metric) -> Callable[[Callable[[Store], Iterato
 
 
 def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tuple[str, ...], T]]:
-    """The labels with their values; from the `MOST`th on, all have the label `OTHER`."""
+    """The labels with their values; from the `MOST_SERIES`th on, all have the label `OTHER_LABEL`."""
     for number, (labels, value) in enumerate(ordered):
-        yield (labels if number < MOST else (OTHER,) * len(labels)), value
+        yield (labels if number < MOST_SERIES else (OTHER_LABEL,) * len(labels)), value
 
 
 def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]) -> Scraped:
-    """The gauges of facts. `read` returns the subjects, each with the value of the label, the most important first."""
+    """The gauges of facts. `read` returns pairs of a label's value and a subject, the most important subjects first."""
     measures = [(fact, fact.metric) for fact in facts if fact.metric]
 
     def collect(store: Store) -> Iterator[Family]:
@@ -89,7 +88,7 @@ def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
     busy = queues_now(store, **SCRAPED_QUEUES)
     now = {queue.name: queue for queue in busy}
-    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
+    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST_SERIES)):
         now.setdefault(name, QueueNow(name))
     busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
     return ((queue.name, QueueState(queue)) for queue in busiest)
@@ -102,7 +101,7 @@ def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
 
 
 def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
-    names = paused_queues(store, limit=MOST)
+    names = paused_queues(store, limit=MOST_SERIES)
     return ((name, QueueState(QueueNow(name), pause=Queue(name=name))) for name in names)
 
 
@@ -128,6 +127,24 @@ def prune_lag(store: Store) -> Iterator[Values]:
     yield {(): store.prune_lag()}
 
 
+# vacuums → each table with its rows alive and dead, those of its partitions added up, and the seconds since the last
+# vacuum of any of them, by hand or not.
+DEAD_ROWS = """
+SELECT
+    ours.name,
+    sum(stat.n_live_tup)::bigint,
+    sum(stat.n_dead_tup)::bigint,
+    date_part('epoch', clock_timestamp() - max(GREATEST(stat.last_vacuum, stat.last_autovacuum)))
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+GROUP BY ours.name
+ORDER BY ours.name
+LIMIT 200
+"""
+
+
 @measured(
     "vacuums",
     Metric("skipqueue_table_live_rows", "gauge", "Live rows, by PostgreSQL's statistics.", ("table",)),
@@ -137,10 +154,24 @@ def prune_lag(store: Store) -> Iterator[Values]:
     ),
 )
 def vacuums(store: Store) -> Iterator[Values]:
-    rows = store.rows(sql.DEAD_ROWS, {"tables": table_names()})
+    rows = store.rows(DEAD_ROWS, {"tables": table_names()})
     yield {(name,): live for name, live, _, _ in rows}
     yield {(name,): dead for name, _, dead, _ in rows}
     yield {(name,): age for name, _, _, age in rows if age is not None}
+
+
+# sizes → the bytes of each index, with its table. Those of the partitions are added up in the index of their table.
+INDEX_SIZES = """
+SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS whole ON whole.oid = COALESCE(pg_partition_root(index.indexrelid), index.indexrelid)
+GROUP BY ours.name, whole.relname
+ORDER BY ours.name, whole.relname
+LIMIT 200
+"""
 
 
 @measured(
@@ -149,10 +180,10 @@ def vacuums(store: Store) -> Iterator[Values]:
     Metric("skipqueue_index_bytes", "gauge", "Size of the index.", ("table", "index")),
 )
 def sizes(store: Store) -> Iterator[Values]:
-    """The sizes of the tables, of which one with partitions is the sum of these, and of the indexes."""
-    rows = store.rows(sql.TABLE_SIZES, {"tables": table_names()})
+    """The sizes of the tables and of the indexes. The size of a table is the sum of its partitions."""
+    rows = store.rows(TABLE_SIZES, {"tables": table_names()})
     yield {(name,): total - indexes for name, total, indexes in rows}
-    rows = store.rows(sql.INDEX_SIZES, {"tables": table_names()})
+    rows = store.rows(INDEX_SIZES, {"tables": table_names()})
     yield {(table, index): size for table, index, size in rows}
 
 
@@ -166,7 +197,7 @@ def sizes(store: Store) -> Iterator[Values]:
     Metric("skipqueue_longest_lock_wait_seconds", "gauge", "Seconds for which the first of these sessions has waited."),
 )
 def locks(store: Store) -> Iterator[Values]:
-    waits = {row[0]: row[1] for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
+    waits = {row[0]: row[1] for row in store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
     yield {(): len(waits)}
     yield {(): max(waits.values(), default=0.0)}
 
@@ -180,7 +211,7 @@ def problems(store: Store) -> Iterator[Values]:
     yield Counter((each.code, str(each.severity)) for each in found)
 
 
-SCOPE = ("scope",)
+SCOPE_LABEL = ("scope",)
 
 
 @measured(
@@ -189,10 +220,12 @@ SCOPE = ("scope",)
         "skipqueue_rows_written_total",
         "counter",
         "Rows inserted, updated and deleted: in the queue's tables, and in all of the database.",
-        SCOPE,
+        SCOPE_LABEL,
     ),
-    Metric("skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE),
-    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE),
+    Metric(
+        "skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE_LABEL
+    ),
+    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE_LABEL),
 )
 def tables(store: Store) -> Iterator[Values]:
     yield from map(_by_scope, table_load(store))
@@ -204,7 +237,7 @@ def tables(store: Store) -> Iterator[Values]:
         "skipqueue_statement_seconds_total",
         "counter",
         "Seconds of the statements that name the queue's tables, and of all of the database; needs pg_stat_statements.",
-        SCOPE,
+        SCOPE_LABEL,
     ),
 )
 def statements(store: Store) -> Iterator[Values]:

@@ -1,6 +1,6 @@
 """The page that Prometheus scrapes.
 
-Invariant: it is shown to staff who may view jobs, and to whoever has the token; to nobody else.
+Invariant: only staff who may view jobs, and who has the token, get the page.
 """
 
 from django.contrib.auth.decorators import login_not_required

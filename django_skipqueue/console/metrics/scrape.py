@@ -1,10 +1,9 @@
-"""Collect all metrics, in parts. A part that fails is left out, and the others are served.
+"""Collects all metrics, one `Scraped` after the other. If one fails, the others are served.
 
-Invariant: no query takes longer than `PART_SECONDS`, all of them together take `SCRAPE_SECONDS` at most, and none reads
-more rows than a bound.
+Invariant: no query takes longer than `PART_SECONDS`, all queries together take `SCRAPE_SECONDS` at most, and each query
+has a maximum of rows.
 
-Several databases are read at once, each with the label `database`. One that is down, or does not answer, keeps no other
-out of the scrape.
+Several databases are read at once, each with the label `database`. A database that does not answer is left out.
 """
 
 import time
@@ -22,11 +21,11 @@ from ..counts import TimeBudget
 from ..parts import consoles
 from .catalogue import SCRAPED, Scraped
 
-PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
-"""The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
+PART_SECONDS, LEAST_PART_SECONDS = 1.0, 0.1
+"""The statement timeout of one `Scraped`, and the least timeout that it has when others were slow."""
 
 SCRAPE_SECONDS = 5.0
-"""Seconds for all parts. Prometheus waits for ten."""
+"""Seconds for all metrics. Prometheus waits for ten."""
 
 DATABASE_UP = Metric(
     "skipqueue_database_up", "gauge", "1 if the database has answered the scrape; with several only.", ("database",)
@@ -41,14 +40,14 @@ def scraped() -> tuple[Scraped, ...]:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Every metric of the queue: those of the scrape itself, those of the core, and those of the parts."""
+    """Every metric of the queue: of the scrape itself, of the core, and of the parts."""
     return (DATABASE_UP, ERROR, SCRAPE_TIME, *(metric for each in scraped() for metric in each.metrics))
 
 
 def scrape(store: Store) -> Iterator[Family]:
     """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
     began, parts = time.perf_counter(), scraped()
-    budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_SECONDS)
+    budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_PART_SECONDS)
     errors = Family(ERROR)
     is_lost = False
     for part in parts:
@@ -63,7 +62,7 @@ def scrape(store: Store) -> Iterator[Family]:
 
 
 def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:
-    """The metrics of one part; `None` after a database error."""
+    """The metrics of one `Scraped`; `None` after a database error."""
     try:
         with short_transaction(store, seconds):
             return list(part.collect(store))
@@ -72,13 +71,13 @@ def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | No
         return None
 
 
-CONNECT_SECONDS = 2.0
-"""To connect to each of several databases. The scrape of each takes `SCRAPE_SECONDS` and little more after that."""
+SCRAPE_CONNECT_SECONDS = 2.0
+"""Seconds to connect to each of several databases."""
 
-SPARE_SECONDS = 1.0
-"""For the last statements of the slowest. Prometheus waits for ten seconds in all."""
+SCRAPE_SPARE_SECONDS = 1.0
+"""Seconds for the last statements of the slowest database, after `SCRAPE_SECONDS`."""
 
-LABEL = "database"
+DATABASE_LABEL = "database"
 
 
 def scrape_all() -> Iterator[Family]:
@@ -90,8 +89,8 @@ def scrape_all() -> Iterator[Family]:
     found = read_at_once(
         aliases,
         lambda store: list(scrape(store)),
-        connect_seconds=CONNECT_SECONDS,
-        seconds=CONNECT_SECONDS + SCRAPE_SECONDS + SPARE_SECONDS,
+        connect_seconds=SCRAPE_CONNECT_SECONDS,
+        seconds=SCRAPE_CONNECT_SECONDS + SCRAPE_SECONDS + SCRAPE_SPARE_SECONDS,
     )
     yield Family(DATABASE_UP, {(alias,): int(found[alias] is not None) for alias in aliases})
     together: dict[str, Family] = {}  # Prometheus wants all series of a metric in one place
@@ -103,4 +102,4 @@ def scrape_all() -> Iterator[Family]:
 
 
 def with_database(metric: Metric) -> Metric:
-    return metric._replace(labels=(LABEL, *metric.labels))
+    return metric._replace(labels=(DATABASE_LABEL, *metric.labels))

@@ -1,4 +1,4 @@
-"""The doctor examines the queue and its database, and says what to do about each finding.
+"""The rules of the doctor and of the verdict: each finds problems of the queue or its database, and says what to do.
 
-Invariant: a check changes nothing, reads no more than the `LIMIT` of its statement, and cannot break another check.
+Invariant: a rule changes nothing, reads no more rows than the `LIMIT` of its statement, and cannot break another rule.
 """

@@ -21,15 +21,15 @@ from . import jobs_and_workers, locks, server, tables
 from .rule import Finding, Rule, Severity
 
 RULES = (server.MIGRATIONS, *jobs_and_workers.RULES, *locks.RULES, *server.RULES, *tables.RULES)
-"""The rules of the console for every database. Findings of one severity keep this order."""
+"""The rules of the console. Findings of one severity keep this order."""
 
-CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
-"""The statement timeout of a rule, and what is left of it when others were slow."""
+RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
+"""The statement timeout of a rule, and the least timeout that it has when other rules were slow."""
 
 EXAMINATION_SECONDS, VERDICT_SECONDS = 10.0, 1.0
-"""Seconds for all rules, since the page of the doctor is one request; and for those of the verdict."""
+"""Seconds for all rules, since the page of the doctor is one request; and for the rules of the verdict."""
 
-CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, SPARE_SECONDS = 2.0, 0.5, 1.0
+EXAMINATION_CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, EXAMINATION_SPARE_SECONDS = 2.0, 0.5, 1.0
 """Seconds to reach each of several databases, for all rules or for the verdict; and for the last rules of the slowest
 database."""
 
@@ -40,7 +40,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def rules_of(alias: str) -> tuple[Rule, ...]:
-    """The rules for a database, without those that the setting turns off."""
+    """The rules for a database, without the rules that the setting turns off."""
     concerned = (rule for rule in all_rules() if rule.concerns is None or rule.concerns(alias))
     return tuple(rule for rule in concerned if settings.rules.get(rule.code, rule) is not None)
 
@@ -56,14 +56,14 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
     findings: list[Finding] = []
     rules = [rule for rule in rules_of(store.alias) if rule.is_watched or not only_watched]
     seconds = seconds or (VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS)
-    least = min(LEAST_SECONDS, seconds / (2 * len(rules) or 1))
+    least = min(LEAST_RULE_SECONDS, seconds / (2 * len(rules) or 1))
     try:
         store.connection.ensure_connection()
-        budget = TimeBudget(seconds, parts=len(rules), most=min(CHECK_SECONDS, seconds / 2), least=least)
+        budget = TimeBudget(seconds, parts=len(rules), most=min(RULE_SECONDS, seconds / 2), least=least)
         for rule in rules:
             findings += _apply(rule, store, budget.share())
         if any(each.code == "check-failed" for each in findings):
-            missing = _apply(server.MIGRATIONS, store, CHECK_SECONDS)
+            missing = _apply(server.MIGRATIONS, store, RULE_SECONDS)
             if missing[0].is_problem:  # what failed, failed for want of tables or columns
                 ours = ("check-failed", server.MIGRATIONS.code)
                 findings = [*missing, *(each for each in findings if each.code not in ours)]
@@ -75,13 +75,13 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
 
 def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> list[Finding]:
     """The findings of these databases, the worst first; of one severity, the findings of each database together."""
-    connect_seconds = VERDICT_CONNECT_SECONDS if only_watched else CONNECT_SECONDS
+    connect_seconds = VERDICT_CONNECT_SECONDS if only_watched else EXAMINATION_CONNECT_SECONDS
     seconds = VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS
     found = read_at_once(
         [alias for alias in aliases if engine_problem(alias) is None],
         partial(examine, only_watched=only_watched),
         connect_seconds=connect_seconds,
-        seconds=connect_seconds + seconds + SPARE_SECONDS,
+        seconds=connect_seconds + seconds + EXAMINATION_SPARE_SECONDS,
     )
     silence = gettext("It cannot be reached, or does not answer in time.")
     # of a database that was not asked, `examine` says what is wrong with its setting
@@ -93,7 +93,7 @@ def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> li
 
 
 def _of(alias: str, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings with their database, if there are several, the worst first."""
+    """The findings, the worst first. If several databases hold queues, each finding names its database."""
     return _by_weight(replace(each, database=alias if settings.serves_several else "") for each in findings)
 
 
@@ -102,10 +102,10 @@ def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_since(store: Store, findings: list[Finding]) -> list[Finding]:
-    """The findings, each with the time since when a part knows of it, if its rule does not know that."""
+    """The findings. If a rule does not know since when, the finding has the time since when a part knows of it."""
     if all(each.since or not each.is_problem for each in findings):
         return findings
-    with short_transaction(store, CHECK_SECONDS):
+    with short_transaction(store, RULE_SECONDS):
         known = {key: at for each in consoles() if each.known_since for key, at in each.known_since(store).items()}
     return [each if each.since else replace(each, since=known.get((each.code, each.subject))) for each in findings]
 

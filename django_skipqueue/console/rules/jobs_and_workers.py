@@ -1,6 +1,6 @@
-"""Jobs that do not come forward, and workers that are late, dead, or do not serve a queue.
+"""Rules about jobs that do not run, and about workers that are late, dead, or do not serve a queue.
 
-Every statement of the doctor on the job table is here, as a literal. Each reads a bounded number of rows, by an index.
+Each statement reads a bounded number of rows of the job table, by an index.
 """
 
 import math
@@ -25,11 +25,10 @@ from ...values.records import worker_name
 from ..durations import clock_time, span
 from ..parts import usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
-from . import sql
 from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 
-WORKERS = PageLink("worker_changelist")
-"""The pages to which findings link."""
+WORKERS_PAGE = PageLink("worker_changelist")
+"""The page to which findings about several workers link."""
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
@@ -40,10 +39,10 @@ ORDER BY run_after
 LIMIT 1
 """
 
-# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: how
-# many of these jobs there are, since when the first is due, and the time.
+# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: for
+# each task the number of the jobs, since when the first job is due, and the time.
 # Index: claim, once for each queue, and admit.
-TASKS = """
+WAITING_TASKS = """
 SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
     SELECT job.task, job.run_after
@@ -70,8 +69,8 @@ ORDER BY task
 LIMIT 1000
 """
 
-# long-job → the jobs that have run for longer than `seconds`, the longest first. Those that run elsewhere are not
-# among them: nobody knows how long they have run, and how long they have waited there. Index: recover.
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Jobs outside of the workers are left
+# out: nobody knows how long such a job has run, and how long it has waited there. Index: recover.
 LONG_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
@@ -84,7 +83,7 @@ LIMIT 100
 """
 
 # orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
-# since. What is held elsewhere is not orphaned. Index: recover.
+# within `seconds`. Jobs outside of the workers are left out. Index: recover.
 ORPHANED_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
@@ -153,38 +152,38 @@ LIMIT 2000
     is_keyed=_IS_KEYED,
 )
 
-NAMED = 5
-"""How many jobs or tasks one finding names, at most."""
+MOST_SUBJECTS_NAMED = 5
+"""How many jobs, tasks, queues or workers one finding names, at most."""
 
-MOST_JOBS = 100
+MOST_JOBS_READ = 100
 """How many jobs a statement returns, at most."""
 
-LONG_RUN = 3_600.0
+LONG_RUN_SECONDS = 3_600.0
 """Seconds that a job may run before it is reported."""
 
-PRUNE_LAG = 3_600.0
+PRUNE_LAG_SECONDS = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
 
-WAITED = Threshold("long-wait", 300.0, "seconds", has_queues=True)
+LONGEST_WAIT = Threshold("long-wait", 300.0, "seconds", has_queues=True)
 
-WAITED_USUALLY = 1.5
+USUAL_WAIT_FACTOR = 1.5
 """By which factor a job may wait longer than jobs of its queue usually do at this hour."""
 
-NAMED_WORKERS = 10
+MOST_WORKERS_NAMED = 10
 """How many workers one finding names, at most."""
 
-NAMED_QUEUES = 20
-"""How many queues have findings of one rule, at most. The others have them when these are served."""
+MOST_QUEUES_NAMED = 20
+"""How many queues have findings of one rule, at most."""
 
-MOST_COUNTED = 1_000
-"""How many jobs of a queue are counted."""
+MOST_QUEUED_COUNTED = 1_000
+"""How many queued jobs of a queue are counted, at most."""
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
     queue_names = store.queues_with_jobs(limit=100)
     known = {task.name for task in registry}
-    unknown = [row for row in store.rows(TASKS, {"queue_names": queue_names}) if row[0] not in known]
-    for task, number, due, now in unknown[:NAMED]:
+    unknown = [row for row in store.rows(WAITING_TASKS, {"queue_names": queue_names}) if row[0] not in known]
+    for task, number, due, now in unknown[:MOST_SUBJECTS_NAMED]:
         since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
@@ -210,8 +209,8 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 
 def long_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that have run for long. Those that run outside of the workers are not among them."""
-    rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN})
+    """Find jobs that have run for long, except jobs outside of the workers."""
+    rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN_SECONDS})
     if rows:
         yield Finding.of(
             Severity.WARNING,
@@ -242,7 +241,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
 
 def prune_lag(store: Store) -> Iterator[Finding]:
     lag = store.prune_lag()
-    if lag > PRUNE_LAG:
+    if lag > PRUNE_LAG_SECONDS:
         yield Finding.of(
             Severity.WARNING,
             gettext("Finished jobs are not deleted in time"),
@@ -262,13 +261,13 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
             "worker": printable(worker_name(locked_by)) or "?",
             "age": span(age),
         }
-        for job_id, task, locked_by, age in rows[:NAMED]
+        for job_id, task, locked_by, age in rows[:MOST_SUBJECTS_NAMED]
     )
     return gettext("Jobs: %(number)s. %(jobs)s") % {"number": number_of(rows), "jobs": "; ".join(shown)}
 
 
 def number_of(rows: Sequence[object]) -> str:
-    return f"{len(rows)}+" if len(rows) >= MOST_JOBS else str(len(rows))
+    return f"{len(rows)}+" if len(rows) >= MOST_JOBS_READ else str(len(rows))
 
 
 def no_worker(store: Store) -> Iterator[Finding]:
@@ -305,9 +304,28 @@ def late_workers(store: Store) -> Iterator[Finding]:
         )
 
 
+# unendable-session → the roles of supervisors, each with a role of worker processes whose sessions it may not end.
+UNENDABLE_SESSIONS = """
+SELECT DISTINCT supervisor.rolname, worker.rolname
+FROM
+    pg_stat_activity AS ending
+    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
+    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
+    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
+WHERE
+    ending.datname = current_database()
+    AND starts_with(ending.application_name, 'skipqueue supervisor')
+    AND starts_with(ended.application_name, 'skipqueue:')
+    AND NOT supervisor.rolsuper
+    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
+ORDER BY 1, 2
+LIMIT 5
+"""
+
+
 def unendable_sessions(store: Store) -> Iterator[Finding]:
-    """Supervisors whose role may not end what a machine that freezes leaves: a transaction with locks on its jobs."""
-    for supervisor, worker in store.rows(sql.UNENDABLE_SESSIONS):
+    """Find supervisors whose role may not end the sessions that a frozen machine leaves, with locks on its jobs."""
+    for supervisor, worker in store.rows(UNENDABLE_SESSIONS):
         yield Finding.of(
             Severity.WARNING,
             gettext("A supervisor may not end the sessions of dead workers"),
@@ -322,11 +340,11 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
 
 
 def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
-    return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS
+    return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS_PAGE
 
 
 def dead_workers(store: Store) -> Iterator[Finding]:
-    """Workers that count as dead, and whose rows are still there: with jobs to recover, or without."""
+    """Find workers that count as dead, with jobs to recover or without."""
     workforce = Workforce.now(using=store.alias)
     gone = recovered(workforce, using=store.alias)
     dead = [each for each in workforce.workers if not each.is_live and each not in gone]
@@ -349,7 +367,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             facts={
                 "number": len(dead),
                 "time": clock_time(since, now),
-                "names": ", ".join(printable(each.name) for each in dead[:NAMED]),
+                "names": ", ".join(printable(each.name) for each in dead[:MOST_SUBJECTS_NAMED]),
                 "heartbeats": _heartbeats(dead),
                 "timeout": span(settings.worker_timeout),
             },
@@ -366,28 +384,26 @@ def dead_workers(store: Store) -> Iterator[Finding]:
         )
 
 
-LONG_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
+LONGEST_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
 """For how long a job may wait in a paused queue."""
 
 
 def paused_queues(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store))
     held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
-    for queue in held[:NAMED_QUEUES]:
-        long = LONG_PAUSE.of(queue.name)
+    for queue in held[:MOST_QUEUES_NAMED]:
+        long = LONGEST_PAUSE.of(queue.name)
         yield Finding.of(
             Severity.INFO if long is None or (queue.oldest or 0.0) < long else Severity.WARNING,
-            _jobs_wait(
-                queue,
-                ngettext(
-                    "%(number)s job waits in the paused queue %(queue)s",
-                    "%(number)s jobs wait in the paused queue %(queue)s",
-                    queue.queued,
-                ),
+            ngettext(
+                "%(number)s job waits in the paused queue %(queue)s",
+                "%(number)s jobs wait in the paused queue %(queue)s",
+                queue.queued,
             ),
-            _first_waits(queue),
+            gettext("The first has waited for %(span)s."),
             gettext("Resume the queue when the reason for its pause is over."),
             shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]),
+            facts={"number": _number(queue), "queue": printable(queue.name), "span": span(queue.oldest or 0.0)},
             subject=queue.name,
             link=PageLink("queue_change", (queue.name,)),
         )
@@ -400,7 +416,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store)) if names else set()
     names = [name for name in names if name not in paused]
     now = database_time(store)
-    for name in names[:NAMED_QUEUES]:
+    for name in names[:MOST_QUEUES_NAMED]:
         queue = queues[name]
         since = now - timedelta(seconds=queue.oldest or 0.0)
         yield Finding.of(
@@ -412,10 +428,10 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
             ),
             gettext("The first job has waited for %(span)s."),
             gettext("Start a worker for it."),
-            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
+            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:MOST_WORKERS_NAMED])]),
             facts={
                 "queue": printable(name),
-                "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
+                "number": _number(queue),
                 "time": clock_time(since, now),
                 "span": span(queue.oldest or 0.0),
             },
@@ -438,7 +454,7 @@ ORDER BY locked_at
 LIMIT 5000
 """
 
-LONG_HOLD = Threshold("no-free-slot", 60.0, "seconds")
+LONGEST_HOLD = Threshold("no-free-slot", 60.0, "seconds")
 """For how long jobs may hold all slots while others wait."""
 
 
@@ -454,7 +470,7 @@ class HeldJob(NamedTuple):
 
 
 class FullPool(NamedTuple):
-    """Workers whose slots are all taken by jobs that have run for long, while jobs of their queues wait for long."""
+    """Workers whose slots are all held by jobs that have run for long, and their queues, where jobs wait for long."""
 
     workers: tuple[WorkerHealth, ...]
     queues: list[QueueNow]
@@ -467,7 +483,7 @@ def full_pools(store: Store) -> Iterator[FullPool]:
 
     A job whose row somebody has locked holds no slot, or only waits until its outcome can be written.
     """
-    seconds = LONG_HOLD.of()
+    seconds = LONGEST_HOLD.of()
     if seconds is None:
         return
     paused = set(queue_verbs.paused_queues(store))
@@ -505,7 +521,7 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
             shlex.join(["python", "manage.py", "skipqueue", "cancel", "--task", task]),
             facts={
                 "task": printable(task),
-                "queues": ", ".join(printable(queue.name) for queue in queues[:NAMED]),
+                "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),
                 "slots": sum(worker.slots for worker in workers),
                 "number": number,
                 "longest": span(jobs[0].now - jobs[0].since),
@@ -525,8 +541,22 @@ def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
     )
 
 
+# long-wait → how many statements of workers and supervisors on the queue's tables have taken more than a second by now.
+SLOW_STATEMENTS = """
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
+"""
+
+
 def long_waits(store: Store) -> Iterator[Finding]:
-    """Queues whose oldest job has waited for long, and for whose wait no other rule names the cause.
+    """Find queues whose oldest job has waited for long, if no other rule names the cause.
 
     `queue-without-worker` names the queues without a worker, and `no-free-slot` the queues whose slots one task holds.
     """
@@ -546,12 +576,12 @@ def long_waits(store: Store) -> Iterator[Finding]:
             by_task.update(held[worker.id].tasks if worker.id in held else {})
         facts = {
             "queue": printable(name),
-            "number": f"{MOST_COUNTED}+" if queues[name].is_estimate else queues[name].queued,
+            "number": _number(queues[name]),
             "span": span(now - since),
             "time": clock_time(since, now),
             "slots": sum(worker.slots for worker in workers),
             "task": printable(by_task.most_common(1)[0][0]) if by_task else "",
-            "slow": next(iter(store.rows(sql.SLOW_STATEMENTS, {})), (0,))[0],
+            "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
         }
         are_slots_taken = by_task.total() >= sum(worker.slots for worker in workers)
         title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
@@ -570,12 +600,12 @@ def long_waits(store: Store) -> Iterator[Finding]:
 
 def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]:
     """The oldest job of each queue whose jobs have waited for long: its id, since when it is due, and the time."""
-    values = {"seconds": WAITED.least, "timeout": settings.worker_timeout}
-    rows = [] if WAITED.least is None else store.rows(OLDEST_WAITING, values)
+    values = {"seconds": LONGEST_WAIT.least, "timeout": settings.worker_timeout}
+    rows = [] if LONGEST_WAIT.least is None else store.rows(OLDEST_WAITING, values)
     names = {name for name, *_ in rows} - settings.external_queues.keys()
     names.difference_update(queue_verbs.paused_queues(store) if names else ())
     usual = usual_waits(store, sorted(names)) if names else {}
-    longest = {name: max(WAITED.of(name) or math.inf, WAITED_USUALLY * usual.get(name, 0.0)) for name in names}
+    longest = {name: max(LONGEST_WAIT.of(name) or math.inf, USUAL_WAIT_FACTOR * usual.get(name, 0.0)) for name in names}
     return {
         name: (job_id, since, now)
         for name, job_id, since, now in rows
@@ -612,39 +642,38 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in queues_now(store, most=MOST_COUNTED, most_running=1) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_QUEUED_COUNTED, most_running=1) if queue.queued]
 
 
-def _jobs_wait(queue: QueueNow, text: str) -> str:
-    number = f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued
-    return text % {"number": number, "queue": printable(queue.name)}
-
-
-def _first_waits(queue: QueueNow) -> str:
-    return gettext("The first has waited for %(span)s.") % {"span": span(queue.oldest or 0.0)}
+def _number(queue: QueueNow) -> str:
+    return f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else str(queue.queued)
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:
     shown = (
-        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": each.age_in_words}
-        for each in workers[:NAMED_WORKERS]
+        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": span(each.age)}
+        for each in workers[:MOST_WORKERS_NAMED]
     )
-    return "; ".join([*shown, *(["…"] if len(workers) > NAMED_WORKERS else [])])
+    return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
 
 
 RULES = (
     Rule("no-worker", no_worker, _("Workers are alive"), is_watched=True),
     Rule("queue-without-worker", queues_without_worker, _("Every queue with jobs has a worker"), is_watched=True),
     Rule(
-        "no-free-slot", no_free_slot, _("No job waits for the end of long ones"), is_watched=True, threshold=LONG_HOLD
+        "no-free-slot",
+        no_free_slot,
+        _("No job waits for the end of long ones"),
+        is_watched=True,
+        threshold=LONGEST_HOLD,
     ),
-    Rule("paused-queue", paused_queues, _("No job waits in a paused queue"), is_watched=True, threshold=LONG_PAUSE),
+    Rule("paused-queue", paused_queues, _("No job waits in a paused queue"), is_watched=True, threshold=LONGEST_PAUSE),
     Rule("late-worker", late_workers, _("No worker is late"), is_watched=True),
     Rule("dead-worker", dead_workers, _("No worker is dead"), is_watched=True),
     Rule("unendable-session", unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
     Rule("orphaned-job", orphaned_jobs, _("Every running job has a worker"), is_watched=True),
     Rule("unknown-task", unknown_tasks, _("The tasks of the next jobs are registered"), is_watched=True),
     Rule("long-job", long_jobs, _("No job has run for more than an hour")),
-    Rule("long-wait", long_waits, _("No job has waited for long"), is_watched=True, threshold=WAITED),
+    Rule("long-wait", long_waits, _("No job has waited for long"), is_watched=True, threshold=LONGEST_WAIT),
     Rule("prune-lag", prune_lag, _("Finished jobs are deleted in time")),
 )

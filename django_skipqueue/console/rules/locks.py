@@ -1,6 +1,6 @@
-"""The jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
+"""Finds the jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
 
-Workers pass over a locked row, so nothing else shows it: the job is the next one, a slot is free, and it does not run.
+Workers pass over a locked row, so nothing else shows why the job does not run: it is the next job, and a slot is free.
 """
 
 from collections import defaultdict
@@ -21,10 +21,10 @@ from .rule import Finding, PageLink, Rule, Severity, Threshold, named, statement
 
 LOCKED_FOR = Threshold("locked-rows", 10.0, "seconds")
 
-MOST_QUEUES = 100
-"""Queues of which the first jobs are looked at."""
+MOST_QUEUES_CHECKED = 100
+"""The maximum of queues whose first jobs are read."""
 
-NAMED = 5
+MOST_LOCKED_JOBS_NAMED = 5
 """How many jobs one finding names, at most."""
 
 # The transaction that has locked a row is in the row's `xmax`; if several have, the members of the MultiXact of that
@@ -171,20 +171,23 @@ class LockedJob(NamedTuple):
 def locker_of(store: Store, job_id: int) -> Locker | None:
     """Who keeps this job from being claimed or settled; `None`: nobody, or a worker.
 
-    Like a claim, it locks a row that somebody has locked otherwise until the end of the transaction.
+    If the row turns out to be free for a claim, the row stays locked until the end of the transaction.
     """
     return next(iter(_lockers(store, LOCKED_JOB, {"id": job_id, "seconds": 0.0})), None)
 
 
 def locked_rows(store: Store) -> Iterator[Finding]:
-    """A session that holds row locks: a forgotten psql, a migration, a request that waits for something else."""
+    """Find sessions that keep rows locked: a forgotten psql, a migration, a request that waits for something else."""
     seconds = LOCKED_FOR.of()
     if seconds is None:
         return
-    values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES), "seconds": seconds}
+    values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES_CHECKED), "seconds": seconds}
     for locker, jobs in _lockers(store, LOCKED_JOBS, values).items():
-        running, shown = sum(job.is_running for job in jobs), [job_name(store.alias, job.id) for job in jobs[:NAMED]]
-        names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:NAMED])
+        running, shown = (
+            sum(job.is_running for job in jobs),
+            [job_name(store.alias, job.id) for job in jobs[:MOST_LOCKED_JOBS_NAMED]],
+        )
+        names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:MOST_LOCKED_JOBS_NAMED])
         yield Finding.of(
             Severity.CRITICAL,
             ngettext(
@@ -203,7 +206,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
                 "number": grouped(len(jobs)),
                 "time": clock_time(locker.since, locker.now),
                 "locker": locker.in_words,
-                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > NAMED)]),
+                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > MOST_LOCKED_JOBS_NAMED)]),
                 "queues": names,
                 "queued": len(jobs) - running,
                 "running": running,
@@ -216,7 +219,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
 
 
 def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker, list[LockedJob]]:
-    """The jobs that cannot be claimed or settled, by who has locked them."""
+    """The jobs that cannot be claimed or settled, by the session that has locked them."""
     rows = store.rows(query, values)
     free = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": [row[0] for row in rows]})} if rows else set()
     found: defaultdict[Locker, list[LockedJob]] = defaultdict(list)

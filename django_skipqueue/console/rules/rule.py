@@ -13,9 +13,8 @@ from psycopg import sql
 from ...conf import settings
 from ...events.log_format import printable
 from ...queue.store import Store
-from .sql import CLOCK
 
-VALUE = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
+VALUE_IN_STATEMENT = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
 """The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
 
 
@@ -59,13 +58,13 @@ class Finding:
     command: str = ""
     """A command of the shell, or SQL, that does it and can be pasted."""
     subject: str = ""
-    """The queue, task, key or worker that has the problem; empty: the rule finds one problem at most. A rule has one
-    finding for each subject, and one incident."""
+    """The queue, task, key or worker with the problem; an empty string: the rule finds one problem at most. For each
+    subject a rule has one finding, and one incident."""
     since: datetime | None = None
-    """`None`: since nobody knows when."""
+    """The start of the problem; `None`: nobody knows it."""
     link: PageLink | None = None
     database: str = ""
-    """The alias; empty if one database alone holds queues."""
+    """The alias; an empty string if only one database holds queues."""
 
     @property
     def is_problem(self) -> bool:
@@ -124,22 +123,26 @@ class Rule:
     concerns: Callable[[str], bool] | None = None
     """Whether it looks at the database of this alias; `None`: it looks at each."""
     is_watched: bool = False
-    """Whether it is part of the verdict and raises alerts: what it finds hurts users now, or soon, and it takes
-    milliseconds. The doctor applies every rule."""
+    """Whether the rule is part of the verdict and raises alerts: what it finds hurts users now or soon, and the rule
+    takes milliseconds. The doctor applies every rule."""
     threshold: Threshold | None = None
 
     def findings(self, store: Store) -> list[Finding]:
-        """What it finds, or that all is well."""
+        """What the rule finds; if it finds nothing, a finding that all is well."""
         found = [replace(each, code=self.code) for each in self.find(store)]
         return found or [Finding(self.code, Severity.OK, str(self.all_is_well))]
 
 
 def statement(template: LiteralString, **values: object) -> str:
-    """SQL for the operator, with these values: identifiers, and others as literals. Nothing here runs it."""
+    """SQL for the operator to run, with these values: identifiers as they are, and other values as literals."""
     quoted = {
         name: value if isinstance(value, sql.Identifier) else sql.Literal(value) for name, value in values.items()
     }
     return sql.SQL(template).format(**quoted).as_string()
+
+
+# clock-skew → the database's time.
+CLOCK = "SELECT clock_timestamp()"
 
 
 def database_time(store: Store) -> datetime:
@@ -154,5 +157,5 @@ def named(text: object) -> str:
 
 def without_values(query: str) -> str:
     """The statement of another session up to its first value: the next one may be a password."""
-    shown, *rest = VALUE.split(query, maxsplit=1)
+    shown, *rest = VALUE_IN_STATEMENT.split(query, maxsplit=1)
     return named(f"{shown}…" if rest else shown)

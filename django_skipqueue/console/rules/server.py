@@ -1,4 +1,4 @@
-"""The server and its sessions: what its settings and limits bite, who holds old snapshots, and who waits for a lock."""
+"""Rules about the server and its sessions: settings, limits, old snapshots, waits for locks, and clocks."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,18 +16,17 @@ from ...worker.preflight import missing_migrations, pools_transactions
 from ..counts import grouped
 from ..durations import clock_time, span
 from ..queues_and_workers import Workforce
-from . import sql
 from .rule import Finding, PageLink, Rule, Severity, database_time, named, statement, without_values
 
-NEARLY_FULL, FULL = 0.1, 0.5
+NOTIFY_QUEUE_FILLS, NOTIFY_QUEUE_NEARLY_FULL = 0.1, 0.5
 """Shares of PostgreSQL's queue of notifications that are a warning, and critical."""
 
-SCARCE = 0.9
-"""The share of the connections in use above which the next peak fails."""
+SCARCE_CONNECTIONS_SHARE = 0.9
+"""The share of the connections in use from which on the next peak may fail."""
 
-DOCTOR = PageLink("job_doctor")
+DOCTOR_PAGE = PageLink("job_doctor")
 
-LONG_IDLE = 600.0
+LONG_IDLE_SECONDS = 600.0
 """Seconds for which a session may be idle in a transaction."""
 
 
@@ -44,11 +43,15 @@ def migrations(store: Store) -> Iterator[Finding]:
         )
 
 
+# notify-queue → the share of PostgreSQL's queue of notifications that is full, from 0 to 1.
+NOTIFY_QUEUE = "SELECT pg_notification_queue_usage()"
+
+
 def notify_queue(store: Store) -> Iterator[Finding]:
-    ((share,),) = store.rows(sql.NOTIFY_QUEUE)
-    if share >= NEARLY_FULL:
+    ((share,),) = store.rows(NOTIFY_QUEUE)
+    if share >= NOTIFY_QUEUE_FILLS:
         yield Finding.of(
-            Severity.CRITICAL if share >= FULL else Severity.WARNING,
+            Severity.CRITICAL if share >= NOTIFY_QUEUE_NEARLY_FULL else Severity.WARNING,
             gettext("PostgreSQL's queue of notifications fills up"),
             gettext(
                 "%(percent)s %% of it are in use. A session that has called LISTEN stays in a transaction, so nothing "
@@ -61,11 +64,40 @@ def notify_queue(store: Store) -> Iterator[Finding]:
         )
 
 
+# connection-budget, connections-used → the connections that this role can have open to this database, whose limit that
+# is, and how many of those are used now. A role without rights sees the numbers as well.
+CONNECTIONS = """
+SELECT capacity.number, capacity.name, capacity.used
+FROM (
+    SELECT
+        current_setting('max_connections')::integer
+            - current_setting('superuser_reserved_connections')::integer
+            - COALESCE(current_setting('reserved_connections', true), '0')::integer,
+        'max_connections',
+        (SELECT sum(numbackends) FROM pg_stat_database)
+    UNION ALL
+    SELECT datconnlimit, 'CONNECTION LIMIT of the database', (
+        SELECT sum(numbackends) FROM pg_stat_database WHERE datname = current_database()
+    )
+    FROM pg_database
+    WHERE datname = current_database() AND datconnlimit >= 0
+    UNION ALL
+    SELECT rolconnlimit, 'CONNECTION LIMIT of the role', (
+        SELECT count(*) FROM pg_stat_activity WHERE usename = current_user
+    )
+    FROM pg_roles
+    WHERE rolname = current_user AND rolconnlimit >= 0
+) AS capacity (number, name, used)
+ORDER BY capacity.number - capacity.used
+LIMIT 3
+"""
+
+
 def connection_budget(store: Store) -> Iterator[Finding]:
     workers = Workforce.now(using=store.alias).not_dead
     supervisors = {each.name.rpartition("/")[0] for each in workers}
     needed = sum(each.slots + 1 for each in workers) + len(supervisors)
-    capacity, name, used = min(store.rows(sql.CONNECTIONS))
+    capacity, name, used = min(store.rows(CONNECTIONS))
     if needed > capacity:
         yield Finding.of(
             Severity.WARNING,
@@ -89,8 +121,8 @@ def connection_budget(store: Store) -> Iterator[Finding]:
 
 
 def connections_used(store: Store) -> Iterator[Finding]:
-    capacity, name, used = store.rows(sql.CONNECTIONS)[0]
-    if used >= capacity * SCARCE:
+    capacity, name, used = store.rows(CONNECTIONS)[0]
+    if used >= capacity * SCARCE_CONNECTIONS_SHARE:
         yield Finding.of(
             Severity.CRITICAL,
             gettext("Few connections are left"),
@@ -134,9 +166,28 @@ def autovacuum(store: Store) -> Iterator[Finding]:
         )
 
 
+# idle-transaction → the sessions of this database that have been idle in a transaction for the longest time.
+IDLE_TRANSACTIONS = """
+SELECT
+    pid,
+    application_name,
+    usename,
+    date_part('epoch', clock_timestamp() - state_change) AS age,
+    left(query, 120)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND state LIKE 'idle in transaction%%'
+    AND state_change < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY state_change
+LIMIT 5
+"""
+
+
 def idle_transactions(store: Store) -> Iterator[Finding]:
     timeout = _settings(store, "idle_in_transaction_session_timeout")["idle_in_transaction_session_timeout"]
-    rows = store.rows(sql.IDLE_TRANSACTIONS, {"seconds": LONG_IDLE})
+    rows = store.rows(IDLE_TRANSACTIONS, {"seconds": LONG_IDLE_SECONDS})
     if rows and timeout == "0":
         pid, application, user, age, query = rows[0]
         yield Finding.of(
@@ -163,8 +214,21 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
+# hidden-queries → whether this role sees what the sessions of others do, its name, and how many such sessions are
+# connected to this database.
+HIDDEN_SESSIONS = """
+SELECT
+    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+    current_user,
+    count(*) FILTER (WHERE usename <> current_user)
+FROM pg_stat_activity
+WHERE datname = current_database()
+LIMIT 1
+"""
+
+
 def hidden_sessions(store: Store) -> Iterator[Finding]:
-    may_see, role, others = store.rows(sql.HIDDEN_SESSIONS)[0]
+    may_see, role, others = store.rows(HIDDEN_SESSIONS)[0]
     if not may_see and others:
         yield Finding.of(
             Severity.INFO,
@@ -207,23 +271,54 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
         )
 
 
+# autovacuum-off, idle-transaction, track-activities, synchronous-commit → the settings of this session.
+SETTINGS = """
+SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
+"""
+
+
 def _settings(store: Store, *names: str) -> dict[str, str]:
-    return dict(store.rows(sql.SETTINGS, {"names": list(names)}))
+    return dict(store.rows(SETTINGS, {"names": list(names)}))
 
 
-OLD, VERY_OLD = 600.0, 3_600.0
+OLD_TRANSACTION_SECONDS, VERY_OLD_TRANSACTION_SECONDS = 600.0, 3_600.0
 """Seconds for which a transaction may be open before it is a warning, and before it is critical."""
 
 MANY_TRANSACTIONS = 1_000_000
-"""How many transactions a slot or a standby in use may lag behind."""
+"""How many transactions a replication slot in use, or a standby, may lag behind."""
+
+
+# old-session → the sessions of this database with the oldest transactions that hold a snapshot or a transaction id.
+OLD_SESSIONS = """
+SELECT
+    pid,
+    application_name,
+    usename,
+    COALESCE(state, ''),
+    date_part('epoch', clock_timestamp() - xact_start) AS age,
+    date_part('epoch', clock_timestamp() - query_start) AS query_age,
+    GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
+    left(query, 120),
+    xact_start,
+    clock_timestamp()
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'parallel worker')
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+    AND xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY xact_start
+LIMIT 5
+"""
 
 
 def old_sessions(store: Store) -> Iterator[Finding]:
     for pid, application, user, state, age, query_age, transactions, query, since, now in store.rows(
-        sql.OLD_SESSIONS, {"seconds": OLD}
+        OLD_SESSIONS, {"seconds": OLD_TRANSACTION_SECONDS}
     ):
         yield Finding.of(
-            Severity.CRITICAL if age >= VERY_OLD else Severity.WARNING,
+            Severity.CRITICAL if age >= VERY_OLD_TRANSACTION_SECONDS else Severity.WARNING,
             gettext("Session %(pid)s (%(application)s, %(state)s) holds an old snapshot since %(time)s"),
             gettext(
                 "Session %(pid)s (%(application)s, role %(user)s, %(state)s) has had a transaction open for %(age)s, "
@@ -245,12 +340,25 @@ def old_sessions(store: Store) -> Iterator[Finding]:
             },
             subject=str(pid),
             since=since,
-            link=DOCTOR,
+            link=DOCTOR_PAGE,
         )
 
 
+# old-slot → the replication slots that hold back this database's dead rows.
+OLD_SLOTS = """
+SELECT slot_name, slot_type, active, age(xmin) AS transactions
+FROM pg_replication_slots
+WHERE
+    xmin IS NOT NULL
+    AND (database IS NULL OR database = current_database())
+    AND (NOT active OR age(xmin) > %(transactions)s)
+ORDER BY age(xmin) DESC
+LIMIT 5
+"""
+
+
 def old_slots(store: Store) -> Iterator[Finding]:
-    for name, kind, is_active, transactions in store.rows(sql.OLD_SLOTS, {"transactions": MANY_TRANSACTIONS}):
+    for name, kind, is_active, transactions in store.rows(OLD_SLOTS, {"transactions": MANY_TRANSACTIONS}):
         values = {"name": named(name), "kind": kind, "transactions": grouped(transactions)}
         if is_active:
             yield Finding.of(
@@ -278,8 +386,19 @@ def old_slots(store: Store) -> Iterator[Finding]:
             )
 
 
+# prepared-transaction → the oldest transactions of this database that are prepared and neither committed nor rolled
+# back.
+PREPARED_TRANSACTIONS = """
+SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
+FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY prepared
+LIMIT 5
+"""
+
+
 def prepared_transactions(store: Store) -> Iterator[Finding]:
-    for gid, owner, age in store.rows(sql.PREPARED_TRANSACTIONS, {"seconds": OLD}):
+    for gid, owner, age in store.rows(PREPARED_TRANSACTIONS, {"seconds": OLD_TRANSACTION_SECONDS}):
         yield Finding.of(
             Severity.CRITICAL,
             gettext("A prepared transaction was never finished"),
@@ -293,8 +412,18 @@ def prepared_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
+# old-standby → the standbys whose queries hold back dead rows (hot_standby_feedback).
+OLD_STANDBYS = """
+SELECT application_name, COALESCE(client_addr::text, ''), age(backend_xmin) AS transactions
+FROM pg_stat_replication
+WHERE backend_xmin IS NOT NULL AND age(backend_xmin) > %(transactions)s
+ORDER BY age(backend_xmin) DESC
+LIMIT 5
+"""
+
+
 def old_standbys(store: Store) -> Iterator[Finding]:
-    for name, address, transactions in store.rows(sql.OLD_STANDBYS, {"transactions": MANY_TRANSACTIONS}):
+    for name, address, transactions in store.rows(OLD_STANDBYS, {"transactions": MANY_TRANSACTIONS}):
         yield Finding.of(
             Severity.WARNING,
             gettext("A query on a standby holds an old snapshot"),
@@ -308,14 +437,51 @@ def old_standbys(store: Store) -> Iterator[Finding]:
         )
 
 
-LONG_WAIT, VERY_LONG_WAIT = 2.0, 30.0
+LONG_LOCK_WAIT, VERY_LONG_LOCK_WAIT = 2.0, 30.0
 """Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
 
 
+# lock-waits → the sessions that use our tables and have waited for a lock for the longest time, each with those that
+# block it. The process id 0 stands for a prepared transaction.
+LOCK_WAITS = """
+SELECT
+    waiting.pid,
+    waiting.age,
+    COALESCE(waiter.application_name, ''),
+    COALESCE(left(waiter.query, 120), ''),
+    blocking.pid AS blocking_pid,
+    COALESCE(blocker.application_name, ''),
+    COALESCE(blocker.state, ''),
+    COALESCE(left(blocker.query, 120), ''),
+    clock_timestamp()
+FROM
+    (
+        SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
+        FROM pg_locks AS held
+        WHERE
+            NOT held.granted
+            AND held.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
+            AND EXISTS (
+                SELECT
+                FROM pg_locks AS used, unnest(%(tables)s::text[]) AS ours (name)
+                WHERE used.pid = held.pid AND used.relation = to_regclass(ours.name)
+            )
+        GROUP BY held.pid
+        ORDER BY age DESC
+        LIMIT 10
+    ) AS waiting
+    CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
+    LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
+    LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
+ORDER BY waiting.age DESC, blocking.pid
+LIMIT 20
+"""
+
+
 def lock_waits(store: Store) -> Iterator[Finding]:
-    """Who blocks others, and the one of them that has waited for the longest time."""
+    """Find sessions that block others, each with the session that has waited for the longest time."""
     waiting: dict[int, list[tuple[Any, ...]]] = {}
-    for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": LONG_WAIT}):
+    for row in store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": LONG_LOCK_WAIT}):
         waiting.setdefault(row[4], []).append(row)
     for rows in waiting.values():
         pid, age, application, query, blocker, *of_blocker, now = rows[0]
@@ -329,7 +495,7 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             title = gettext("A prepared transaction locks the queue's tables: %(number)s sessions wait since %(time)s")
             command = "SELECT * FROM pg_prepared_xacts;"
         yield Finding.of(
-            Severity.CRITICAL if age >= VERY_LONG_WAIT else Severity.WARNING,
+            Severity.CRITICAL if age >= VERY_LONG_LOCK_WAIT else Severity.WARNING,
             title,
             gettext(
                 "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of who "
@@ -351,11 +517,11 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             },
             subject=str(blocker or ""),
             since=since,
-            link=DOCTOR,
+            link=DOCTOR_PAGE,
         )
 
 
-SKEW = 2.0
+LARGEST_CLOCK_SKEW = 2.0
 """Seconds by which the clock of this process may differ from the database's."""
 
 
@@ -364,7 +530,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
     clock = database_time(store)
     after = datetime.now(UTC)
     skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
-    if skew > SKEW:
+    if skew > LARGEST_CLOCK_SKEW:
         yield Finding.of(
             Severity.WARNING,
             gettext("This machine's clock is wrong, or the database's"),

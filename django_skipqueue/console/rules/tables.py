@@ -1,4 +1,4 @@
-"""The queue's tables and indexes: dead rows, statistics, sizes, ids, storage parameters, and their part of the load."""
+"""Rules about the queue's tables and indexes: dead rows, statistics, sizes, ids, storage parameters, and the load."""
 
 import re
 import shlex
@@ -14,17 +14,17 @@ from ...models.expressions import table_names
 from ...queue.store import Store
 from ..counts import grouped
 from ..durations import span
-from . import sql
 from .rule import Finding, Rule, Severity, statement
 
-MANY_DEAD = 10_000
-"""Dead rows that a table may have, whatever its size. A fifth of its live rows may be dead as well."""
+MANY_DEAD_ROWS = 10_000
+"""Dead rows that a table may have, whatever its size. A table with more than 50,000 live rows may have a fifth of them.
+"""
 
-VACUUM_AGE = 600.0
-"""Seconds within which autovacuum should have come to a table with many dead rows."""
+LONGEST_VACUUM_AGE = 600.0
+"""Seconds within which autovacuum should have vacuumed a table with many dead rows."""
 
 UNANALYZED_BYTES = 8 * 1024**2
-"""The size of a table of which the planner should know more than its size."""
+"""The size from which on a table should have statistics."""
 
 LARGE_INDEX, HUGE_INDEX = 16 * 1024**2, 256 * 1024**2
 """Bytes that an index may have, however few entries it has, and bytes from which it is a warning."""
@@ -33,9 +33,9 @@ ENTRY_BYTES = 400
 """Bytes of an index for each of its entries above which it is bloated. A fresh index has 40 to 120."""
 
 TRANSACTION_IDS_LEFT = 500_000_000
-"""Of the two thousand million transaction ids: with fewer left, PostgreSQL will soon refuse to write."""
+"""With fewer transaction ids left, of two thousand million, PostgreSQL will soon refuse to write."""
 
-STORAGE = {
+STORAGE_STATEMENTS = {
     "skipqueue_job": """\
 ALTER TABLE skipqueue_job SET (
     autovacuum_vacuum_scale_factor = 0.01,
@@ -56,9 +56,27 @@ ALTER TABLE skipqueue_worker SET (
 """The statements of the migration, for the operator to paste."""
 
 
+# dead-rows → each table and partition, its rows alive and dead, and the seconds since the last vacuum and analyze, by
+# hand or not.
+VACUUMS = """
+SELECT
+    stat.relname,
+    stat.n_live_tup,
+    stat.n_dead_tup,
+    date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
+    date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+ORDER BY stat.n_dead_tup DESC
+LIMIT 50
+"""
+
+
 def dead_rows(store: Store) -> Iterator[Finding]:
-    for name, live, dead, vacuum_age, analyze_age in store.rows(sql.VACUUMS, {"tables": table_names()}):
-        if dead > max(MANY_DEAD, live / 5) and (vacuum_age is None or vacuum_age > VACUUM_AGE):
+    for name, live, dead, vacuum_age, analyze_age in store.rows(VACUUMS, {"tables": table_names()}):
+        if dead > max(MANY_DEAD_ROWS, live / 5) and (vacuum_age is None or vacuum_age > LONGEST_VACUUM_AGE):
             yield Finding.of(
                 Severity.WARNING,
                 gettext("Many dead rows in %(table)s"),
@@ -80,8 +98,21 @@ def dead_rows(store: Store) -> Iterator[Finding]:
             )
 
 
+# never-analyzed → the tables and partitions of more than so many pages without statistics for the planner.
+NEVER_ANALYZED = """
+SELECT class.relname, pg_relation_size(class.oid)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
+ORDER BY class.relname
+LIMIT 50
+"""
+
+
 def never_analyzed(store: Store) -> Iterator[Finding]:
-    for name, size in store.rows(sql.NEVER_ANALYZED, {"tables": table_names(), "bytes": UNANALYZED_BYTES}):
+    for name, size in store.rows(NEVER_ANALYZED, {"tables": table_names(), "bytes": UNANALYZED_BYTES}):
         yield Finding.of(
             Severity.WARNING,
             gettext("The planner has no statistics of %(table)s"),
@@ -95,17 +126,47 @@ def never_analyzed(store: Store) -> Iterator[Finding]:
         )
 
 
+# table-sizes → each table, with the bytes of all its files and partitions, and those of its indexes alone.
+TABLE_SIZES = """
+SELECT
+    ours.name,
+    sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
+    sum(pg_indexes_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+WHERE to_regclass(ours.name) IS NOT NULL
+GROUP BY ours.name
+ORDER BY total DESC
+LIMIT 50
+"""
+
+
 def table_sizes(store: Store) -> Iterator[Finding]:
     sizes = [
         gettext("%(table)s: %(size)s, of which indexes %(indexes)s")
         % {"table": name, "size": filesizeformat(total), "indexes": filesizeformat(indexes)}
-        for name, total, indexes in store.rows(sql.TABLE_SIZES, {"tables": table_names()})
+        for name, total, indexes in store.rows(TABLE_SIZES, {"tables": table_names()})
     ]
     yield Finding.of(Severity.OK, gettext("Sizes of the tables"), "; ".join(sizes))
 
 
+# index-bloat → the valid indexes of more than so many bytes, with the number of their entries at the last vacuum.
+LARGE_INDEXES = """
+SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
+ORDER BY pg_relation_size(class.oid) DESC
+LIMIT 50
+"""
+
+
 def bloated_indexes(store: Store) -> Iterator[Finding]:
-    for name, size, entries in store.rows(sql.LARGE_INDEXES, {"tables": table_names(), "bytes": LARGE_INDEX}):
+    for name, size, entries in store.rows(LARGE_INDEXES, {"tables": table_names(), "bytes": LARGE_INDEX}):
         if size > entries * ENTRY_BYTES + LARGE_INDEX:
             yield Finding.of(
                 Severity.WARNING if size >= HUGE_INDEX else Severity.INFO,
@@ -120,8 +181,26 @@ def bloated_indexes(store: Store) -> Iterator[Finding]:
             )
 
 
+# invalid-index → the invalid indexes, except those that are being built.
+INVALID_INDEXES = """
+SELECT class.relname, pg_relation_size(class.oid)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+WHERE
+    NOT index.indisvalid
+    AND NOT EXISTS (
+        SELECT FROM pg_stat_progress_create_index AS progress WHERE progress.relid = index.indrelid
+    )
+ORDER BY class.relname
+LIMIT 50
+"""
+
+
 def invalid_indexes(store: Store) -> Iterator[Finding]:
-    for name, size in store.rows(sql.INVALID_INDEXES, {"tables": table_names()}):
+    for name, size in store.rows(INVALID_INDEXES, {"tables": table_names()}):
         yield Finding.of(
             Severity.WARNING,
             gettext("The index %(index)s is invalid"),
@@ -134,8 +213,27 @@ def invalid_indexes(store: Store) -> Iterator[Finding]:
         )
 
 
+# transaction-ids → each table and partition, the ages of its oldest transaction id and of its oldest multixact id, and
+# the ages at which autovacuum freezes. Those with the oldest come first.
+TRANSACTION_IDS = """
+SELECT
+    class.relname,
+    age(class.relfrozenxid) AS age,
+    mxid_age(class.relminmxid) AS multixact_age,
+    current_setting('autovacuum_freeze_max_age')::bigint,
+    current_setting('autovacuum_multixact_freeze_max_age')::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+WHERE class.relkind = 'r'
+ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
+LIMIT 50
+"""
+
+
 def transaction_ids(store: Store) -> Iterator[Finding]:
-    for name, *measured in store.rows(sql.TRANSACTION_IDS, {"tables": table_names()}):
+    for name, *measured in store.rows(TRANSACTION_IDS, {"tables": table_names()}):
         age, multixact_age, limit, multixact_limit = measured
         if age > limit * 1.1 or multixact_age > multixact_limit * 1.1:
             is_critical = max(age, multixact_age) > 2**31 - TRANSACTION_IDS_LEFT
@@ -159,9 +257,21 @@ def transaction_ids(store: Store) -> Iterator[Finding]:
             )
 
 
+# storage → each table and partition with its storage parameters.
+STORAGE_PARAMETERS = """
+SELECT class.relname, COALESCE(class.reloptions, '{}')
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+ORDER BY class.relname
+LIMIT 1000
+"""
+
+
 def storage_parameters(store: Store) -> Iterator[Finding]:
     """Tables that have lost the storage parameters of our migration, or have autovacuum off."""
-    for name, options in store.rows(sql.STORAGE_PARAMETERS, {"tables": table_names()}):
+    for name, options in store.rows(STORAGE_PARAMETERS, {"tables": table_names()}):
         given = dict(option.split("=", 1) for option in options)
         if given.get("autovacuum_enabled", "on") in ("off", "false", "no", "0"):
             yield Finding.of(
@@ -172,7 +282,7 @@ def storage_parameters(store: Store) -> Iterator[Finding]:
                 statement("ALTER TABLE {table} RESET (autovacuum_enabled);", table=Identifier(name)),
                 facts={"table": name},
             )
-        missing = [each for each in re.findall(r"(\w+) =", STORAGE.get(name, "")) if each not in given]
+        missing = [each for each in re.findall(r"(\w+) =", STORAGE_STATEMENTS.get(name, "")) if each not in given]
         if missing:
             yield Finding.of(
                 Severity.WARNING,
@@ -182,7 +292,7 @@ def storage_parameters(store: Store) -> Iterator[Finding]:
                     "too late to a table that changes so quickly."
                 ),
                 gettext("Set them again."),
-                STORAGE[name],
+                STORAGE_STATEMENTS[name],
                 facts={"table": name, "missing": ", ".join(missing)},
             )
 

@@ -1,4 +1,4 @@
-"""The verdict: whether all is well, or what the watched rules find. Every page and command tells it first."""
+"""The verdict: whether all is well, or what the watched rules find. Every page shows it first."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -10,22 +10,22 @@ from ...queue.store import Store
 from .examination import examine
 from .rule import Finding, Severity
 
-NOT_APPLIED = ("check-failed", "check-timed-out")
-"""The codes of findings that a rule could not be applied. The subject is its code."""
+UNAPPLIED_CODES = ("check-failed", "check-timed-out")
+"""The codes of the findings that a rule could not be applied. Their subject is the code of this rule."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     problems: tuple[Finding, ...]
-    """The worst first. That rules could not be applied is one of them."""
+    """The worst first. The last problem may be that rules could not be applied."""
     unapplied: tuple[str, ...] = ()
-    """The codes of these rules."""
+    """The codes of the rules that could not be applied."""
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> "Verdict":
-        """What these findings say, the worst of which come first."""
+        """The verdict of these findings, which are ordered from the worst on."""
         problems = [each for each in findings if each.is_problem]
-        failed = [each for each in problems if each.code in NOT_APPLIED]
+        failed = [each for each in problems if each.code in UNAPPLIED_CODES]
         problems = [each for each in problems if each not in failed]
         if failed:
             title = ngettext(
@@ -39,9 +39,9 @@ class Verdict:
 
     @classmethod
     def now(cls, store: Store, *, seconds: float | None = None) -> "Verdict":
-        """Apply the watched rules, which takes about a second at most, or these `seconds`.
+        """Apply the watched rules within about a second, or within `seconds`.
 
-        Raises no database error: that a rule cannot be applied, or the database not be used, is a problem as well.
+        Raises no database error: a rule that cannot be applied, or a database that cannot be used, is a problem.
         """
         return cls.of(examine(store, only_watched=True, seconds=seconds))
 
@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def severity(self) -> Severity:
-        """That of the worst problem."""
+        """The severity of the worst problem."""
         return self.problems[0].severity if self.problems else Severity.OK
 
     @property

@@ -1,4 +1,4 @@
-"""The options of verbs: how each is read from a form of the admin, and from the command line."""
+"""The options of verbs, each with its field in a form of the admin, and its flag on the command line."""
 
 import re
 from argparse import ArgumentTypeError
@@ -16,18 +16,18 @@ from ...exceptions import InvalidOption
 from ...values.bounds import NUMBER_RANGES, check_columns, check_run_after
 from ..durations import duration, moment
 
-LONGEST_DELAY = 365 * 24 * 60
+LONGEST_DELAY_MINUTES = 365 * 24 * 60
 """Minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerbOption:
     name: str
-    """Of the field in forms."""
+    """The name of the field in forms."""
     parameter: str = ""
-    """Of the verb's change, if that is not the name."""
+    """The parameter of `Verb.change`, if it has another name."""
     field: Callable[[], forms.Field]
-    """Its value is that of the parameter; `None` stands for the default."""
+    """Makes the field of a form, whose value is passed as the parameter; `None`: the default."""
     flag: str
     metavar: str
     parse: Callable[[str], Any]
@@ -66,8 +66,8 @@ def _column(name: str) -> Callable[[str], Any]:
     return parse
 
 
-NUMBER = {"class": "vIntegerField"}
-"""The attributes of the admin's own field for a number."""
+NUMBER_ATTRIBUTES = {"class": "vIntegerField"}
+"""The attributes of a field for a number in Django's admin."""
 
 IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past: now.")
 
@@ -81,9 +81,9 @@ OVER = VerbOption(
         ),
         initial=0,
         min_value=0,
-        max_value=LONGEST_DELAY,
+        max_value=LONGEST_DELAY_MINUTES,
         required=False,
-        widget=forms.NumberInput(NUMBER),
+        widget=forms.NumberInput(NUMBER_ATTRIBUTES),
     ),
     flag="--over",
     metavar="DURATION",
@@ -98,8 +98,8 @@ DELAY = VerbOption(
         label=_("Minutes from now"),
         initial=60,
         min_value=1,
-        max_value=LONGEST_DELAY,
-        widget=forms.NumberInput(NUMBER),
+        max_value=LONGEST_DELAY_MINUTES,
+        widget=forms.NumberInput(NUMBER_ATTRIBUTES),
     ),
     flag="--for",
     metavar="DURATION",
@@ -144,7 +144,7 @@ PRIORITY = VerbOption(
         initial=0,
         min_value=int(NUMBER_RANGES["priority"].least),
         max_value=int(NUMBER_RANGES["priority"].most),
-        widget=forms.NumberInput(NUMBER),
+        widget=forms.NumberInput(NUMBER_ATTRIBUTES),
     ),
     flag="--to",
     metavar="NUMBER",

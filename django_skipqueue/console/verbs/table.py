@@ -21,9 +21,9 @@ from .verb import Action, Button, Instruction, Text, Verb
 
 
 def delete_jobs(store: Store, ids: Collection[int]) -> set[int]:
-    """Delete those of these jobs that do not run, with what parts keep about them, and return their ids.
+    """Delete the jobs among these that do not run, with what parts keep about them. Returns the ids of these jobs.
 
-    Locks, then deletes: a job that a worker claims in between is either locked, or running and left alone.
+    Locks the jobs before it deletes them: no worker can claim a locked job, and a job that runs by then is left alone.
     """
     with transaction.atomic(using=store.alias):
         jobs = Job.objects.using(store.alias).filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
@@ -36,9 +36,9 @@ def delete_jobs(store: Store, ids: Collection[int]) -> set[int]:
 
 
 def run_again(store: Store, ids: Collection[int], *, by: str = "", reason: str = "") -> dict[int, int]:
-    """Enqueue a copy of each that is finished and whose unique key is free, also in other databases.
+    """Enqueue a copy of each job that is finished and whose unique key is free, also in other databases.
 
-    Returns the ids of the jobs, each with that of its copy.
+    Returns the ids of the jobs, each with the id of its copy.
     """
     jobs = Job.objects.using(store.alias).filter(pk__in=ids)
     held = [job.pk for job in jobs if why_held_elsewhere(job)] if settings.serves_several else []
@@ -269,7 +269,7 @@ RESCHEDULE = Verb(
 
 
 def _why_it_has(value: str, message: Text) -> Callable[[Job, Instruction], str]:
-    """This message for a job that has the instructed value of this option already."""
+    """Returns this message for a job that has the value of the option already."""
     return lambda job, told: str(message) % {"id": job.pk} if getattr(job, value) == told.options[value] else ""
 
 
@@ -336,9 +336,9 @@ CHANGE_PRIORITY = Verb(
 
 
 VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORITY, DISCARD, CANCEL, DELETE, RUN_AGAIN)
-"""In the order of the buttons and of the actions."""
+"""All verbs, in the order of the buttons and of the actions."""
 
 BUTTONS = tuple((verb, verb.button) for verb in VERBS if verb.button)
 
 BY_ACTION = {verb.action_name: verb for verb in VERBS}
-"""By the names of their actions in the admin."""
+"""The verbs by the names of their actions in the admin."""

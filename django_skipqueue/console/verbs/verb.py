@@ -1,9 +1,9 @@
 """A verb of operators: what it changes in which jobs, its options, and its words.
 
-The sentences are whole, so that each can be translated; `Button` and `Action` say which values a sentence may contain.
+Each text is a whole sentence, so that it can be translated; `Button` and `Action` say which values a text may contain.
 
-Invariant: the statement of the verb decides. A status that was read before says only which buttons to show; the change
-of a job that no longer allows it is refused, and the message says why.
+Invariant: the statement of the verb decides whether a job changes. A status that was read before decides only which
+buttons a page shows. If the job has another status by now, it stays as it is, and the message says why.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,18 +46,18 @@ class Button:
 
     label: Text
     hint: Text
-    """Its effect, in a sentence or two."""
+    """The effect of the verb, in a sentence or two."""
     question_title: Text
     """The title of the question, without its question mark."""
     done: Text
-    """The message after it."""
+    """The message after the verb."""
     asks: bool = True
-    """Whether it is applied only after a question is answered."""
+    """Whether a page asks before the verb is applied."""
     is_primary: bool = False
-    """Whether it stands out."""
+    """Whether the button stands out."""
     hint_if_external: Text = ""
     done_if_external: Text = ""
-    """The two texts for a job that is outside of the workers, where they differ."""
+    """The hint and the message for a job outside of the workers, if they differ."""
 
     def for_job(self, job: Job) -> "Button":
         if not self.hint_if_external or not holder_of(job):
@@ -67,17 +67,17 @@ class Button:
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """A verb for many jobs. Its texts may contain the `number` of jobs, of which `count` chooses the plural."""
+    """A verb for many jobs. Its texts may contain the `number` of jobs; `count` chooses the plural."""
 
     label: Text
     explanation: Text
-    """Its effect, in a few sentences."""
+    """The effect of the verb, in a few sentences."""
     question_title: PluralText
     """The title of the question, without its question mark."""
     done: PluralText
-    """The message after it."""
+    """The message after the verb."""
     about_external: Text = ""
-    """A further sentence of the explanation, for a project whose jobs run outside of the workers as well."""
+    """A further sentence of the explanation, for a project that also has jobs outside of the workers."""
 
     @property
     def full_explanation(self) -> str:
@@ -88,42 +88,42 @@ class Action:
 @dataclass(frozen=True, kw_only=True)
 class Verb:
     name: str
-    """In the names of its view and its action, and in the `operations` of a row."""
+    """The word in the names of its view and its action, and in the `operations` of a row."""
     help: str
-    """On the command line."""
+    """The help of its subcommand."""
     permission: str
-    """On jobs: `retry` stands for `django_skipqueue.retry_job`."""
+    """The permission that it needs: `retry` stands for `django_skipqueue.retry_job`."""
     statuses: Collection[str]
     """The statuses in which a job can be changed."""
     fits_what_holds_up: bool = False
-    """Whether failed jobs that hold others up can be changed as well."""
+    """Whether the verb can also change failed jobs that hold other jobs up."""
     offered_for: Collection[str] | None = None
-    """The statuses for which it is offered, if not for all: for the others another verb has the same effect."""
+    """The statuses for which pages offer the verb; `None`: all `statuses`."""
     looked_for_in: tuple[str, ...] | None = None
-    """The statuses in which a command looks for jobs, if its options say none. Empty: they must. `None`: all that fit.
-    """
+    """The statuses in which a command looks for jobs if its options name none; `None`: all `statuses`; empty: the
+    options must name one."""
     options: tuple[VerbOption, ...] = ()
     change: Callable[..., Iterable[int]]
-    """Change the jobs that allow it: by a `Store`, the ids, the options, `by` and `reason`. Returns the ids of the
-    changed jobs; those of copies by them."""
+    """Changes the jobs. Its arguments: a `Store`, the ids, the options, `by` and `reason`. Returns the ids of the
+    changed jobs, or a dict of these ids with the ids of the copies."""
     exception: str = "that changed meanwhile"
-    """On the command line: why a job whose status allows the verb may stay as it is."""
+    """The reason, on the command line, why a job stays as it is although its status allows the verb."""
     why_unchanged: Callable[[Job, Instruction], str] | None = None
-    """Why a job with a fitting status was not changed, if this verb has a reason of its own; else an empty string."""
+    """Returns why a job stays as it is although its status allows the verb; an empty string: it has no such reason."""
     is_dangerous: bool = False
-    """Whether the button below its question is red."""
+    """Whether the button that answers the question is red."""
     leaves_rows: bool = True
-    """Whether the jobs remain, with a reason in them."""
+    """Whether the rows of the jobs remain. Then they keep the reason."""
     button: Button | None = None
     action: Action
     done: Text
     """A participle, for the history, the terminal, and Django's log."""
     leads_to: Status
-    """The status after it, for its colour in the history."""
+    """The status of a changed job, which gives the verb its colour in the history."""
     log_entry: Text = ""
-    """For a job that was changed, if it says more than `done`; may contain the id of its `copy`."""
+    """The entry in Django's log of a changed job, if it says more than `done`; may contain the id of the `copy`."""
     log_entry_of_copy: Text = ""
-    """For the copy, if the verb makes one; may contain the `id` of the job."""
+    """The entry in Django's log of the copy, if the verb makes one; may contain the `id` of the job."""
 
     @property
     def slug(self) -> str:
@@ -142,7 +142,7 @@ class Verb:
         return condition
 
     def fits(self, job: Job) -> bool:
-        """Whether it is offered for this job."""
+        """Whether pages offer the verb for this job."""
         is_failed = self.fits_what_holds_up and job.status == Status.FAILED
         return self.is_offered_for(job.status) or (
             is_failed and any(part.holds_up(job) for part in consoles() if part.holds_up)
@@ -152,13 +152,13 @@ class Verb:
         return status in (self.statuses if self.offered_for is None else self.offered_for)
 
     def apply(self, ids: Collection[int], instruction: Instruction) -> Changed:
-        """Change the jobs with these ids that allow it."""
+        """Change the jobs with these ids that allow the verb."""
         given = {option.parameter or option.name: instruction.options.get(option.name) for option in self.options}
         values = {name: value for name, value in given.items() if value is not None}
         changed = self.change(Store.default(), ids, **values, by=instruction.user, reason=instruction.reason)
         return dict(changed) if self.log_entry_of_copy and isinstance(changed, dict) else {pk: pk for pk in changed}
 
     def locked_among(self, ids: Collection[int]) -> set[int]:
-        """The ids of the jobs that it could change, but for a session that has locked their rows."""
+        """The ids of the jobs that the verb could change if no session had locked their rows."""
         leases = list(Job.objects.filter(self.condition, pk__in=ids).values_list("pk", "lease"))
         return Store.default().locked(leases) if leases else set()

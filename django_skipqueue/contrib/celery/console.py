@@ -24,7 +24,7 @@ from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
 from ...console.rules.jobs_and_workers import listed
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, database_time
-from ...console.waiting import LINE_LIMIT, place_in_queue
+from ...console.waiting import LONGEST_NAME_IN_SENTENCE, place_in_queue
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
 from ...queue.store import Store
@@ -186,7 +186,7 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     name = carrier_with(job)
     if not name or job.locked_at is None:
         return ""
-    values = {"carrier": shorten(name, LINE_LIMIT), "time": clock_time(job.locked_at, now)}
+    values = {"carrier": shorten(name, LONGEST_NAME_IN_SENTENCE), "time": clock_time(job.locked_at, now)}
     relays = [worker.id for worker in workforce.not_dead if not worker.slots]
     if not relays or name not in relay_names(Store.default(), relays).values():
         return (

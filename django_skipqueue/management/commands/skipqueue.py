@@ -4,13 +4,12 @@ from ...console.cli.change_jobs import ChangeJobs
 from ...console.cli.defer import Defer
 from ...console.cli.doctor import Doctor
 from ...console.cli.health import Health
-from ...console.cli.index import Index
+from ...console.cli.indexes import Index, Reindex
 from ...console.cli.list import List
 from ...console.cli.pause import Pause, Resume
-from ...console.cli.prune import Prune
-from ...console.cli.reindex import Reindex
+from ...console.cli.prune import PruneJobs
 from ...console.cli.show import Show
-from ...console.cli.status import Queues, Status
+from ...console.cli.status import Queues, ShowStatus
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
 from ...console.cli.verdict import ShowVerdict
 from ...console.cli.workers import Workers
@@ -20,7 +19,8 @@ from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
 CORE = (
-    Defer, Doctor, Health, Index, List, Pause, Prune, Queues, Reindex, Resume, Show, ShowVerdict, Status, Workers,
+    Defer, Doctor, Health, Index, List, Pause, PruneJobs, Queues, Reindex, Resume, Show, ShowStatus, ShowVerdict,
+    Workers,
 )  # fmt: skip
 """The subcommands of the core that are no verbs."""
 

@@ -98,7 +98,7 @@ def check(store: Store) -> list[Alert]:
 
     Workers do without the console, so this imports it after the supervisor has forked them.
     """
-    from ...console.rules.verdict import NOT_APPLIED, Verdict
+    from ...console.rules.verdict import UNAPPLIED_CODES, Verdict
 
     with translation.override(None), using_database(store.alias):
         verdict = Verdict.now(store)
@@ -109,7 +109,7 @@ def check(store: Store) -> list[Alert]:
         subject = shorten(each.subject, MAX_KEY_BYTES)
         since = each.since and each.since.isoformat()
         noted = {"rule": each.code, "subject": subject, "severity": each.severity, "title": each.title, "since": since}
-        if each.code not in NOT_APPLIED:
+        if each.code not in UNAPPLIED_CODES:
             found.setdefault((each.code, subject), noted)
     values = {"found": json.dumps(list(found.values())), "unknown": list(verdict.unapplied), "calm": CALM_SECONDS}
     store.execute(NOTE_FOUND, values)

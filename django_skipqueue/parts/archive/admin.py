@@ -35,7 +35,7 @@ from ...console.admin.verbs.one_job import log_entries
 from ...console.job_states import LAST_FINISHED, Indexed, Order
 from ...console.parts import why_held_elsewhere
 from ...console.periods import Period
-from ...console.queues_and_workers import LONGEST_NAME
+from ...console.queues_and_workers import LONGEST_NAME_OFFERED
 from ...console.search import Search, is_id
 from ...console.verbs.table import BUTTONS, RUN_AGAIN
 from ...models import FINISHED, ArchivedJob, Job, Status
@@ -206,7 +206,9 @@ class ArchivedJobAdmin(ReadOnlyViews):
             "buttons": [(RUN_AGAIN_BUTTON, self.address("run_again", job.pk))]
             if self._may_run_again(request, job)
             else [],
-            "others": self.address("changelist", query={"task": job.task}) if len(job.task) <= LONGEST_NAME else "",
+            "others": self.address("changelist", query={"task": job.task})
+            if len(job.task) <= LONGEST_NAME_OFFERED
+            else "",
             "history": self.address("history", job.pk),
         }
         return self.show(request, "job/page.html", job, content | (extra_context or {}), title=str(job))

@@ -21,7 +21,7 @@ from ...conf import settings
 from ...console.cli.facts import print_facts
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
-from ...console.counts import CAP, OF_BATCH, grouped
+from ...console.counts import MOST_JOBS_COUNTED, MOST_JOBS_OF_BATCH, grouped
 from ...console.facts import Looks, as_json
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
@@ -47,7 +47,7 @@ STATE_CONDITIONS = {
 """The conditions of the states by which an operator finds batches. An index in the order of ids serves each."""
 
 COUNT_SECONDS = 0.05
-"""Seconds after which no batch with more than `CAP` jobs in a status is counted exactly."""
+"""Seconds after which no batch with more than `MOST_JOBS_COUNTED` jobs in a status is counted exactly."""
 
 CALLBACKS: Mapping[str, Any] = {
     "on_success": _("on success"),
@@ -139,13 +139,13 @@ def with_time(rows: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
 def batch_states(rows: Iterable[Any]) -> list[BatchState]:
     """The states of a page of batches. Each row has the attribute `now`. Counts a limited number of jobs."""
     listed = list(rows)
-    counts = batch_progress(Store.default(), [row.pk for row in listed], most=CAP) if listed else {}
+    counts = batch_progress(Store.default(), [row.pk for row in listed], most=MOST_JOBS_COUNTED) if listed else {}
     until = time.monotonic() + COUNT_SECONDS
     found = []
     for row in listed:
-        most, own = CAP, counts[row.pk]
+        most, own = MOST_JOBS_COUNTED, counts[row.pk]
         if _is_capped(row, own, most) and time.monotonic() < until:
-            most, own = OF_BATCH, batch_progress(Store.default(), [row.pk], most=OF_BATCH)[row.pk]
+            most, own = MOST_JOBS_OF_BATCH, batch_progress(Store.default(), [row.pk], most=MOST_JOBS_OF_BATCH)[row.pk]
         ordered = {status.value: own[status] for status in Status if own.get(status)}
         found.append(BatchState(row, row.now, ordered, is_least=_is_capped(row, own, most)))
     return found

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from django.utils.translation import gettext_lazy as _
 
-from ...console.metrics.catalogue import MOST, Values, bounded, measured
+from ...console.metrics.catalogue import MOST_SERIES, Values, bounded, measured
 from ...console.parts import BarEntry, PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
 from ...queue.store import Store
@@ -76,7 +76,7 @@ def known_queues(store: Store, limit: int) -> list[str]:
     Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL_LABELS),
 )
 def jobs(store: Store) -> Iterator[Values]:
-    """Read the counts of each queue and task. The pairs after the `MOST` busiest ones share a series."""
+    """Read the counts of each queue and task. The pairs after the `MOST_SERIES` busiest ones share a series."""
     enqueued, attempts, recovered, lost, waited, ran = found = [dict[tuple[str, ...], Value]() for _ in range(6)]
     rows = store.rows(ROLLED_UP, {"limit": MOST_CALLS_READ})
     for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
@@ -105,7 +105,7 @@ def claims(store: Store) -> Iterator[Values]:
     Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", CALL_LABELS[:1]),
 )
 def measured_claims(store: Store) -> Iterator[Values]:
-    costs = claim_costs(store, limit=MOST)
+    costs = claim_costs(store, limit=MOST_SERIES)
     yield {(cost.queue_name,): cost.pages for cost in costs}
     yield {(cost.queue_name,): cost.rows for cost in costs}
 

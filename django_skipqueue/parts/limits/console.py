@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.status import in_full
 from ...console.cli.terminal import RED, Coloured
-from ...console.counts import MOST_HALTING, MOST_KEYS, SCRAPED_HALTING, Count
+from ...console.counts import MOST_HALTING, SCRAPED_HALTING, SCRAPED_KEYS, Count
 from ...console.durations import clock_time, span
 from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
@@ -59,7 +59,7 @@ def keys(store: Store) -> Iterator[Values]:
     halted = halted_keys(store, limit=SCRAPED_HALTING)
     yield {(): len({each.key for each in halted})}
     yield {(): max((each.seconds for each in halted), default=0.0)}
-    yield {(): len(waiting_keys(store, limit=MOST_KEYS))}
+    yield {(): len(waiting_keys(store, limit=SCRAPED_KEYS))}
 
 
 def status(store: Store) -> PartStatus:

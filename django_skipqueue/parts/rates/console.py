@@ -7,7 +7,7 @@ from django.db.models import F, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...console.counts import MOST_KEYS, Count
+from ...console.counts import SCRAPED_KEYS, Count
 from ...console.durations import roughly
 from ...console.facts import as_json
 from ...console.metrics.catalogue import Values, measured
@@ -34,7 +34,7 @@ from .states import RATE_OF_KEY, RATES, pace_of, rate_states, rate_states_of, wa
     ),
 )
 def rates(store: Store) -> Iterator[Values]:
-    yield {(): len(blocked_rates(store, limit=MOST_KEYS))}
+    yield {(): len(blocked_rates(store, limit=SCRAPED_KEYS))}
     yield {(): max(0.0, -(next_rate(store) or 0.0))}
 
 

@@ -29,7 +29,7 @@ from ...console.durations import clock_time, span
 from ...console.facts import Looks
 from ...console.job_states import STATES as JOB_STATES
 from ...console.job_states import state_of
-from ...console.metrics.catalogue import MOST, gauges
+from ...console.metrics.catalogue import MOST_SERIES, gauges
 from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold
 from ...events.log_format import job_name, printable
@@ -345,7 +345,7 @@ SCHEDULE: tuple[Fact[ScheduleState], ...] = (
 
 
 def _first_by_name(store: Store) -> list[tuple[str, ScheduleState]]:
-    return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST]]
+    return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST_SERIES]]
 
 
 # late_schedules → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that

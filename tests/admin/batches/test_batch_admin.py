@@ -129,8 +129,8 @@ def test_a_list_takes_few_queries(operator: Client, django_assert_max_num_querie
 
 def test_jobs_are_counted_up_to_a_limit(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch(number=20)
-    monkeypatch.setattr(batch_states, "CAP", 5)
-    monkeypatch.setattr(batch_states, "OF_BATCH", 10)
+    monkeypatch.setattr(batch_states, "MOST_JOBS_COUNTED", 5)
+    monkeypatch.setattr(batch_states, "MOST_JOBS_OF_BATCH", 10)
     text = operator.get(BATCHES).text
     assert "0/10+" in text
     assert "<progress" not in text

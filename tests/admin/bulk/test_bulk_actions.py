@@ -150,7 +150,7 @@ class TestHandingOver:
     def test_jobs_that_the_question_has_not_counted_to_the_end_are_counted_by_the_worker(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(counts, "expected", lambda jobs: 0)  # the statistics may be those of another test's rows
         make_worker()
         for _ in range(5):

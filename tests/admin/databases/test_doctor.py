@@ -27,7 +27,7 @@ DOCTOR = f"{LIST}doctor/"
 @pytest.fixture(autouse=True)
 def _several(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH}
-    monkeypatch.setattr(examination, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(examination, "EXAMINATION_CONNECT_SECONDS", DEADLINE)  # of a busy machine
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_database_that_the_settings_do_not_have_is_a_finding(operator: Client,
 def test_two_that_do_not_answer_cost_the_time_of_one(
     operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examination, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(examination, "EXAMINATION_CONNECT_SECONDS", 2.0)
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
     proxy = Proxy()
     proxy.stall()

@@ -61,11 +61,11 @@ class TestQueued:
         for _ in range(3):
             make_job(priority=1)
         assert waits(job) == "4 jobs of the queue “default” come before it."
-        monkeypatch.setattr(counts, "CAP", 2)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
         assert waits(job) == "2+ jobs of the queue “default” come before it."
 
     def test_they_are_counted_along_the_claim_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counts, "CAP", 100)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 100)
         make_worker()
         with connection.cursor() as cursor:
             cursor.execute(
@@ -246,7 +246,7 @@ class TestBlocked:
         assert waits(third) == "It waits for the rate 6/h of “rate:t tenant=7”: about 30 min. 2 jobs come before it."
 
     def test_by_more_jobs_of_its_rate_than_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counts, "CAP", 1)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 1)
         columns: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 600.0, "rate_burst": 1}
         job = [make_job("blocked", **columns) for _ in range(4)][-1]
         assert waits(job) == "It waits for the rate 6/h of “rate:t”: more than 20 min. 1+ jobs come before it."

@@ -131,7 +131,7 @@ class TestTheQuestion:
         response = post(operator, "retry_selected", jobs[:1], select_across="1")
         assert response.context["title"] == "Retry 6 jobs?"
         assert "Of the first 2 jobs:" in response.text
-        monkeypatch.setattr(counts, "CAP", 5)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 5)
         for expected, number in ((0, "more than 5"), (5, "more than 5"), (9_999_123, "about 10,000,000")):
             monkeypatch.setattr(counts, "expected", lambda jobs, expected=expected: expected)
             response = post(operator, "retry_selected", jobs[:1], select_across="1")
@@ -266,7 +266,7 @@ class TestTheAnswer:
         """And not the number at which the count stops, which may be a thousandth of it."""
         monkeypatch.setattr(job_admin, "MANY", 2)
         monkeypatch.setattr(many_jobs, "MOST_READ", 2)
-        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(counts, "expected", lambda jobs: 9_999_123)
         jobs = [make_job("completed") for _ in range(5)]
         everything = {"select_across": "1", "address": f"{LIST}?status=completed"}

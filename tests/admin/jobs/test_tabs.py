@@ -93,7 +93,7 @@ class TestRetrying:
     def test_of_many_scheduled_jobs_those_that_are_due_next_are_counted(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         retrying = make_job("scheduled", run_after=timedelta(seconds=1), attempts=1)
         for _ in range(5):
             make_job("scheduled", run_after=timedelta(days=1))
@@ -105,7 +105,7 @@ class TestRetrying:
     def test_a_few_are_looked_for_among_the_many_others(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, attempts: int
     ) -> None:
-        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(window, "WINDOW_SIZE", 4)
         for _ in range(6):
             make_job("scheduled", attempts=1 - attempts)

@@ -134,7 +134,7 @@ class TestTheEndOfTheSearch:
         assert operator.get(LIST + address).context["cl"].command == ""
 
     def test_many_are_estimated(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counts, "CAP", 2)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
         monkeypatch.setattr(window, "expected", lambda jobs: 10_000_004)
         assert "Not searched: about 10,000,000 jobs further down." in operator.get(f"{LIST}?q=a0").text
 

@@ -11,7 +11,7 @@ from ...app.rows import make_job
 
 @pytest.mark.django_db
 def test_only_jobs_below_the_cap_can_be_paged_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "CAP", 3)
+    monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for _ in range(5):
         make_job()
     paginator = CappedPaginator(Job.objects.order_by("-id"), 2)

@@ -48,7 +48,7 @@ def execute(statement: str) -> None:
 def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
     """Has somebody hold a lock, in a session of its own. Every limit is short."""
     for module, name in (
-        (time_limit, "QUERY_SECONDS"), (examination, "VERDICT_SECONDS"), (examination, "CHECK_SECONDS"),
+        (time_limit, "QUERY_SECONDS"), (examination, "VERDICT_SECONDS"), (examination, "RULE_SECONDS"),
         (scrape, "PART_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.2)

@@ -256,7 +256,7 @@ class TestPage:
         assert re.search(r'field-lost"[^>]*>2</td>', operator.get(page_of(dead)).text)
 
     def test_only_the_newest_jobs_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(workers, "NEWEST", 1)
+        monkeypatch.setattr(workers, "NEWEST_JOBS", 1)
         old = make_job("completed", locked_by="web/1:0123456789ab", finished_at=timedelta(hours=-1))
         assert [job.id for job in last_jobs_of(Store.default(), "web/1:0123456789ab")] == [old.pk]
         make_job("completed", locked_by="web/2:0123456789ab")

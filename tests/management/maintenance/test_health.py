@@ -168,7 +168,7 @@ def test_each_of_several_has_a_line(several: tuple[str, ...]) -> None:
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_one_that_is_down_does_not_have_the_workers_of_the_others_restarted(several: tuple[str, ...]) -> None:
+def test_a_database_that_is_down_does_not_have_the_workers_of_the_others_restarted(several: tuple[str, ...]) -> None:
     make_worker(name="web-1/1", hostname=HERE)
     with reached_at("other", NOBODY):
         result = skipqueue("health", "--timeout", "40s")
@@ -179,7 +179,7 @@ def test_one_that_is_down_does_not_have_the_workers_of_the_others_restarted(seve
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_one_that_does_not_answer_leaves_the_time_to_the_others(several: tuple[str, ...]) -> None:
+def test_a_database_that_does_not_answer_leaves_the_time_to_the_others(several: tuple[str, ...]) -> None:
     make_worker(name="web-1/1", hostname=HERE)
     proxy = Proxy()
     proxy.stall()

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_skipqueue.console.cli.reindex import DROP_INDEX, change_index
+from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
 from django_skipqueue.console.search_indexes import ExistingIndex, SearchIndex, existing
 
 from ...app.rows import DEFAULT, make_job
@@ -27,7 +27,7 @@ def _none_is_left(transactional_db: None) -> Iterator[None]:
     yield
     for index in existing(DEFAULT):
         change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    connection.close()  # with the timeouts that it has now
+    connection.close()  # so that later tests do not get its timeouts
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_dry_run_changes_nothing(settings: Any) -> None:
 
 @pytest.fixture
 def unfinished(connect: Any) -> Iterator[Callable[[], None]]:
-    """A session builds an index of that name, and waits for a transaction; returns what lets it end."""
+    """Have a session build an index of this name, and wait for a transaction. Returns what ends the wait."""
     job = make_job(task=ADD, args=[1])
     other, builder = connect(autocommit=False), connect()
     other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
@@ -155,7 +155,7 @@ def test_a_name_and_a_task_are_quoted(settings: Any, connect: Any) -> None:
 
 
 def test_no_value_is_too_long_or_too_odd_for_it() -> None:
-    """An entry with the value itself would be: an entry has at most a third of a page."""
+    """An index entry has at most a third of a page, so a long value itself could not be an entry."""
     skipqueue("index")
     long = "".join(map(str, range(30_000)))
     job = make_job(task=ECHO, kwargs={"value": long})

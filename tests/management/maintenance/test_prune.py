@@ -1,4 +1,4 @@
-"""`skipqueue prune`: as `prunejobs`, with the JSON of the other subcommands."""
+"""`skipqueue prune`: prunes as `prunejobs` does, and can print JSON."""
 
 import json
 from datetime import timedelta
@@ -24,7 +24,7 @@ def test_what_is_old_is_deleted_and_counted() -> None:
 
 
 def test_with_nothing_to_do_it_says_so_and_is_done() -> None:
-    """As `prunejobs`: for cron that is no failure."""
+    """Like `prunejobs`, the command exits with 0, so that cron reports no failure."""
     result = skipqueue("prune")
     assert (result.code, result.out) == (0, "Deleted 0 jobs: none were old enough.\n")
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue.console.cli.reindex import DROP_INDEX, REINDEX, Index, change_index, indexes
+from django_skipqueue.console.cli.indexes import DROP_INDEX, REINDEX, TableIndex, change_index, indexes
 from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
@@ -30,7 +30,7 @@ def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
     for index in indexes(DEFAULT):
         if index.is_left_over:
             change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
-    connection.close()  # with the timeouts that it has now
+    connection.close()  # so that later tests do not get its timeouts
 
 
 def test_every_index_is_built_anew() -> None:
@@ -62,7 +62,7 @@ def test_a_dry_run_changes_nothing(connect: Any) -> None:
 
 
 def leave_over(connect: Any) -> None:
-    """An invalid index, named as PostgreSQL names the new one of a rebuild."""
+    """An invalid index, named as PostgreSQL names the new index of a rebuild."""
     for _ in range(2):
         make_job(queue_name="same")
     with pytest.raises(psycopg.errors.UniqueViolation):
@@ -111,7 +111,7 @@ def test_within_a_transaction_it_is_refused() -> None:
 
 
 def test_behind_a_pooler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.console.cli.reindex.pools_transactions", lambda alias: True)
+    monkeypatch.setattr("django_skipqueue.console.cli.indexes.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
     assert result.code == 1
     assert "A pooler in transaction mode" in result.err
@@ -130,7 +130,7 @@ def test_a_name_is_quoted(connect: Any) -> None:
     other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
     index = next(each for each in indexes(DEFAULT) if each.name == name)
     change_index(DEFAULT, REINDEX, schema=index.schema, name=index.name)
-    assert Index("public", name, index.size, False) in indexes(DEFAULT)
+    assert TableIndex("public", name, index.size, False) in indexes(DEFAULT)
     change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
     assert name not in {each.name for each in indexes(DEFAULT)}
     assert not Job.objects.exists()

@@ -42,7 +42,7 @@ AFTER = {
     "run-again": "queued",
     "delete": "deleted",
 }
-"""The status after each verb that changes it."""
+"""The status of a job after the verb, by the verb."""
 
 every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.slug)
 
@@ -163,7 +163,7 @@ def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
 
 
 def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Callable[[], Session]) -> None:
-    """The row of one of two: its key is free, so no unique key is to blame."""
+    """A session has locked the row of one of two jobs. The unique key is free, so the command does not blame it."""
     locked, held = make_job("failed"), make_job("failed", unique_key="k")
     make_job(unique_key="k")
     other = session()
@@ -188,7 +188,7 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
 
 
 def test_the_terminal_speaks_one_language(settings: Any, tmp_path: Path) -> None:
-    """It joins sentences from words of the table, which the admin translates."""
+    """The command joins sentences from words of the table of verbs, which the admin translates."""
     speak(settings, tmp_path, {"retried": "provita"})
     assert skipqueue("retry", make_job("failed").pk).err == "1 job retried.\n"
 
@@ -303,7 +303,7 @@ class TestWindows:
     def test_jobs_of_a_list_that_are_too_many_to_count_are_estimated(
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(window, "expected", lambda jobs: 1_234_567)
         result = skipqueue("retry", "--failed", "--task", jobs[0].task, "--yes")
         assert "Not looked at: about 1,200,000 more jobs;" in result.err

@@ -1,4 +1,4 @@
-"""`skipqueue defer`: a job by hand."""
+"""`skipqueue defer`: enqueues a job by hand."""
 
 from collections.abc import Callable
 from datetime import timedelta

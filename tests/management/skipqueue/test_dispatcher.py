@@ -35,7 +35,7 @@ def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[...
 
 
 def test_it_needs_no_framework_of_tasks(manage: Callable[..., Any]) -> None:
-    """Django 5.2 has none of its own, and its backport is an extra."""
+    """Django 5.2 has no `django.tasks`, and its backport is an optional dependency."""
     gone = "import sys; sys.modules |= dict.fromkeys(['django_tasks', 'django.tasks', 'kombu', 'celery'])"
     process = manage("skipqueue", "status", settings=gone)
     assert process.wait() == 0, process.log
@@ -156,7 +156,7 @@ def test_an_error_can_be_caught_by_a_caller() -> None:
 
 
 def test_a_reader_that_has_read_enough_is_no_error() -> None:
-    """As of `skipqueue list | head`."""
+    """`skipqueue list | head` ends its reader."""
     make_job()
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -167,7 +167,7 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
 
 @pytest.mark.parametrize("arguments", [("list", "--queue"), ("health", "--name")])
 def test_an_argument_that_is_no_text_is_an_error(arguments: tuple[str, ...]) -> None:
-    """As a terminal passes bytes that are not UTF-8."""
+    """A terminal passes bytes that are not UTF-8 in this way."""
     result = skipqueue(*arguments, "\udcff")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "surrogates not allowed" in result.err

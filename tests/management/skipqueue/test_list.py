@@ -25,7 +25,7 @@ COLUMNS = {
     "failed": "finished_at",
     "completed": "finished_at",
 }
-"""The time that orders the list of each status, or none that does."""
+"""A time of the jobs in each status. For most statuses it orders their list."""
 
 
 def listed(*arguments: str) -> list[int]:

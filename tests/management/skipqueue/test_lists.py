@@ -1,4 +1,4 @@
-"""Every list of the command line, as text and as JSON, of a queue that uses no part."""
+"""Every list of the command line, as text and as JSON, for a queue that uses no part."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SAID = {
     "status": "mail",
     "doctor": "",
 }
-"""A command, and a text that is in what it prints."""
+"""The commands, each with a text that its output contains."""
 
 
 @pytest.mark.parametrize("command", SAID)

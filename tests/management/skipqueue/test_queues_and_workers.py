@@ -82,7 +82,7 @@ def test_a_worker_is_asked_by_its_name_or_its_id(verb: str, said: str) -> None:
     assert {each["requested"] for each in skipqueue("workers", "--json").objects} == {verb, None}
 
 
-def test_one_that_does_not_live_is_asked_nothing() -> None:
+def test_a_dead_worker_is_asked_nothing() -> None:
     make_worker(name="web/1")
     make_worker(name="web/2", heartbeat=timedelta(hours=-1))
     for name in ("web/2", "web/11"):

@@ -59,7 +59,7 @@ def test_jobs_outside_of_the_queues_are_counted() -> None:
 
 
 def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "CAP", 2)
+    monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
     for _ in range(4):
         make_job("failed")
     assert snapshot()["jobs"]["failed"] == {"count": 2, "or_more": True}
@@ -67,8 +67,8 @@ def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_number_that_may_be_higher_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many scheduled jobs the retrying ones are counted among those that are due next."""
-    monkeypatch.setattr(counts, "CAP", 3)
+    """If many jobs are scheduled, only the jobs that are due next are counted."""
+    monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for number in range(6):
         make_job("scheduled", attempts=number % 2)
     assert "Jobs: at least 2 scheduled, at least 2 retrying," in skipqueue("status").out

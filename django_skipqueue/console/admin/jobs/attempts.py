@@ -25,7 +25,7 @@ from ....values.tracebacks import LIBRARY
 from ...durations import moment_of, span
 from ...operations import attempts_before, number_of_attempt, was_cancelled
 from ...verbs.table import CANCEL
-from ...workers import DIED
+from ...workers import DEATH_EXCEPTION
 from .history import Operation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
@@ -176,7 +176,7 @@ class Attempt:
 
     @property
     def is_recovered(self) -> bool:
-        return self.exception == DIED
+        return self.exception == DEATH_EXCEPTION
 
     @property
     def took(self) -> str:

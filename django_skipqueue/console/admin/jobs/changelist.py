@@ -23,7 +23,7 @@ from ... import counts
 from ...counts import Count
 from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_in
 from ...periods import Moment, Period
-from ...search import FoundByIndex, Search, Window, is_id
+from ...search import FoundByIndex, Search, SearchWindow, is_id
 from ..ui.views import OwnChangeList
 from .filters import (
     TIMES,
@@ -105,7 +105,7 @@ class Tab:
 
 
 class JobChangeList(OwnChangeList):
-    window: Window | None = None
+    window: SearchWindow | None = None
     """The part of the list that is searched; `None`: an index finds all that match."""
 
     _found: Found | None = None
@@ -123,9 +123,9 @@ class JobChangeList(OwnChangeList):
         jobs = self._listed(request, exclude_parameters)
         self._filtered = jobs
         if self._needs_a_window:
-            self.window = Window.at(self.indexed, self.window_number)
+            self.window = SearchWindow.at(self.indexed, self.window_number)
         elif self.indexed.is_by_id:  # so that the jobs are counted in the order of their ids
-            self.window = Window(self.indexed, 1, None, None)
+            self.window = SearchWindow(self.indexed, 1, None, None)
         return self._found_among(jobs, request)
 
     def expected(self) -> int:
@@ -135,7 +135,7 @@ class JobChangeList(OwnChangeList):
         """
         return 0 if Search(self.query).words else counts.expected(self._filtered)
 
-    def jobs_within(self, window: Window, request: HttpRequest) -> QuerySet[Job]:
+    def jobs_within(self, window: SearchWindow, request: HttpRequest) -> QuerySet[Job]:
         self.window = window
         return self._found_among(self._listed(request), request)
 
@@ -156,7 +156,9 @@ class JobChangeList(OwnChangeList):
         elif is_action:
             return matching
         ids = matching.values_list("pk", flat=True)
-        found = list(ids if is_action else ids[: counts.CAP + 1])  # an action takes all; pages show what is counted
+        found = list(
+            ids if is_action else ids[: counts.MOST_JOBS_COUNTED + 1]
+        )  # an action takes all; pages show what is counted
         anywhere = [] if self.by_index is None else [*self.by_index.ids]
         if number is not None:
             anywhere.append(number)
@@ -212,7 +214,7 @@ class JobChangeList(OwnChangeList):
         return before + 1, before + len(self.result_list)
 
     @property
-    def partly_searched(self) -> Window | None:
+    def partly_searched(self) -> SearchWindow | None:
         return None if self.window is None or self.window.is_whole_list else self.window
 
     @cached_property

@@ -23,7 +23,7 @@ from ....queue.store import Store
 from ...durations import span
 from ...metrics.page import page as metrics_page
 from ...parts import PartPage, consoles
-from ...queues_and_workers import LONGEST_NAME
+from ...queues_and_workers import LONGEST_NAME_OFFERED
 from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
 from ...rules.verdict import Verdict
@@ -80,7 +80,7 @@ class JobViews(OwnViews):
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
-            "others": others if len(job.task) <= LONGEST_NAME else "",
+            "others": others if len(job.task) <= LONGEST_NAME_OFFERED else "",
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
@@ -118,7 +118,7 @@ class JobViews(OwnViews):
     @guarded(*READ)
     def task_view(self, request: HttpRequest) -> HttpResponse:
         """Show a task."""
-        page = TaskPage(request.GET.get("task", "").replace("\0", "")[:LONGEST_NAME])
+        page = TaskPage(request.GET.get("task", "").replace("\0", "")[:LONGEST_NAME_OFFERED])
         content = {"page": page, "sections": page.sections}
         return self.show(request, "job/task.html", page.name, content, title=page.name)
 

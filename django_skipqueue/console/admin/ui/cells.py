@@ -20,7 +20,7 @@ from ....values.redaction import Redacted
 from ...arguments import names_in_order
 from ...facts import Looks, columns, on_page
 from ...job_states import STATES, state_of
-from ...queues_and_workers import LONGEST_NAME
+from ...queues_and_workers import LONGEST_NAME_OFFERED
 from .addresses import address_of
 
 CELL_LIMIT = 120
@@ -56,7 +56,7 @@ def worker_link(worker_id: str, text: str = "") -> SafeString:
 
 
 def _page_link(model: str, pk: str, text: str) -> SafeString:
-    if not pk or len(pk) > LONGEST_NAME:  # another program has written the row
+    if not pk or len(pk) > LONGEST_NAME_OFFERED:  # another program has written the row
         return format_html("{}", shortened(text))
     return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))
 
@@ -64,7 +64,7 @@ def _page_link(model: str, pk: str, text: str) -> SafeString:
 def task_link(task: str, text: str = "") -> SafeString:
     """The name of a task, or a text, as a link to the page of the task; no link if its name is too long for one."""
     shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
-    if len(task) > LONGEST_NAME:
+    if len(task) > LONGEST_NAME_OFFERED:
         return format_html("{}", shown)
     address = address_of("job_task", query={"task": task})
     return format_html('<a href="{}">{}</a>', address, shown)

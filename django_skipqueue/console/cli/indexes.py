@@ -1,4 +1,4 @@
-"""`skipqueue reindex`: rebuild the indexes of the tables of the queue.
+"""`skipqueue reindex` and `index`: rebuild the indexes of the queue's tables; build the indexes of `SEARCHABLE`.
 
 `{schema}` and `{index}` in a statement are identifiers of the catalog, which `psycopg` quotes.
 """
@@ -19,6 +19,7 @@ from ...models.expressions import table_names
 from ...queue.store import Store
 from ...worker.preflight import pools_transactions
 from ..durations import duration, span
+from ..search_indexes import existing, problems, wanted
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
 
@@ -57,17 +58,17 @@ DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
 
 
 @dataclass(frozen=True)
-class Index:
+class TableIndex:
     schema: str
     name: str
     size: int
     """In bytes."""
     is_left_over: bool
-    """Whether it is what an interrupted rebuild has left: invalid, and named …_ccnew or …_ccold."""
+    """Whether an interrupted rebuild has left the index: it is invalid, and named …_ccnew or …_ccold."""
 
 
-def indexes(store: Store) -> list[Index]:
-    return [Index(*row) for row in store.rows(INDEXES, {"tables": table_names()})]
+def indexes(store: Store) -> list[TableIndex]:
+    return [TableIndex(*row) for row in store.rows(INDEXES, {"tables": table_names()})]
 
 
 def change_index(store: Store, template: str, *, schema: str, name: str) -> None:
@@ -82,7 +83,7 @@ def change_index(store: Store, template: str, *, schema: str, name: str) -> None
 
 
 class OnIndexes(Subcommand):
-    """May be interrupted at any time, and run again: it begins with what an interrupted run has left."""
+    """A subcommand that may be interrupted at any time: the next run removes what an interrupted run has left."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
@@ -95,7 +96,7 @@ class OnIndexes(Subcommand):
         )
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        """Do it, in a session whose statements may take long and wait for locks no longer than the option says."""
+        """Change the indexes. Statements take as long as they need, and wait for locks as long as the option says."""
         raise NotImplementedError
 
     def execute(self, console: Console, **options: Any) -> Exit:
@@ -104,6 +105,7 @@ class OnIndexes(Subcommand):
             raise CommandError(f"skipqueue {self.name} waits for all open transactions, and the caller has one open.")
         return super().execute(console, **options)
 
+    @translation.override(None)
     def run(self, console: Console, **options: Any) -> Exit:
         alias = settings.database
         if pools_transactions(alias):
@@ -111,18 +113,17 @@ class OnIndexes(Subcommand):
                 f"A pooler in transaction mode is between here and the server of the database {alias!r}, so a lock "
                 "timeout does not hold from one statement to the next. Connect to the server itself."
             )
-        with translation.override(None):
-            try:
-                store, timeout = Store(alias), options["lock_timeout"].total_seconds()
-                store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{timeout * 1000:.0f}ms"})
-                return self.change(console, store, **options)
-            except OperationalError as error:
-                if isinstance(error.__cause__, errors.LockNotAvailable):
-                    raise CommandError(
-                        f"Waited {span(options['lock_timeout'])} for a lock or an old transaction. "
-                        "`skipqueue doctor` shows who has it. Run this again to go on."
-                    ) from error
-                raise
+        try:
+            store, timeout = Store(alias), options["lock_timeout"].total_seconds()
+            store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{timeout * 1000:.0f}ms"})
+            return self.change(console, store, **options)
+        except OperationalError as error:
+            if isinstance(error.__cause__, errors.LockNotAvailable):
+                raise CommandError(
+                    f"Waited {span(options['lock_timeout'])} for a lock or an old transaction. "
+                    "`skipqueue doctor` shows who has it. Run this again to go on."
+                ) from error
+            raise
 
 
 class Reindex(OnIndexes):
@@ -134,30 +135,60 @@ class Reindex(OnIndexes):
         super().add_arguments(parser)
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        return _rebuild(console, store, dry_run=options["dry_run"], only=options["index"])
+        is_dry, only = options["dry_run"], options["index"]
+        found = indexes(store)
+        chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
+        if not chosen:
+            names = ", ".join(index.name for index in found)
+            raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
+        for index in (index for index in found if index.is_left_over):
+            if not is_dry:
+                change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
+            console.line(
+                f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if is_dry else 'dropped'}"
+            )
+        for index in chosen:
+            size = filesizeformat(index.size)
+            if is_dry:
+                console.line(f"{index.name}: {size}, would be rebuilt")
+            else:
+                start = time.monotonic()
+                # if it is interrupted, an index is left over
+                change_index(store, REINDEX, schema=index.schema, name=index.name)
+                took = span(time.monotonic() - start)
+                rebuilt = next(
+                    each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name)
+                )
+                console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
+        return Exit.DONE
 
 
-def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None) -> Exit:
-    found = indexes(store)
-    chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
-    if not chosen:
-        names = ", ".join(index.name for index in found)
-        raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
-    for index in (index for index in found if index.is_left_over):
-        if not dry_run:
-            change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
-        console.line(
-            f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if dry_run else 'dropped'}"
-        )
-    for index in chosen:
-        size = filesizeformat(index.size)
-        if dry_run:
-            console.line(f"{index.name}: {size}, would be rebuilt")
-        else:
+class Index(OnIndexes):
+    name = "index"
+    help = "Build the indexes of the arguments that SEARCHABLE names, one at a time, while jobs run"
+
+    def change(self, console: Console, store: Store, **options: Any) -> Exit:
+        if found := list(problems()):
+            raise CommandError(" ".join(found))
+        is_done = not options["dry_run"]
+        named, found_now = {index.name: index for index in wanted()}, existing(store)
+        for old in found_now:
+            if old.is_being_built:
+                console.line(f"{old.name}: another session builds it now")
+                named.pop(old.name, None)
+            elif old.name not in named or not old.is_valid:
+                if is_done:
+                    change_index(store, DROP_INDEX, schema=old.schema, name=old.name)
+                reason = "an interrupted build has left it" if old.name in named else "SEARCHABLE does not have it"
+                console.line(f"{old.name}: {reason}, {'dropped' if is_done else 'would be dropped'}")
+        valid = {old.name for old in found_now if old.is_valid}
+        for index in named.values():
+            if index.name in valid:
+                console.line(f"{index.name}: {index}, exists")
+                continue
             start = time.monotonic()
-            # if it is interrupted, an index is left over
-            change_index(store, REINDEX, schema=index.schema, name=index.name)
+            if is_done:
+                index.create(store)
             took = span(time.monotonic() - start)
-            rebuilt = next(each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name))
-            console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
-    return Exit.DONE
+            console.line(f"{index.name}: {index}, {f'built in {took}' if is_done else 'would be built'}")
+        return Exit.DONE
