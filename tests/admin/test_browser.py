@@ -265,6 +265,23 @@ def test_breadcrumbs_look_as_on_the_pages_of_django(boss: User, open_admin: Call
     assert ours == page.locator(".breadcrumbs").evaluate(look)
 
 
+def test_tabs_buttons_and_cards_have_no_underline(boss: User, open_admin: Callable[..., Page]) -> None:
+    job = make_job("failed")
+    page = open_admin(boss, JOBS, viewport=DESKTOP)
+    root = page.url.removesuffix(JOBS)
+    selectors = (".skipqueue-nav a", ".skipqueue-tabs a", ".skipqueue-ranges a", ".skipqueue-number", "a.button")
+    seen: set[str] = set()
+    for address in (JOBS, f"{JOBS}dashboard/", f"{JOBS}{job.pk}/change/"):
+        page.goto(root + address)
+        for selector in selectors:
+            lines = page.locator(selector).evaluate_all(
+                "links => links.map(a => getComputedStyle(a).textDecorationLine)"
+            )
+            assert {*lines} <= {"none"}, (address, selector)
+            seen |= {selector} if lines else set()
+    assert seen == {*selectors}
+
+
 GERMAN: dict[Text, Text] = {
     "arguments, last error": "Argumente, Fehler",
     "queue": "Warteschlange",
