@@ -26,7 +26,7 @@ def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[s
 
     Without a problem the tag shows nothing, unless `says_all_is_well`.
     """
-    from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache  # a project may be without the admin
+    from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache
     from ..console.admin.ui.addresses import address_of
     from ..console.rules.rule import Severity
 
@@ -54,16 +54,16 @@ def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[s
 
 @register.simple_tag(takes_context=True)
 def queue_link(context: Context, name: str) -> str:
-    """The name of a queue, with a link to its page for those who may view queues."""
-    from ..console.admin.ui.cells import queue_link, shortened  # as above
+    """The name of a queue, with a link to its page for users who may view queues."""
+    from ..console.admin.ui.cells import queue_link, shortened
 
     return queue_link(name) if _may_view(context, "queue") else shortened(name)
 
 
 @register.simple_tag(takes_context=True)
 def worker_link(context: Context, worker_id: str) -> str:
-    """The name of a worker, with a link to its page for those who may view workers."""
-    from ..console.admin.ui.cells import shortened, worker_link  # as above
+    """The name of a worker, with a link to its page for users who may view workers."""
+    from ..console.admin.ui.cells import shortened, worker_link
     from ..values.records import worker_name
 
     return worker_link(worker_id) if _may_view(context, "worker") else shortened(worker_name(worker_id))
@@ -77,7 +77,7 @@ def _may_view(context: Context, model: str) -> bool:
 @register.simple_tag
 def task_link(task: str) -> str:
     """The name of a task, as a link to its page."""
-    from ..console.admin.ui.cells import task_link  # as above
+    from ..console.admin.ui.cells import task_link
 
     return task_link(task)
 
@@ -85,7 +85,7 @@ def task_link(task: str) -> str:
 @register.simple_tag(takes_context=True)
 def queue_address(context: Context, page: str, *args: Any, query: str = "") -> str:
     """The address of a page, in the admin site of this request: `{% queue_address "job_change" job.pk %}`."""
-    from ..console.admin.ui.addresses import address_of  # as above
+    from ..console.admin.ui.addresses import address_of
 
     return address_of(page, *args, query=query, site=_site(context))
 
@@ -118,6 +118,6 @@ def queue_top(context: Context) -> dict[str, Any]:
 @register.simple_tag(takes_context=True)
 def queue_links_below(context: Context) -> "Sequence[BarLink]":
     """The pages that belong to the current entry of the bar."""
-    from ..console.admin.bar import Bar  # as above
+    from ..console.admin.bar import Bar
 
     return Bar.of(context["request"], _site(context)).below

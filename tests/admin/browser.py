@@ -38,20 +38,20 @@ another_look = pytest.mark.skipif(
 
 
 class ContentSecurityPolicy:
-    """Middleware: forbids whatever does not come from a file of this server."""
+    """Middleware that allows only scripts, styles and images from files of this server."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer as ever, under the policy."""
+        """Add the policy to the response of the view."""
         response = self.get_response(request)
         response.headers["Content-Security-Policy"] = POLICY
         return response
 
 
 class Complaints(list[str]):
-    """What a page complains about: violations of the policy, scripts that fail, files that are not there."""
+    """The complaints of a page: violations of the policy, scripts that fail, files that are missing."""
 
     def listen_to(self, page: Page) -> None:
         """Collect from this page."""

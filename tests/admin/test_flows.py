@@ -88,7 +88,7 @@ def test_a_worker_changes_many_jobs_and_the_page_follows(
     runworker: Callable[..., object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job_admin, "MANY", 2)
+    monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
     jobs = [make_job("failed", task="gone.jobs.task", queue_name="nobody") for _ in range(5)]
     process = runworker("--queues", "default", settings=ADMIN)
     wait_until(lambda: workers(1))

@@ -92,7 +92,7 @@ def test_what_an_address_carries_is_text(operator: Client, row: Row) -> None:
 @pytest.mark.django_db
 class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
-    def test_they_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
+    def test_long_texts_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
         text = (unit * LONG)[:LONG]
         jobs = fill(text, "failed", "completed", within_an_index=False)
         for _ in range(20):

@@ -152,7 +152,7 @@ def locked(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("locked")
 @narrow_first
-def test_so_does_the_page_of_a_database_that_takes_too_long(
+def test_the_page_about_a_slow_database_fits_into_the_window(
     open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
 ) -> None:
     boss = User.objects.create_superuser("ann")

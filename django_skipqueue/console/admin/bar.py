@@ -1,4 +1,4 @@
-"""The bar over every page of ours: its entries, and those of parts, each with the number of its problems."""
+"""The bar over every page of the queue: its entries and the entries of parts, each with its number of problems."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from django.utils.translation import gettext_lazy as _
 from ..parts import BarEntry, consoles
 from ..rules.verdict import Verdict
 from .notices import notices_cache
-from .ui.addresses import PREFIX, address_of
+from .ui.addresses import PAGE_NAME_PREFIX, address_of
 
-DOCTOR = BarEntry(label=_("Doctor"), page="job_doctor", place=90)
+DOCTOR_ENTRY = BarEntry(label=_("Doctor"), page="job_doctor", place=90)
 """It shows the number of all problems."""
 
-ENTRIES = (
+BAR_ENTRIES = (
     BarEntry(label=_("Dashboard"), page="job_dashboard", place=10),
     BarEntry(label=_("Jobs"), page="job_changelist", place=20),
     BarEntry(
@@ -31,7 +31,7 @@ ENTRIES = (
         permission="view_worker",
         rules=("no-worker", "late-worker", "dead-worker", "worker-deaths", "no-free-slot"),
     ),
-    DOCTOR,
+    DOCTOR_ENTRY,
 )
 """The entries of the console."""
 
@@ -43,22 +43,22 @@ class BarLink:
     current: str
     """The value of `aria-current`: `page`; `true` on a page below it; else empty."""
     problems: Verdict
-    """Those of the verdict that the page is about."""
+    """The problems of the verdict that concern the page."""
 
 
 @dataclass(frozen=True)
 class Bar:
     links: Sequence[BarLink]
     below: Sequence[BarLink]
-    """Links to the pages that are reached from this one."""
+    """Links to the pages below the current entry."""
 
     @classmethod
     def of(cls, request: HttpRequest, site: str | None) -> "Bar":
         """The entries that the user may see."""
         match, may = request.resolver_match, request.user.has_perm
-        page = ((match and match.url_name) or "").removeprefix(PREFIX)
+        page = ((match and match.url_name) or "").removeprefix(PAGE_NAME_PREFIX)
         of_parts = (entry for part in consoles() for entry in part.bar_entries)
-        entries = sorted([*ENTRIES, *of_parts], key=lambda entry: entry.place)
+        entries = sorted([*BAR_ENTRIES, *of_parts], key=lambda entry: entry.place)
         shown = [entry for entry in entries if may(f"django_skipqueue.{entry.permission}") and entry.is_shown()]
         current = max(shown, key=lambda entry: entry.nearness(page), default=None)
         current = current if current and current.nearness(page) else None
@@ -67,7 +67,7 @@ class Bar:
         def link(entry: BarEntry) -> BarLink:
             is_above = current is not None and entry.page in (current.page, current.below)
             mark = "page" if entry.page == page else "true" if is_above else ""
-            found = [each for each in verdict.problems if entry is DOCTOR or each.code in entry.rules]
+            found = [each for each in verdict.problems if entry is DOCTOR_ENTRY or each.code in entry.rules]
             return BarLink(entry, address_of(entry.page, site=site), mark, Verdict(tuple(found)))
 
         below = [entry for entry in shown if current and entry.below == current.page]

@@ -42,18 +42,18 @@ from ..search import SearchWindow, size_of
 from ..verbs.table import BY_ACTION
 from ..verbs.verb import Instruction, Verb
 from .verbs import log, many_jobs
-from .verbs.many_jobs import Selection, Tally, newest_id
+from .verbs.many_jobs import ChangeTally, Selection, newest_id
 from .verbs.one_job import CONFIRMED, VerbForm
 
-PRIORITY = 100
-"""An operator who acts on so many jobs does not wait for the jobs that are in the way."""
+BULK_PRIORITY = 100
+"""The priority of the job: it runs before the jobs that it changes."""
 
 
 SEARCH = "search"
 """The action that only finds the jobs of a list, wherever they are in it."""
 
 MOST_FOUND = 1_000
-"""The ids that a search keeps. It ends when it has found as many jobs."""
+"""The maximum of ids that a search keeps. A search that has found this number of jobs ends."""
 
 SIGNER = Signer(salt="django_skipqueue.admin.bulk")
 
@@ -63,7 +63,7 @@ class BulkAction:
     action: str
     """Its name in `BY_ACTION`, or `SEARCH`."""
     query: str
-    """Of the list's address."""
+    """The query of the list's address."""
     site: str
     """The name of the admin site."""
     user_id: Any
@@ -75,9 +75,9 @@ class BulkAction:
     is_least: bool = False
     """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
     answers: dict[str, str] = field(default_factory=dict)
-    """Those of the verb's form, by its fields."""
+    """The answers of the verb's form, by its fields."""
     signature: str = ""
-    """Of all other values, with the project's `SECRET_KEY`: nobody else makes a job that acts for a user."""
+    """Signs all other values with the project's `SECRET_KEY`: only the project makes a job that acts for a user."""
 
     @classmethod
     def of(cls, job: Job) -> "BulkAction | None":
@@ -126,7 +126,7 @@ class BulkAction:
     def enqueue(self, queue_name: str) -> Job:
         """Sign it, and enqueue the job. Its task is the package's own, so `.defer()` would refuse it."""
         kwargs = encode("kwargs", asdict(self.signed()))
-        return Job.objects.enqueue(BULK_TASK, kwargs=kwargs, queue_name=queue_name, priority=PRIORITY)
+        return Job.objects.enqueue(BULK_TASK, kwargs=kwargs, queue_name=queue_name, priority=BULK_PRIORITY)
 
     def signed(self) -> "BulkAction":
         return replace(self, signature=SIGNER.signature(self._signed_text()))
@@ -144,12 +144,12 @@ def queue_with_workers() -> str | None:
     return next((name for name in names if name not in closed and workforce.serving(name)), None)
 
 
-KEY = "progress"
+PROGRESS_KEY = "progress"
 """In the metadata."""
 
 
 @dataclass(frozen=True)
-class Progress:
+class BulkProgress:
     newest: int
     """The highest id at the start: jobs that are added later are left out."""
     edges: tuple[Any, Any] = (None, None)
@@ -166,9 +166,9 @@ class Progress:
     """By a search: the ids of the jobs that match, at most `MOST_FOUND`."""
 
     @classmethod
-    def of(cls, job: Job) -> "Progress | None":
+    def of(cls, job: Job) -> "BulkProgress | None":
         """Read it from the job; `None` if the job has not begun, or somebody has written something else there."""
-        written = job.metadata.get(KEY) if isinstance(job.metadata, dict) else None
+        written = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
         try:
             start, end = map(_from_json, written["edges"])  # type: ignore[index]
             found = tuple(written.get("found", ()))  # type: ignore[union-attr]
@@ -189,7 +189,7 @@ class Progress:
 
     def save(self, context: JobContext) -> None:
         """Write it into the job. Raises `LeaseLost` if it was cancelled, or another worker has taken it over."""
-        written = {KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
+        written = {PROGRESS_KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
         if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=written):
             raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")
 
@@ -211,7 +211,7 @@ class Walk:
     changelist: Any
     """A `JobChangeList`."""
 
-    def begin(self) -> Progress:
+    def begin(self) -> BulkProgress:
         """Returns the progress before the first job, with the number of jobs if the question could not say it.
 
         Of a search that is about how many jobs of the list there are to look at, by the database's statistics.
@@ -219,7 +219,7 @@ class Walk:
         front = self.changelist.window or SearchWindow(
             self.changelist.indexed, 1, None, None
         )  # an index finds all that match
-        progress = Progress(newest_id(), (front.start, front.end))
+        progress = BulkProgress(newest_id(), (front.start, front.end))
         if self.bulk.action == SEARCH:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
         if not self.bulk.is_least:
@@ -234,7 +234,7 @@ class Walk:
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself
         return Selection(jobs if window.start is None else jobs.filter(self._is_not_done()))
 
-    def search(self, progress: Progress, context: JobContext) -> Progress:
+    def search(self, progress: BulkProgress, context: JobContext) -> BulkProgress:
         """Go on with the search, to the end of the list or to `MOST_FOUND` jobs. After each window, it can be stopped.
 
         A window that an interrupted attempt has not finished is searched again.
@@ -275,7 +275,7 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
         bulk = BulkAction(**action)
         request = _request(bulk, context.job)
         walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
-        progress = Progress.of(context.job) or walk.begin()
+        progress = BulkProgress.of(context.job) or walk.begin()
         if bulk.action == SEARCH:
             return {"found": len(walk.search(progress, context).found)}
         instruction = bulk.instruction()
@@ -295,9 +295,9 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
                     progress = further
                     most = max(progress.counted or bulk.number, progress.done)  # more may be found than were counted
                     context.progress(progress.done / max(most, 1), f"{progress.done:,} of {most:,}")
-        finally:  # what is done stays done, even if somebody has stopped the job
+        finally:  # jobs that were changed stay changed, even if somebody has stopped the action
             if progress.changed:
-                message = many_jobs.message_of(bulk.verb, Tally(progress.changed, progress.skipped))
+                message = many_jobs.message_of(bulk.verb, ChangeTally(progress.changed, progress.skipped))
                 log.record_all(request, bulk.verb, message, instruction.reason)
         return {"changed": progress.changed, "skipped": progress.skipped}
 

@@ -1,8 +1,7 @@
-"""A chart for the template: what is drawn, what is said beside it, and the same values as a table.
+"""Charts for the template: the drawing, its legend, and the values as a table.
 
-All that is drawn is pure: the marks on the axes; the vertical axis, from zero to a round number; the horizontal axis, a
-stretch of time in equal buckets with marks at round local times, which all charts of a page share as text; and the
-paths.
+Drawing is pure. The vertical axis goes from zero to a round number. The horizontal axis is a stretch of time in equal
+buckets, with marks at round local times. All charts of a page share its texts.
 
 A path is what SVG writes, in a box that is 100 units high, with its origin at the upper left. One value takes one unit
 of the width. The box is stretched to the place that it has on the page.
@@ -174,7 +173,7 @@ Share = float | None
 """A place on the vertical axis, from 0 to 1; `None`: a gap."""
 
 LEAST_BAR = 1.0
-"""The height of a bar that would be lower: one that is there is seen."""
+"""The least height of a bar, so that a small value can be seen."""
 
 
 class Curve(NamedTuple):
@@ -185,7 +184,7 @@ class Curve(NamedTuple):
 
 
 def curve(shares: Sequence[Share]) -> Curve:
-    """The curve of these values. One between two gaps is a short level line."""
+    """The curve through the values. A single value between two gaps is a short level line."""
     lines, areas = [], []
     for is_gap, places in groupby(enumerate(shares), key=lambda each: each[1] is None):
         if is_gap:
@@ -204,7 +203,7 @@ def curve(shares: Sequence[Share]) -> Curve:
 
 
 def bars(layers: Sequence[Sequence[float]]) -> list[str]:
-    """Stacked bars: a path for each layer, the lowest first. The layers have the same length."""
+    """Stacked bars: a path for each layer, the lowest first. All layers have equal length."""
     bases = [0.0] * max(map(len, layers), default=0)
     paths = []
     for layer in layers:
@@ -231,7 +230,7 @@ def _number(number: float) -> str:
 class Series:
     label: Any
     style: str
-    """For the style sheet: what is drawn has the class `skipqueue-series-STYLE`."""
+    """For the style sheet: the drawing has the class `skipqueue-series-STYLE`."""
     values: Sequence[float | None]
     """`None`: a gap."""
     summary: str = ""
@@ -288,7 +287,7 @@ class Chart:
     def rows(self) -> list[tuple[str, list[str]]]:
         """Each bucket: its time, and the value of each series as text."""
         values = {value for series in self.series for value in series.values}
-        # To write a number takes time: it is written once, however often it occurs.
+        # To format a number takes time, so each number is formatted once.
         texts = {value: NOTHING if value is None else self.written(value) for value in values}
         columns = [[texts[value] for value in series.values] for series in self.series]
         return [(time, cells) for time, *cells in zip(self.times.buckets, *columns, strict=True)]

@@ -1,8 +1,9 @@
 """The dashboard: cards, charts and tables that say in one minute whether all is well.
 
-A `Situation` is what several of them show, read once. A card is one number, with a link to the list behind it: a
-further one is a function, and a line in `CARDS`. The sections stand below the cards: a further one is a function of a
-`Situation`, a template, and a line in `SECTIONS`. Cards and sections of a part are in its console.
+A `Situation` has the facts that several cards and sections show, and reads them once. A card is one number, with a
+link to the list behind it: a new card is a function, and a line in `CARDS`. The sections are below the cards: a new
+section is a function of a `Situation`, a template, and a line in `SECTIONS`. A part has its own cards and sections in
+its console.
 """
 
 import time
@@ -42,7 +43,7 @@ from .queue_columns import columns_for, slots_in_words
 from .ui.addresses import address_of, carrying
 from .ui.cells import rows
 
-HOUR = 3_600
+HOUR_SECONDS = 3_600
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ RANGES = (
     Range("1h", _("1 hour"), 60, 60, timedelta(minutes=10), _("1 min")),
     Range("6h", _("6 hours"), 5 * 60, 72, timedelta(hours=1), _("5 min")),
     Range("24h", _("24 hours"), 15 * 60, 96, timedelta(hours=4), _("15 min")),
-    Range("7d", _("7 days"), 2 * HOUR, 84, timedelta(days=1), _("2 h")),
+    Range("7d", _("7 days"), 2 * HOUR_SECONDS, 84, timedelta(days=1), _("2 h")),
 )
 
 
@@ -119,10 +120,10 @@ class Situation:
         return rates_now(self.store)
 
 
-LONG_WAIT = 60.0
-"""Seconds after which a job that waits deserves a look."""
+LONG_WAIT_SECONDS = 60.0
+"""The wait of a job from which on the card warns."""
 
-VERY_LONG_WAIT = 900.0
+VERY_LONG_WAIT_SECONDS = 900.0
 
 Level = Literal["", "warning", "alarm"]
 
@@ -154,12 +155,12 @@ def queued(situation: Situation) -> Card:
 
 
 def oldest(situation: Situation) -> Card:
-    """The job that has waited for the longest time. Those of paused queues wait on purpose, and alarm nobody."""
+    """The job that has waited for the longest time. A job of a paused queue waits on purpose, and raises no alarm."""
     waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
     runs, seconds, name = max((each for each in waits if each[1] > 0), default=(True, 0.0, ""))
     if seconds <= 0:
         return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
-    level: Level = "alarm" if seconds >= VERY_LONG_WAIT else "warning" if seconds >= LONG_WAIT else ""
+    level: Level = "alarm" if seconds >= VERY_LONG_WAIT_SECONDS else "warning" if seconds >= LONG_WAIT_SECONDS else ""
     detail = gettext("in %(queue)s") if runs else gettext("in %(queue)s, paused")
     address = list_of(situation, status=Status.QUEUED, queue=name)
     return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if runs else "")
@@ -170,7 +171,7 @@ def running(situation: Situation) -> Card:
     external = [queue for queue in held if queue.name in settings.external_queues]
     longest = max((queue.longest or 0.0 for queue in held if queue not in external), default=0.0)
     detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
-    if external:  # how long one has run there, and not waited, nobody here knows
+    if external:  # the database does not know when a carried job has begun to run
         detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in external))}
     number = grouped(sum(queue.running for queue in held))
     return Card(_("running"), number, detail, list_of(situation, status=Status.RUNNING))
@@ -213,7 +214,7 @@ CARDS = (queued, oldest, running, retrying, failed, workers)
 
 
 def cards(situation: Situation) -> Iterator[Card]:
-    """The cards, each with those of parts that stand after it."""
+    """The cards, each followed by the cards that parts place after it."""
     of_parts = [card for part in consoles() for card in part.cards]
     for make in CARDS:
         yield make(situation)
@@ -226,11 +227,11 @@ def list_of(situation: Situation, **query: str) -> str:
     return address_of("job_changelist", query=query)
 
 
-MOST_LONG_JOBS = 5
+MOST_LONG_JOBS_SHOWN = 5
 
 
 def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
-    """Query the jobs that workers run. How long one has run elsewhere, nobody here knows. Index: recover."""
+    """Query the jobs that workers run, but no carried job: nobody knows how long it has run. Index: recover."""
     running: Any = not_external(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
     if situation.queue_name:
         running = running.filter(queue_name=situation.queue_name)
@@ -244,15 +245,15 @@ def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
             "ran": span(now - locked_at),
             "worker_id": locked_by or "",
         }
-        for id, task, queue_name, locked_at, locked_by, now in running.values_list(*columns)[:MOST_LONG_JOBS]
+        for id, task, queue_name, locked_at, locked_by, now in running.values_list(*columns)[:MOST_LONG_JOBS_SHOWN]
     ]
 
 
-MOST_QUEUES = 10
+MOST_QUEUES_SHOWN = 10
 
 
 def _queues(situation: Situation) -> dict[str, Any]:
-    shown = situation.queues[:MOST_QUEUES]
+    shown = situation.queues[:MOST_QUEUES_SHOWN]
     columns = columns_for(shown)
     return {"columns": columns, "rows": rows(columns, shown), "hidden": len(situation.queues) - len(shown)}
 
@@ -267,7 +268,7 @@ SECTIONS: tuple[PartSection[Situation], ...] = tuple(
 
 
 def sections() -> Iterator[PartSection[Situation]]:
-    """The sections, each with those of parts that stand after it."""
+    """The sections, each followed by the sections that parts place after it."""
     of_parts = [section for part in consoles() for section in part.sections]
     yield from (each for each in of_parts if not each.after)
     for section in SECTIONS:
@@ -279,10 +280,10 @@ def sections() -> Iterator[PartSection[Situation]]:
 class Dashboard:
     situation: Situation
     cards: list[tuple[Card, bool]]
-    """Each with whether its link can be followed."""
+    """Each card, and whether the user may follow its link."""
     sections: list[tuple[PartSection[Situation], Any]]
     took: str
-    """The time that it took to gather all of it, in words."""
+    """The time that it took to read everything, in words."""
 
     @classmethod
     def of(cls, query: Mapping[str, str], may: Callable[[str], bool], *, of_queue: bool = False) -> "Dashboard":

@@ -20,17 +20,17 @@ from ..rules.verdict import Verdict
 from .ui.addresses import address_of
 
 CACHE_SECONDS = 5.0
-"""How long a process shows the same verdict before it applies the rules again."""
+"""The age of a verdict at which a process applies the rules again."""
 
 UNFOLDED = 2
-"""Problems that are shown at once. The others are folded."""
+"""The number of problems that are shown at once. The page folds the rest."""
 
 
 @dataclass(frozen=True)
 class ShownProblem:
     finding: Finding
     address: str
-    """Of the page that shows it; empty: there is none, or the user may not view it."""
+    """The address of the page about it; empty if there is no such page, or the user may not view it."""
 
     @classmethod
     def to(cls, user: Any, finding: Finding) -> "ShownProblem":
@@ -43,7 +43,7 @@ class ShownProblem:
 
     @property
     def lasts(self) -> str:
-        """For how long it is known; empty: nobody knows."""
+        """The time since which it is known, in words; empty if nobody knows."""
         return roughly(timezone.now() - self.finding.since) if self.finding.since else ""
 
 

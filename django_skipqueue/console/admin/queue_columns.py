@@ -51,7 +51,7 @@ def _running(queue: QueueState) -> Cell:
 
 
 def slots_in_words(workers: Iterable[WorkerHealth]) -> str:
-    """The number of their slots, and of the processes that have none."""
+    """The number of slots of the workers, and of the processes that have no slots."""
     numbers = [worker.slots for worker in workers]
     slots, others = sum(numbers), numbers.count(0)
     words = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if slots else ""
@@ -92,7 +92,7 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
 
 
-LOOKS: Looks[QueueState] = {
+QUEUE_LOOKS: Looks[QueueState] = {
     "queue": _queue,
     "queued": _queued,
     "blocked": _blocked,
@@ -104,6 +104,6 @@ LOOKS: Looks[QueueState] = {
 
 
 def columns_for(queues: Sequence[QueueState]) -> tuple[Column[QueueState], ...]:
-    """The columns of a list of these queues."""
+    """The columns of a list of `queues`."""
     options: Looks[QueueState] = {option.name: partial(_setting, option) for option in queue_options()}
-    return columns_of(queue_facts(), queues, {**LOOKS, **options})
+    return columns_of(queue_facts(), queues, {**QUEUE_LOOKS, **options})

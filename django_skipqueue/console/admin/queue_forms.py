@@ -1,6 +1,6 @@
-"""The forms for a queue: for how long it is to be paused; and the limit or the rate that it is to have.
+"""The forms for a queue: how long to pause it, and which limit or rate it gets.
 
-A limit or a rate is that of the settings, none, or one of the queue's own.
+A limit or a rate comes from the settings, or the operator types it, or there is none.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from ..parts import QueueSetting
 
 SETTINGS, NONE, OWN = "settings", "none", "own"
 
-LONGEST_PAUSE = 365 * 24 * 60
+LONGEST_PAUSE_MINUTES = 365 * 24 * 60
 """Minutes."""
 
 
@@ -27,7 +27,7 @@ class PauseForm(forms.Form):
             ("15", _("15 minutes")),
             ("60", _("1 hour")),
             ("240", _("4 hours")),
-            (OWN, _("so many minutes:")),
+            (OWN, _("for the minutes below")),
         ),
         required=False,
     )
@@ -35,7 +35,7 @@ class PauseForm(forms.Form):
         label=_("Minutes"),
         help_text=_("Only for a time that is not in the list."),
         min_value=1,
-        max_value=LONGEST_PAUSE,
+        max_value=LONGEST_PAUSE_MINUTES,
         required=False,
         widget=AdminIntegerFieldWidget,
     )
@@ -55,7 +55,7 @@ class PauseForm(forms.Form):
 
     @property
     def duration(self) -> timedelta | None:
-        """The chosen time; `None`: until somebody resumes the queue. Once the form is valid."""
+        """The chosen time; `None`: until somebody resumes the queue. Only a valid form has it."""
         lasts = self.cleaned_data["lasts"]
         minutes = int(lasts) if lasts.isdecimal() else self.cleaned_data["minutes"]
         return timedelta(minutes=minutes) if minutes else None
@@ -63,9 +63,9 @@ class PauseForm(forms.Form):
 
 class SettingForm(forms.Form):
     choice: ClassVar[str]
-    """The name of the field that chooses between the three."""
+    """The name of the field that chooses between the settings, no value, and a typed value."""
     typed: ClassVar[str]
-    """The name of the field for a value of its own."""
+    """The name of the field for the typed value."""
     any_number: ClassVar[Any]
     this_value: ClassVar[Any]
 
@@ -87,7 +87,7 @@ class SettingForm(forms.Form):
         return str(cls.any_number if value is None else cls.as_typed(value))
 
     def problem(self, typed: Any) -> Any:
-        """Why this cannot be a value of its own; empty if it can be."""
+        """Why the queue cannot have the typed value; empty if it can."""
         raise NotImplementedError
 
     def clean(self) -> dict[str, Any]:
@@ -99,5 +99,5 @@ class SettingForm(forms.Form):
 
     @property
     def chosen(self) -> Any:
-        """The chosen value, as typed; `None`: any number of jobs. Once the form is valid."""
+        """The chosen value, as typed; `None`: any number of jobs. Only a valid form has it."""
         return self.cleaned_data[self.typed] if self.cleaned_data[self.choice] == OWN else None

@@ -26,12 +26,12 @@ from .queue_columns import columns_for
 from .queue_forms import SETTINGS, PauseForm
 from .ui.cells import Column, Table
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
-from .workers import COLUMNS as WORKER_COLUMNS
+from .workers import WORKER_COLUMNS
 
 SERVING = [column for column in WORKER_COLUMNS if column.name in ("state", "worker", "slots", "runs_now", "memory")]
 """The columns of the workers that serve a queue."""
 
-MOST_WORKERS = 50
+MOST_WORKERS_OF_QUEUE = 50
 """Workers that the page of a queue lists."""
 
 
@@ -89,7 +89,7 @@ class QueueAdmin(ReadOnlyViews):
             "dashboard": dashboard,
             "facts": [(column, column.cell(queue)) for column in columns if column.name != "queue"],
             "row": self._row(queue, columns, may_change=_may_change(self, request)),
-            "workers": Table(SERVING, worker_states(serving[:MOST_WORKERS])),
+            "workers": Table(SERVING, worker_states(serving[:MOST_WORKERS_OF_QUEUE])),
             "resume": self.address("resume"),
         }
         return self.show(request, "queue/page.html", name, content | (extra_context or {}), title=name)

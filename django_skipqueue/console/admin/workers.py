@@ -53,11 +53,11 @@ ACTIONS: Any = lazy(lambda: format_html('<span class="visually-hidden">{}</span>
 
 MAY_CHANGE = "django_skipqueue.change_worker"
 
-MOST_JOBS = 50
-"""Jobs that a worker runs now which its page shows."""
+MOST_JOBS_OF_WORKER = 50
+"""The number of running jobs that the page of a worker shows."""
 
-MOST_QUEUES = 20
-"""Queues of one worker that its row names."""
+MOST_QUEUES_OF_WORKER = 20
+"""The number of queues that the row of a worker names."""
 
 
 def _state(worker: ListedWorker) -> Cell:
@@ -134,7 +134,7 @@ LOOKS: Looks[ListedWorker] = {
     "memory": _memory,
 }
 
-COLUMNS = columns_of(WORKER, (), LOOKS)
+WORKER_COLUMNS = columns_of(WORKER, (), WORKER_LOOKS)
 
 
 def _cell(column: Column[ListedWorker], worker: ListedWorker) -> Cell:
@@ -195,7 +195,7 @@ class WorkerAdmin(ReadOnlyViews):
     A change of its row would not change the process, and the row of one that holds jobs stays until they are recovered.
     """
 
-    list_display = tuple(map(_displayed, COLUMNS))
+    list_display = tuple(map(_displayed, WORKER_COLUMNS))
     list_display_links = None
     list_per_page = 100
     ordering = ("hostname", "name", "id")
@@ -254,13 +254,13 @@ class WorkerAdmin(ReadOnlyViews):
     ) -> HttpResponse:
         """Show a worker, and what the newest jobs know of the processes of its name. It may have ended."""
         worker_id, store = unquote(object_id), Store.default()
-        found = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS)), None)
+        found = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)), None)
         jobs, processes = last_jobs_of(store, worker_id), processes_of(store, worker_id)
         if found is None and not processes:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
         name = shortened(worker_name(worker_id))
-        looks = {**LOOKS, "runs_now": partial(_runs_now, most=MOST_JOBS)}
+        looks = {**WORKER_LOOKS, "runs_now": partial(_runs_now, most=MOST_JOBS_OF_WORKER)}
         if found:
             found.row.shown = found
         content = {
@@ -280,7 +280,7 @@ class WorkerAdmin(ReadOnlyViews):
 
     @admin.display(description=ACTIONS, empty_value="")
     def buttons(self, worker: Any) -> SafeString | str:
-        """Links to the questions whether to restart it or to stop. No process that counts as dead has any."""
+        """Links to the questions whether to restart or stop the worker; empty for a process that counts as dead."""
         if not worker.shown.takes_requests:
             return ""
         links = format_html_join(

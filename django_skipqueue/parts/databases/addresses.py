@@ -21,8 +21,8 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from ...conf import settings, using_database
-from ...console.admin.ui.addresses import PREFIX, address_of, carrying
-from ...console.admin.ui.time_limit import RETRY_SECONDS, limits_its_time
+from ...console.admin.ui.addresses import PAGE_NAME_PREFIX, address_of, carrying
+from ...console.admin.ui.time_limit import RETRY_AFTER_SECONDS, limits_its_time
 from ...console.parts import PartNotice
 from ...console.search import is_id
 from ...exceptions import InvalidOption
@@ -137,7 +137,7 @@ def _page(model_admin: Any, template: str, status: int, **context: Any) -> Admin
 
     def page(request: HttpRequest) -> HttpResponse:
         everywhere = model_admin.context_of_site(request) | {"opts": model_admin.opts}
-        headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
         return TemplateResponse(request, template, everywhere | context, status=status, headers=headers)
 
     return model_admin.admin_site.admin_view(page)  # type: ignore[no-any-return]
@@ -155,9 +155,9 @@ def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bo
     """
     match, links = request.resolver_match, []
     name = (match and match.url_name) or ""
-    if match is None or not name.startswith(PREFIX):
+    if match is None or not name.startswith(PAGE_NAME_PREFIX):
         return []
-    model, _, page = name.removeprefix(PREFIX).partition("_")
+    model, _, page = name.removeprefix(PAGE_NAME_PREFIX).partition("_")
     for alias in settings.served_databases:
         with using_database(alias):
             listed = address_of(f"{model}_changelist", site=match.namespace)

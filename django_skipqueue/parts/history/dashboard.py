@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
 from ...console.admin.charts import Chart, LocalTimes, Mark, Series, TimeAxis
-from ...console.admin.dashboard import HOUR, Card, Level, Range, Situation, list_of
+from ...console.admin.dashboard import HOUR_SECONDS, Card, Level, Range, Situation, list_of
 from ...console.admin.ui.addresses import address_of
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
@@ -49,7 +49,7 @@ DRAWN_QUANTILES = ((0.5, "p50"), (0.95, "p95"))
 
 
 def _row_span(shown: Range) -> Span:
-    return Span.HOUR if shown.bucket >= HOUR else Span.MINUTE
+    return Span.HOUR if shown.bucket >= HOUR_SECONDS else Span.MINUTE
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ MOST_SLOW_TASKS_SHOWN = 8
 
 def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
     """Query the tasks, by roll-ups of hours unless the dashboard shows one hour."""
-    is_short = situation.range.bucket * situation.range.buckets <= HOUR
+    is_short = situation.range.bucket * situation.range.buckets <= HOUR_SECONDS
     values = {
         "span": int(Span.MINUTE if is_short else Span.HOUR),
         "since": situation.axis.start,

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts
 from ...console.admin.charts import Chart, LocalTimes, Series, TimeAxis
-from ...console.admin.dashboard import HOUR
+from ...console.admin.dashboard import HOUR_SECONDS
 from ...console.admin.jobs.page import JobPage
 from ...console.admin.ui.views import refreshing
 from ...console.admin.verbs import log
@@ -72,7 +72,7 @@ class Trend:
         most = max(numbers)
         if not most:
             return gettext("none in 24 hours")
-        seconds = self._axis.start + HOUR * numbers.index(most)
+        seconds = self._axis.start + HOUR_SECONDS * numbers.index(most)
         return gettext("24 hours, by hour; most: %(number)s from %(time)s on") % {
             "number": grouped(most),
             "time": time_format(datetime.fromtimestamp(seconds, get_current_timezone()), "H:i"),
@@ -96,11 +96,11 @@ class Trend:
     @cached_property
     def numbers(self) -> list[int]:
         axis = self._axis
-        return [self.counts.by_hour.get(start // HOUR, 0) for start in range(axis.start, axis.end, HOUR)]
+        return [self.counts.by_hour.get(start // HOUR_SECONDS, 0) for start in range(axis.start, axis.end, HOUR_SECONDS)]
 
     @property
     def _axis(self) -> TimeAxis:
-        return TimeAxis.up_to(self.counts.now.timestamp(), width=HOUR, buckets=self.hours)
+        return TimeAxis.up_to(self.counts.now.timestamp(), width=HOUR_SECONDS, buckets=self.hours)
 
 
 STANDING_HEADINGS = {

@@ -19,7 +19,7 @@ from django.urls import reverse
 
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
-from django_skipqueue.console.admin.bulk import BulkAction, Progress, queue_with_workers
+from django_skipqueue.console.admin.bulk import BulkAction, BulkProgress, queue_with_workers
 from django_skipqueue.console.admin.jobs import job_admin
 from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.verbs.table import BY_ACTION, RETRY
@@ -250,7 +250,7 @@ class TestRunning:
         self.begin(operator)
         calls = break_down_at(2, monkeypatch)
         run_jobs(queue_names=["only"])
-        assert (progress := Progress.of(bulk_job())) is not None
+        assert (progress := BulkProgress.of(bulk_job())) is not None
         assert (progress.changed, progress.after) == (2, jobs[1].pk)
         assert [state(each)["status"] for each in jobs] == ["queued", "queued", "failed", "failed", "failed"]
         Job.objects.filter(pk=jobs[0].pk).update(status="failed", finished_at=state(jobs[4])["finished_at"])
@@ -589,7 +589,7 @@ def test_a_worker_that_is_killed_has_another_go_on(
     retry_all(operator, FAILED, over="100000")
     job = bulk_job()
     runworker("--processes", "1", settings=ADMIN)
-    wait_until(lambda: Progress.of(bulk_job()))
+    wait_until(lambda: BulkProgress.of(bulk_job()))
     worker = next(each for each in workers(2) if each.name != "for the question")
     os.kill(worker.pid, signal.SIGKILL)
     wait_until(lambda: state(job)["status"] == "completed", deadline=60.0)

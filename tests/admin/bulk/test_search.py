@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 from django_skipqueue.console import search as window
 from django_skipqueue.console.admin import bulk
-from django_skipqueue.console.admin.bulk import BulkAction, Progress
+from django_skipqueue.console.admin.bulk import BulkAction, BulkProgress
 from django_skipqueue.console.admin.jobs.changelist import JobChangeList
 from django_skipqueue.models import Job
 from django_skipqueue.models.copies import BULK_TASK
@@ -188,15 +188,15 @@ def test_stop_ends_it_and_keeps_what_it_has_found(operator: Client, monkeypatch:
     deep = make_deep(4)
     ask(operator)
     job = search_job()
-    save = Progress.save
+    save = BulkProgress.save
 
-    def cancel_once_found(progress: Progress, context: Any) -> None:
+    def cancel_once_found(progress: BulkProgress, context: Any) -> None:
         save(progress, context)
         if progress.found:
             response = operator.post(page("progress", job.pk), follow=True)
             assert response.status_code == 200
 
-    monkeypatch.setattr(Progress, "save", cancel_once_found)
+    monkeypatch.setattr(BulkProgress, "save", cancel_once_found)
     run()
     assert state(job)["status"] == "discarded"
     found = listed(operator, f"?found={job.pk}")
@@ -256,7 +256,7 @@ class TestForWhomItSearches:
         run()
         assert state(job)["status"] == "discarded"
         assert state(job)["last_error"].endswith("ann may not see jobs.")
-        assert Progress.of(Job.objects.get(pk=job.pk)) is None
+        assert BulkProgress.of(Job.objects.get(pk=job.pk)) is None
 
     def test_what_the_admin_has_not_signed_is_not_searched(self, operator: Client) -> None:
         make_worker()

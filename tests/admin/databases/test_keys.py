@@ -160,13 +160,13 @@ def test_a_copy_is_not_made_while_a_job_elsewhere_holds_the_key(operator: Client
     assert Job.objects.using("default").queued().get().unique_key == source.unique_key
 
 
-def test_nor_while_nobody_can_ask_there(operator: Client, gone: str) -> None:
+def test_no_copy_is_made_while_the_database_of_the_key_cannot_be_reached(operator: Client, gone: str) -> None:
     source = made_before(gone)
     assert run_again(operator, source) == ["The database other cannot be reached."]
     assert Job.objects.using("default").count() == 1
 
 
-def test_nor_is_a_copy_of_an_archived_job(operator: Client, settings: Any) -> None:
+def test_no_copy_of_an_archived_job_is_made_while_its_key_is_held_elsewhere(operator: Client, settings: Any) -> None:
     source = made_before("other")
     settings.SKIPQUEUE |= {"ARCHIVE": None, "RETENTION": {"completed": 0}}
     Pruner(Store("default")).batch()

@@ -91,7 +91,7 @@ def test_the_delete_page_of_one_job(operator: Client) -> None:
 
 def test_a_verb_that_a_worker_applies(operator: Client, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
-    monkeypatch.setattr(job_admin, "MANY", 2)
+    monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
     make_worker(using="other", queues=["default"])
     for alias in ("default", "other"):
         for number in range(4):

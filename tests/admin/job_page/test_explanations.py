@@ -177,10 +177,10 @@ class TestNotRetried:
     def test_what_nobody_knows_is_not_said(self, entry: dict[str, Any]) -> None:
         assert self.reason(entry=entry) == ""
 
-    def test_nor_of_a_task_that_nobody_here_knows(self) -> None:
+    def test_there_is_no_reason_for_a_job_of_an_unknown_task(self) -> None:
         assert self.reason(task="elsewhere") == self.reason("discarded", task="elsewhere") == ""
 
-    def test_nor_where_an_operator_ended_it(self) -> None:
+    def test_there_is_no_reason_for_a_job_that_an_operator_ended(self) -> None:
         assert self.reason("discarded", operations=[operation("discard", seconds_ago=-1)]) == ""
         assert self.reason("completed", errors=[], started_at=at(1)) == ""
 

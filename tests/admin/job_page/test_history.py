@@ -33,7 +33,7 @@ def test_a_button_stands_in_it_once(operator: Client) -> None:
     assert entries_of(job) == [("ann", "retried", "")]
 
 
-def test_so_does_an_action_on_all_matching_jobs(operator: Client) -> None:
+def test_an_action_on_all_matching_jobs_is_in_the_history_of_each(operator: Client) -> None:
     jobs = [make_job("failed") for _ in range(3)]
     data = {"action": "retry_selected", "_selected_action": [jobs[0].pk], "select_across": "1", "confirmed": "yes"}
     operator.post(f"{LIST}?status=failed", data | {"reason": "the bank is back"})
@@ -61,7 +61,7 @@ def test_programs_and_others_stand_in_it_as_well(operator: Client) -> None:
     assert "a program" in operator.get(page("history", job.pk)).text
 
 
-def test_the_same_twice_stands_in_it_twice(operator: Client) -> None:
+def test_two_equal_acts_have_two_entries(operator: Client) -> None:
     job = make_job("failed")
     for _ in range(2):
         operator.post(page("retry", job.pk))
@@ -78,7 +78,7 @@ def test_an_entry_of_another_time_is_another_act(operator: Client) -> None:
 
 
 def test_of_the_log_the_newest_entries_are_looked_at(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "LOOKED_AT", 3)
+    monkeypatch.setattr(history, "LOG_ENTRIES_SEARCHED", 3)
     first, other = make_job("failed"), make_job("failed")
     operator.post(page("run_again", first.pk), {"confirmed": "yes"})  # two entries, one of them of the copy
     assert len(entries_of(first)) == 1

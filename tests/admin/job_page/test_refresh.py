@@ -55,7 +55,7 @@ def fetches(page: Page) -> list[str]:
 
 
 def wait_for_fetches(page: Page, asked: list[str], number: int) -> None:
-    """Wait until there were so many."""
+    """Wait until the page has sent this number of requests."""
     while len(asked) < number:
         page.wait_for_event("request", timeout=SOON)
 
@@ -122,7 +122,7 @@ def test_it_gives_up_where_the_server_does_not_answer_and_says_so(open_job: Call
     expect(live).to_contain_text("Refreshes by itself")
 
 
-def test_so_it_does_where_the_job_is_gone_and_leaves_no_messages_behind(open_job: Callable[..., Page]) -> None:
+def test_the_page_stops_once_the_job_is_gone_and_leaves_no_messages_behind(open_job: Callable[..., Page]) -> None:
     job = make_job("running")
     page = open_job(job)
     Job.objects.filter(pk=job.pk).delete()

@@ -66,7 +66,7 @@ class TestArguments:
     def test_they_read_like_a_call(self, args: str, kwargs: str, text: str) -> None:
         assert cells.arguments("t", job_cells.called("t", args, kwargs)) == text
 
-    def test_those_passed_by_place_have_the_names_that_the_task_gives_them(self) -> None:
+    def test_arguments_passed_by_place_have_the_names_of_the_parameters(self) -> None:
         task = "tests.app.jobs.add"
         assert cells.arguments(task, job_cells.called(task, "[1]", '{"b": 2}')) == "a=1, b=2"
 

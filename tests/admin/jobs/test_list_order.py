@@ -105,7 +105,7 @@ def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(oper
 
 
 def check_counts_of_a_cause(operator: Client, address: str) -> None:
-    """Make many jobs fail, and look how the page counts those of `CAUSE`."""
+    """Make many jobs fail, and see how the page counts the jobs with `CAUSE`."""
     with connection.cursor() as cursor:
         cursor.execute(FAIL, [])
         cursor.execute("VACUUM ANALYZE skipqueue_job")

@@ -71,7 +71,7 @@ class TestTabs:
 
 
 class TestRetrying:
-    """A job that waits for its next attempt, apart from those that wait for their first."""
+    """A job that waits for another attempt is counted apart from jobs that wait for their first attempt."""
 
     def test_it_has_a_tab_with_its_error_and_the_time_of_its_next_attempt(self, operator: Client) -> None:
         tomorrow = make_job("scheduled", run_after=timedelta(days=1))

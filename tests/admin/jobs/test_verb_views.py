@@ -61,7 +61,7 @@ def press(client: Client, verb: str, job: Job) -> Any:
 
 
 class TestButtons:
-    def test_they_are_those_that_the_status_allows(self, operator: Client, row: Row) -> None:
+    def test_a_job_has_the_buttons_that_its_status_allows(self, operator: Client, row: Row) -> None:
         for status in STATUSES:
             with row(status):
                 job = make_job(status)

@@ -55,7 +55,7 @@ class TestWindow:
         assert listed(operator, address) == [job.pk for job in reversed(jobs)]
         assert "the first 2 jobs" not in operator.get(LIST + address).text
 
-    def test_so_is_an_id(self, operator: Client) -> None:
+    def test_a_search_finds_the_job_with_an_id(self, operator: Client) -> None:
         job, *_ = [make_job() for _ in range(5)]
         assert listed(operator, f"?q={job.pk}") == listed(operator, f"?q=%23{job.pk}") == [job.pk]
 

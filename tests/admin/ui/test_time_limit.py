@@ -17,7 +17,7 @@ from django_skipqueue.console.admin import notices
 from django_skipqueue.console.admin.ui import time_limit
 from django_skipqueue.console.admin.ui.views import OwnViews
 from django_skipqueue.console.admin.verbs import many_jobs
-from django_skipqueue.console.admin.verbs.many_jobs import Tally
+from django_skipqueue.console.admin.verbs.many_jobs import ChangeTally
 from django_skipqueue.console.metrics import scrape
 from django_skipqueue.console.rules import examination
 from django_skipqueue.models import Job
@@ -36,7 +36,7 @@ WITHOUT_LIMIT = 60.0
 """Seconds after which the server itself ends a statement that has no limit."""
 
 WELL = {"index", "app", "doctor", "metrics", "pause", "add schedule"}
-"""The pages that leave out what they cannot read, and those that need no row."""
+"""The pages that leave out tables that cannot be read, and the pages that need no row."""
 
 
 def execute(statement: str) -> None:
@@ -181,7 +181,7 @@ def test_an_action_has_its_own_time(operator: Client, monkeypatch: pytest.Monkey
     """Each of its batches is committed by itself, and none is cancelled by the limit of a page."""
     seen = []
 
-    def apply(*args: Any) -> Tally:
+    def apply(*args: Any) -> ChangeTally:
         with connection.cursor() as cursor:
             cursor.execute("SHOW statement_timeout")
             seen.append((cursor.fetchone(), connection.in_atomic_block))

@@ -149,7 +149,7 @@ class TestRequests:
     def address(self, name: str, worker_id: str) -> str:
         return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": worker_id})
 
-    def test_they_are_asked_written_and_logged(self, operator: Client, name: str, message: str) -> None:
+    def test_requests_are_asked_written_and_logged(self, operator: Client, name: str, message: str) -> None:
         worker, _ = make_worker(name="web/1"), make_worker(name="web/2")
         address = self.address(name, worker.pk)
         assert address.replace("&", "&amp;") in operator.get(WORKERS).text

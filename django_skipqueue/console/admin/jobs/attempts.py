@@ -1,10 +1,10 @@
-"""The attempts of a job, read from its row: those with an error, and the last one; their tracebacks, and their logs.
+"""The attempts of a job, read from its row: the attempts with an error, the last attempt, their tracebacks and logs.
 
 The entries may come from a worker of any version: a value that is missing, or has another type, is not shown. A manual
 retry starts the count of the row at 1 again; the numbers here continue.
 
-In a traceback the project's own lines are shown, those of libraries are folded. Splitting is pure. Invariant: the lines
-of all parts, in order, are the lines of any text.
+The page shows the project's own lines of a traceback, and folds the lines of libraries. Splitting is pure. Invariant:
+the lines of all parts, in order, are the lines of the traceback.
 """
 
 import re
@@ -32,11 +32,11 @@ FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
 """The lines that Python writes above a traceback, and between two."""
 MESSAGE_LINES = 3
-"""The lines of a message that are shown; the rest is folded."""
+"""The number of lines of a message that the page shows. It folds the rest."""
 
 
 @dataclass(frozen=True)
-class Part:
+class TracebackPart:
     kind: str
     """`own` and `library`: frames; `raised`: an exception with its message; `link`: the line of Python between two."""
     lines: tuple[str, ...]
@@ -48,16 +48,16 @@ class Part:
         return "\n".join(self.lines)
 
 
-def parts_of(traceback: str) -> list[Part]:
+def parts_of(traceback: str) -> list[TracebackPart]:
     """The traceback in parts, in order; frames of libraries and the rest of long messages are folded."""
     lines = traceback.rstrip("\n").split("\n")
     if any("Exception Group Traceback" in line for line in lines):
-        return [Part("raised", tuple(lines))]  # a tree, whose frames are marked in another way
+        return [TracebackPart("raised", tuple(lines))]  # a tree, whose frames are marked in another way
     blocks = list(_blocks(lines))
-    followers = [*blocks[1:], Part("raised", ())]  # a stack ends with a frame
+    followers = [*blocks[1:], TracebackPart("raised", ())]  # a stack ends with a frame
     # A library's frame stays in sight where it is the one that raised.
     raises = [here.frames and not after.frames for here, after in zip(blocks, followers, strict=True)]
-    parts: list[Part] = []
+    parts: list[TracebackPart] = []
     for (kind, is_raising), group in groupby(
         zip(blocks, raises, strict=True), key=lambda each: (each[0].kind, bool(each[1]))
     ):
@@ -66,18 +66,18 @@ def parts_of(traceback: str) -> list[Part]:
         if kind == "raised":
             parts += _raised(together)
         else:
-            parts.append(Part(kind, together, len(members), kind == "library" and not is_raising))
+            parts.append(TracebackPart(kind, together, len(members), kind == "library" and not is_raising))
     return parts
 
 
-def _blocks(lines: Iterable[str]) -> Iterator[Part]:
-    """Frames, each with what is indented below it, and the texts between them."""
+def _blocks(lines: Iterable[str]) -> Iterator[TracebackPart]:
+    """Yield the frames, each with the indented lines below it, and the texts between the frames."""
     block: list[str] = []
     file = ""
 
-    def ended() -> Part:
+    def ended() -> TracebackPart:
         kind = "raised" if not file else "library" if LIBRARY.search(file) else "own"
-        return Part(kind, tuple(block), 1 if file else 0)
+        return TracebackPart(kind, tuple(block), 1 if file else 0)
 
     for line in lines:
         frame = FRAME.match(line)
@@ -92,7 +92,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[Part]:
         yield ended()
 
 
-def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
+def _raised(lines: tuple[str, ...]) -> Iterator[TracebackPart]:
     """An exception and its message, folded if it is long; then the line between this traceback and the next."""
     end = next((number for number, line in enumerate(lines) if LINK.match(line)), len(lines))
     while end and end < len(lines) and not lines[end - 1].strip():
@@ -100,12 +100,16 @@ def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
     first, rest = lines[:end][:MESSAGE_LINES], lines[:end][MESSAGE_LINES:]
     yield from (
         part
-        for part in (Part("raised", first), Part("raised", rest, is_folded=True), Part("link", lines[end:]))
+        for part in (
+            TracebackPart("raised", first),
+            TracebackPart("raised", rest, is_folded=True),
+            TracebackPart("link", lines[end:]),
+        )
         if part.lines
     )
 
 
-NAME_LIMIT = 200
+LOG_NAME_LIMIT = 200
 """Characters of the name of a level or a logger."""
 
 WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
@@ -130,7 +134,7 @@ class ShownLog:
 
 
 def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
-    """The newest first. `masked`: masks the secret arguments of the job in a text."""
+    """Return the logs, the newest first. `masked` masks the secret arguments of the job in a text."""
     operations, found = operations_of(job), []
     for log in reversed([log for log in logs_of(job.logs) if log.lines]):
         before = attempts_before(operations, log.started) if log.started else 0
@@ -152,7 +156,7 @@ ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class ShownAttempt:
     number: int | None
     status: str
     """`failed`, or the status of the job after this attempt."""
@@ -192,12 +196,12 @@ class Attempt:
         return bool(self.message.strip()) and self.message.strip() in self.traceback
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TracebackPart]:
         return parts_of(self.traceback) if self.traceback.strip() else []
 
 
-def attempts_of(job: Job) -> list[Attempt]:
-    """The newest first."""
+def attempts_of(job: Job) -> list[ShownAttempt]:
+    """Return the attempts, the newest first."""
     operations = operations_of(job)
     left = [_left(entry, job) for entry in job.errors if isinstance(entry, dict)]
     if left:
@@ -206,10 +210,10 @@ def attempts_of(job: Job) -> list[Attempt]:
     return [*_without_error(job, operations, newest or 0), *reversed(left)]
 
 
-def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
+def _left(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
     ended_at, took = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
-    return Attempt(
+    return ShownAttempt(
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
         worker=_text(entry.get("worker")),
@@ -224,7 +228,7 @@ def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
     )
 
 
-def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) -> Attempt:
+def _as_the_last(attempt: ShownAttempt, job: Job, operations: Sequence[ShownOperation]) -> ShownAttempt:
     """The last attempt with an error. It counts as discarded if the job is, unless an operator discarded it later."""
     if job.status != Status.DISCARDED:
         return attempt
@@ -236,7 +240,7 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
     return replace(attempt, status=Status.DISCARDED) if is_newest and has_last_error else attempt
 
 
-def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> Iterator[Attempt]:
+def _without_error(job: Job, operations: Sequence[ShownOperation], newest: int) -> Iterator[ShownAttempt]:
     """The last attempt, if it has no error in the row. `newest` is the number of the last one with an error."""
     number = job.attempts + attempts_before(operations, None)
     cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
@@ -244,7 +248,7 @@ def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> It
     if job.started_at is None or not (is_cancelled or job.status in (Status.RUNNING, Status.COMPLETED)):
         return
     ended_at = cancel.at if cancel and is_cancelled else job.finished_at
-    yield Attempt(
+    yield ShownAttempt(
         number=number,
         status=job.status,
         is_cancelled=is_cancelled,

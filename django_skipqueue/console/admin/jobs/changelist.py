@@ -26,7 +26,7 @@ from ...periods import Moment, Period
 from ...search import FoundByIndex, Search, SearchWindow, is_id
 from ..ui.views import OwnChangeList
 from .filters import (
-    TIMES,
+    TIME_PRESETS,
     CauseFilter,
     FoundFilter,
     GroupFilter,
@@ -51,7 +51,7 @@ WINDOW_VAR = "look"
 HOUR = timedelta(hours=1)
 
 NARROWING = (CauseFilter, KeyFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
-"""The filters of which the index of a group knows nothing."""
+"""The filters by columns that the index of a group does not have."""
 
 
 class CappedPaginator(JobPaginator):
@@ -129,9 +129,9 @@ class JobChangeList(OwnChangeList):
         return self._found_among(jobs, request)
 
     def expected(self) -> int:
-        """About how many jobs of all of the list match, by the database's statistics; 0 if these do not say.
+        """Estimate how many jobs of the whole list match, by the database's statistics; 0 if they cannot tell.
 
-        They know statuses, queues, tasks and times, and not what is in a text.
+        The statistics know statuses, queues, tasks and times. They do not know the words in a text.
         """
         return 0 if Search(self.query).words else counts.expected(self._filtered)
 
@@ -163,7 +163,7 @@ class JobChangeList(OwnChangeList):
         if number is not None:
             anywhere.append(number)
         if anywhere and self.window.start is not None:
-            found = [pk for pk in found if pk not in anywhere]  # they stand in the front
+            found = [pk for pk in found if pk not in anywhere]  # the first window has them
         elif missing := {*anywhere}.difference(found):
             found = [*jobs.filter(pk__in=missing).values_list("pk", flat=True), *found]
         self._found = Found(jobs, found)
@@ -181,7 +181,7 @@ class JobChangeList(OwnChangeList):
             self.result_list = self.result_list.all()
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
-        """The order of the index. There is no other: the columns cannot be clicked to sort the list."""
+        """The order of the index. The list has no other order: its columns cannot be sorted."""
         return list(self.indexed.order.by())
 
     @property
@@ -249,14 +249,14 @@ class JobChangeList(OwnChangeList):
 
     @property
     def further(self) -> Iterator[tuple[Any, str]]:
-        """The other places to search: label and address."""
+        """Further places to search: label and address."""
         if self.window is not None and self.window.has_next:
             yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
         yield from self.elsewhere
 
     @property
     def elsewhere(self) -> Iterator[tuple[Any, str]]:
-        """The other lists: label and address."""
+        """The lists of other states: label and address."""
         for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
             if state != self.state:
                 yield STATES[state] if state else gettext("all jobs"), self._address(state)
@@ -339,7 +339,7 @@ class JobChangeList(OwnChangeList):
     def period(self) -> Period:
         """The two times that were typed; without the first, the chosen time begins it."""
         typed = getattr(self._filter(PeriodFilter), "period", Period())
-        preset = TIMES.get(self._chosen(TimeFilter) or "")
+        preset = TIME_PRESETS.get(self._chosen(TimeFilter) or "")
         return typed if typed.since is not None or preset is None else Period(preset[0], typed.before)
 
     @property

@@ -26,10 +26,10 @@ from ...job_states import STATES, Group, Key, is_in, time_column
 from ...periods import Period
 from ...queues_and_workers import known_queue_names, known_task_names
 from ...search import cause_of_text, has_raised, is_id
-from ..bulk import Progress
+from ..bulk import BulkProgress
 from ..ui.cells import CELL_LIMIT
 
-TIMES: Mapping[str, tuple[timedelta, Any]] = {
+TIME_PRESETS: Mapping[str, tuple[timedelta, Any]] = {
     "hour": (timedelta(hours=1), _("Last hour")),
     "day": (timedelta(days=1), _("Last 24 hours")),
     "week": (timedelta(days=7), _("Last 7 days")),
@@ -37,7 +37,7 @@ TIMES: Mapping[str, tuple[timedelta, Any]] = {
 }
 
 
-RUNS: Mapping[str, tuple[timedelta, Any]] = {
+RUN_TIME_PRESETS: Mapping[str, tuple[timedelta, Any]] = {
     "1m": (timedelta(minutes=1), _("Longer than 1 minute")),
     "10m": (timedelta(minutes=10), _("Longer than 10 minutes")),
     "1h": (timedelta(hours=1), _("Longer than 1 hour")),
@@ -54,7 +54,7 @@ TIME_TITLES = {
 
 def longer_than(chosen: str | None) -> Q:
     """The condition that a running job was claimed before the chosen time, by the database's clock. Index: recover."""
-    preset = RUNS.get(chosen or "")
+    preset = RUN_TIME_PRESETS.get(chosen or "")
     return Q(locked_at__lte=Now() - preset[0]) if preset else Q()
 
 
@@ -79,7 +79,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class NameFilter(admin.SimpleListFilter):
-    """By a name from an open set. The name in the address is a choice as well, wherever it comes from."""
+    """By a name from an open set. The name in the address is always one of the choices."""
 
     column: str
 
@@ -88,7 +88,7 @@ class NameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
 
     def names(self) -> list[str]:
-        """The choices. A filter that is offered in links only has none."""
+        """The choices. A filter that only links offer has no choices."""
         return []
 
     def value(self) -> str | None:
@@ -110,7 +110,7 @@ class QueueFilter(NameFilter):
 
 
 MOST_LINKS = 15
-"""Tasks that are links. The names of more are typed, with suggestions."""
+"""The number of tasks up to which tasks are links. If there are more, the user types a name, with suggestions."""
 
 
 class TaskFilter(NameFilter):
@@ -119,7 +119,7 @@ class TaskFilter(NameFilter):
     column = "task"
     template = "admin/django_skipqueue/job/task_filter.html"
     others: Sequence[tuple[str, str]] | None = None
-    """The other parameters of the address, which the form has to keep; `None`: the tasks are links."""
+    """All other parameters of the address, which the form has to keep; `None` if the tasks are links."""
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Each task: the name of its function, which may break after an underscore, and its module."""
@@ -137,7 +137,7 @@ class TaskFilter(NameFilter):
 
 
 class CauseFilter(NameFilter):
-    """By the cause of the last error: the exception's class, and the place where it was raised. Offered in links only.
+    """By the cause of the last error: the exception's class, and the place that raised it. Only links offer the filter.
 
     Together with the task, an index finds the failed and the retrying jobs.
     """
@@ -163,9 +163,9 @@ class CauseFilter(NameFilter):
 
 
 class KeyFilter(NameFilter):
-    """By a key, named by one of its jobs: the key may have a secret in it. Offered in links only. A part subclasses it.
+    """By a key, named by the id of a job of the key: it may contain a secret. Only links offer it. Parts extend it.
 
-    An index finds the blocked jobs: those that wait at the gate of the part.
+    An index finds the blocked jobs of the key.
     """
 
     without: ClassVar[Any]
@@ -176,7 +176,7 @@ class KeyFilter(NameFilter):
 
     @cached_property
     def key(self) -> Key | None:
-        """The key; `None`: no job is chosen. An empty one if the job is gone, or has none."""
+        """The key; `None` if no job is chosen; an empty key if the job is gone or has no key."""
         return None if self.value() is None else self.index(self._text or "")
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -204,7 +204,7 @@ class KeyFilter(NameFilter):
 
 
 class GroupFilter(admin.SimpleListFilter):
-    """The jobs with one id in a column, which has an index of its own. Offered in links only. A part has a subclass."""
+    """The jobs with one id in a column that has an index. Only links offer the filter. Parts subclass it."""
 
     column: ClassVar[str]
 
@@ -226,7 +226,7 @@ class GroupFilter(admin.SimpleListFilter):
 
 
 class FoundFilter(admin.SimpleListFilter):
-    """The jobs that a job of a worker has found, by the id of that job. Offered in links only."""
+    """The jobs that a search by a worker has found, by the id of the search's job. Only links offer the filter."""
 
     title = _("search")
     parameter_name = "found"
@@ -238,7 +238,7 @@ class FoundFilter(admin.SimpleListFilter):
         if chosen is None:
             return None
         job = Job.objects.filter(pk=chosen, task=BULK_TASK).first() if is_id(chosen) else None
-        progress = Progress.of(job) if job else None
+        progress = BulkProgress.of(job) if job else None
         return progress.found if progress else ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -266,7 +266,7 @@ class TimeFilter(PresetFilter):
 
     parameter_name = "time"
     title = _("time")
-    presets = TIMES
+    presets = TIME_PRESETS
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
@@ -274,7 +274,7 @@ class TimeFilter(PresetFilter):
         self.title = TIME_TITLES[self.column]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        preset = TIMES.get(self.value() or "")
+        preset = TIME_PRESETS.get(self.value() or "")
         return queryset.filter(Period(preset[0]).of(self.column)) if preset else queryset
 
 
@@ -305,7 +305,7 @@ class PeriodFilter(admin.ListFilter):
         return [FIRST, BEFORE]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """The two fields, and the other parameters of the address, which its form has to keep."""
+        """The two fields, and all other parameters of the address, which the form has to keep."""
         others = _others(changelist, FIRST, BEFORE)
         zone = get_current_timezone()
         first, before = (
@@ -319,7 +319,7 @@ class PeriodFilter(admin.ListFilter):
 
 
 def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
-    """The parameters of the address but these, and the part of the list that is searched."""
+    """The parameters of the address without the named ones, and without the number of the searched window."""
     return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 
@@ -336,7 +336,7 @@ class RunsFilter(PresetFilter):
 
     title = _("running time")
     parameter_name = "runs"
-    presets = RUNS
+    presets = RUN_TIME_PRESETS
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
         self.is_offered = request.GET.get(StateFilter.parameter_name) == Status.RUNNING

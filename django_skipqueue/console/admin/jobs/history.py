@@ -1,7 +1,7 @@
 """The history of one job: the acts of people, read from its row and from Django's log of admin actions.
 
-The row has the verbs of operators, also those for many jobs at once, and those without the admin; that of a copy says
-of which job it is one. Only the log has the copies of a job.
+The row has the verbs that operators applied, in the admin or elsewhere, to one job or to many. The row of a copy names
+the original job. Only the log has the copies of a job.
 """
 
 from collections.abc import Iterable
@@ -19,26 +19,26 @@ from ...arguments import redacted
 from ...verbs.table import VERBS
 from ..ui.views import logged_id
 
-RELEASE = "release"
-"""What a worker notes that stops while the job runs."""
+RELEASE_VERB = "release"
+"""A worker that stops while the job runs notes this verb."""
 
-SNOOZE = "snooze"
-"""What is noted when a task snoozes: once for all snoozes in a row."""
+SNOOZE_VERB = "snooze"
+"""The worker notes this verb when a task snoozes: once for all snoozes in a row."""
 
-KNOWN = {
+VERBS_IN_HISTORY = {
     **{verb.name: (verb.done, verb.leads_to) for verb in VERBS},
-    RELEASE: (_("released"), Status.QUEUED),
-    SNOOZE: (_("snoozed"), Status.SCHEDULED),
+    RELEASE_VERB: (_("released"), Status.QUEUED),
+    SNOOZE_VERB: (_("snoozed"), Status.SCHEDULED),
 }
 """Each verb as a participle, and the status after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation(operations.Operation):
+class ShownOperation(operations.Operation):
     @property
     def done(self) -> str:
         """The verb as a participle: `retried`."""
-        return str(KNOWN[self.verb][0] if self.verb in KNOWN else self.verb)
+        return str(VERBS_IN_HISTORY[self.verb][0] if self.verb in VERBS_IN_HISTORY else self.verb)
 
     @property
     def done_by(self) -> str:
@@ -47,55 +47,57 @@ class Operation(operations.Operation):
 
     @property
     def status(self) -> Status:
-        return KNOWN[self.verb][1] if self.verb in KNOWN else Status.SCHEDULED
+        return VERBS_IN_HISTORY[self.verb][1] if self.verb in VERBS_IN_HISTORY else Status.SCHEDULED
 
 
-def operations_of(job: Job) -> list[Operation]:
-    """The oldest first."""
-    return [Operation(**vars(each)) for each in operations.operations_of(job)]
+def operations_of(job: Job) -> list[ShownOperation]:
+    """Return the operations, the oldest first."""
+    return [ShownOperation(**vars(each)) for each in operations.operations_of(job)]
 
 
-SHOWN = 200
-"""Entries of the log that are read for one job."""
+MOST_LOG_ENTRIES = 200
+"""The number of log entries that are read for one job."""
 
-LOOKED_AT = 100_000
-"""The newest entries of the log, among which those of a job are looked for: no index finds them by the job."""
+LOG_ENTRIES_SEARCHED = 100_000
+"""The number of newest log entries that are searched for the entries of a job: no index finds them by the job."""
 
 SAME_ACT = timedelta(seconds=5)
 """The largest difference between the times of one act: the row has the database's time, the log the web server's."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     at: datetime
     by: str
     text: str
     reason: str = ""
 
 
-def history_of(job: Job) -> list[Entry]:
-    """The newest first. An operation that stands in the row and in Django's log is listed once.
+def history_of(job: Job) -> list[HistoryEntry]:
+    """Return the entries, the newest first. An operation that is in the row and in Django's log is listed once.
 
-    The secrets of the job are masked: a reason may quote one.
+    The secrets of the job are masked: a reason may quote a secret.
     """
     masked = redacted(job.task, job.args, job.kwargs).text
     newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     about_job = {"content_type": ContentType.objects.get_for_model(Job), "object_id": logged_id(job.pk)}
-    logged = LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, **about_job)  # a range of the primary key
-    entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
-    history: list[Entry] = []
-    for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE]):
+    logged = LogEntry.objects.filter(pk__gt=newest - LOG_ENTRIES_SEARCHED, **about_job)  # a range of the primary key
+    entries = list(logged.select_related("user").order_by("-action_time")[:MOST_LOG_ENTRIES])
+    history: list[HistoryEntry] = []
+    for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE_VERB]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
-        history.append(Entry(operation.at, operation.by, text, operation.reason))
+        history.append(HistoryEntry(operation.at, operation.by, text, operation.reason))
         if twin := _twin(operation, entries):
             entries.remove(twin)
-    history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
+    history += (
+        HistoryEntry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries
+    )
     shown = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
     return sorted(shown, key=lambda entry: entry.at, reverse=True)
 
 
-def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:
-    """The entry of the log that means this operation: the nearest one of the same user, if it is near."""
+def _twin(operation: ShownOperation, entries: Iterable[LogEntry]) -> LogEntry | None:
+    """The log entry about this operation: the entry of its user that is nearest in time, at most `SAME_ACT` away."""
 
     def distance(entry: LogEntry) -> timedelta:
         return abs(entry.action_time - operation.at)

@@ -33,7 +33,7 @@ from ..ui.time_limit import Afterwards
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
 from ..verbs.many_jobs import Selection
-from ..verbs.one_job import MANY, VerbForm, log_entries
+from ..verbs.one_job import MOST_UNTYPED, VerbForm, log_entries
 from . import job_cells
 from .changelist import IndexedPaginator, JobChangeList
 from .filters import (
@@ -123,7 +123,7 @@ class JobAdmin(VerbViews):
         return queryset, False
 
     def get_list_filter(self, request: HttpRequest | None = None) -> tuple[Any, ...]:
-        """The filters, with those of parts after the first one."""
+        """The filters: the first one, the filters of parts, then the rest."""
         of_parts = [each for part in consoles() if part.job_filters is not None for each in part.job_filters()]
         return (self.list_filter[0], *of_parts, *self.list_filter[1:])
 
@@ -132,7 +132,7 @@ class JobAdmin(VerbViews):
         return lookup in {FIRST, BEFORE, *(each.parameter_name for each in self.get_list_filter())}
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """The actions that the user may apply and that could change a job of the list. Django 6.1 passes a location."""
+        """The actions that the user may apply and that can change a job of the list. Django 6.1 passes a location."""
         state = request.GET.get(StateFilter.parameter_name, "")
         status = status_of(state) if state in STATES else None
         location = {} if action_location is None else {"action_location": action_location}
@@ -174,8 +174,13 @@ class JobAdmin(VerbViews):
             self.message_user(request, gettext("A worker has begun."), messages.WARNING)
             return HttpResponseRedirect(self.address("progress", waiting))
         if queue_name is not None and not waiting:
-            return self.hand_to_workers(
-                request, verb, form.answers(), queue_name, number=number, is_least=selection.total.is_capped
+            return self.hand_over(
+                request,
+                queue_name,
+                action=verb.action_name,
+                number=number,
+                is_least=selection.total.is_capped,
+                answers=form.answers(),
             )
         return Afterwards(partial(self._apply_now, request, verb, selection, instruction))
 
@@ -240,7 +245,7 @@ class JobAdmin(VerbViews):
 
 
 def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
-    """The jobs that were chosen by hand, or all that match: the `found` ones, and more of them further down."""
+    """The jobs that were chosen by hand, or all jobs that match: `found`, and possibly more further down the list."""
     if request.POST.get("select_across") != "1":
         return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
     changelist = getattr(request, CHANGELIST)
@@ -249,13 +254,13 @@ def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
 
 
 def _is_large(selection: Selection) -> bool:
-    return (selection.listed or selection.total).found > (0 if selection.is_part else MANY)
+    return (selection.listed or selection.total).found > (0 if selection.is_part else MOST_UNTYPED)
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
-    """The number of chosen jobs where that is, or may be, more than `MANY`, else 0; once one was shown, that number."""
+    """The number of chosen jobs if it is, or may be, above `MOST_UNTYPED`, else 0; a number once shown stays."""
     if not _is_large(selection):
         return 0
     shown = request.POST.get("number", "")
-    few = 0 if selection.is_part else MANY
+    few = 0 if selection.is_part else MOST_UNTYPED
     return int(shown) if is_id(shown) and int(shown) > few else selection.total.shown

@@ -26,7 +26,7 @@ from ...job_states import RETRYING, state_of
 from ...parts import holder_of
 from ..ui.cells import CELL_LIMIT, shortened, worker_link
 
-TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
+JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 CLOSERS = {"{": "}", "[": "]"}
 ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
@@ -38,7 +38,7 @@ def decoded(text: str) -> Any:
     """The value of a JSON text that may have been cut off, with `…` at the cut. `None` for a text that is not JSON."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
-    tokens = TOKEN.findall(UNFINISHED_ESCAPE.sub(r"\1", text))
+    tokens = JSON_TOKEN.findall(UNFINISHED_ESCAPE.sub(r"\1", text))
     brackets: list[str] = []
     for token in tokens:
         if token in CLOSERS:

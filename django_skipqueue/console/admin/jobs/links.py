@@ -20,7 +20,7 @@ from ....models import Job
 from ....models.copies import call_of
 from ....values.link_template import OF_AN_ATTEMPT, address, fields_of
 from ....values.redaction import Redacted, redact
-from .attempts import Attempt
+from .attempts import ShownAttempt
 
 
 def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
@@ -29,7 +29,7 @@ def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     return _links(job, values | _times("finished_at", job.finished_at or now), of_attempt=False)
 
 
-def links_of_attempt(job: Job, attempt: Attempt, now: datetime) -> list[tuple[str, str]]:
+def links_of_attempt(job: Job, attempt: ShownAttempt, now: datetime) -> list[tuple[str, str]]:
     """Label and address of each link whose address names the attempt's event in Sentry."""
     values = {"worker": attempt.worker, "attempt": attempt.number, **_times("started_at", attempt.started_at)}
     values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_times("finished_at", attempt.ended_at or now)}
@@ -56,7 +56,7 @@ def _times(name: str, moment: datetime | None) -> dict[str, Any]:
     return {name: moment.isoformat(), f"{name}_ms": round(moment.timestamp() * 1000)}
 
 
-LIMIT = 20_000
+DEFER_CALL_LIMIT = 20_000
 """Characters. Longer code is not shown."""
 
 SECRET = "..."  # noqa: S105 (what stands for one)
@@ -79,7 +79,7 @@ def defer_call(job: Job, call: Redacted) -> str:
     using = f".using({options})" if options else ""
     arguments = ", ".join(_arguments(job, call))
     code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
-    return code if len(code) <= LIMIT else ""
+    return code if len(code) <= DEFER_CALL_LIMIT else ""
 
 
 def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:

@@ -33,7 +33,7 @@ from ...operations import number_of_attempts
 from ...parts import PartFact, consoles, holder_of
 from ...queues_and_workers import Workforce
 from ...verbs.table import POSTPONE, RESCHEDULE, RETRY
-from .attempts import Attempt, ShownLog, attempts_of, shown_logs
+from .attempts import ShownAttempt, ShownLog, attempts_of, shown_logs
 from .history import operations_of
 from .links import defer_call, links_of_attempt, links_of_job
 from .timeline import Moment, timeline
@@ -41,16 +41,16 @@ from .timeline import Moment, timeline
 JSON_LIMIT = 20_000
 """Characters. An argument may be megabytes long; a page should not."""
 
-ARGUMENTS_SHOWN = 50
+MOST_ARGUMENTS_SHOWN = 50
 
-LINE_LIMIT = 500
+SHOWN_LINE_LIMIT = 500
 """Characters of a name, a key, or another text of one line."""
 
 ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResult.__name__}
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that a job waits for, or the operator who chose its time; whether the worker of one is late."""
+    """The condition that the job waits for, the operator who chose its time, or that its worker is late."""
     if job.status == Status.SCHEDULED and job.run_after > now:
         timed = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
         last = next((each for each in reversed(operations_of(job)) if each.verb in timed), None)
@@ -63,7 +63,7 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     return waiting.why_it_waits(job, now, workforce)
 
 
-def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
+def why_it_was_not_retried(job: Job, attempts: list[ShownAttempt]) -> str:
     last = attempts[0] if attempts else None
     if last is None or last.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
         return ""
@@ -126,12 +126,12 @@ class JobPage(ShownState):
 
     @cached_property
     def holder(self) -> str:
-        """Who has the job outside of the workers; empty: a process of ours has it, or nobody."""
+        """Who has the job outside of the workers; empty if a worker or nobody has it."""
         return holder_of(self.job)
 
     @property
     def with_holder_since(self) -> str:
-        """Since when. How long the job has waited there, and how long it has run, nobody here knows."""
+        """The time since which the holder has the job. The database does not know when the job began to run there."""
         return clock_time(self.job.locked_at or self.now, self.now)
 
     @property
@@ -152,24 +152,24 @@ class JobPage(ShownState):
     def arguments(self) -> list[tuple[str, str]]:
         """The name or the place of each argument, and its value as JSON.
 
-        The values share `JSON_LIMIT` characters; after these, each is cut at `LINE_LIMIT`.
+        The values share `JSON_LIMIT` characters. Once they are used up, each value is cut at `SHOWN_LINE_LIMIT`.
         """
         room, shown = JSON_LIMIT, []
         passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
-        for name, value in islice(passed, ARGUMENTS_SHOWN):
-            text = pretty(value, max(room, LINE_LIMIT))
+        for name, value in islice(passed, MOST_ARGUMENTS_SHOWN):
+            text = pretty(value, max(room, SHOWN_LINE_LIMIT))
             room -= len(text)
-            shown.append((shorten(name, LINE_LIMIT), text))
+            shown.append((shorten(name, SHOWN_LINE_LIMIT), text))
         return shown
 
     @property
     def defer_call(self) -> str:
-        """The code that enqueues the same job again; empty if there is none to show."""
+        """The code that enqueues a copy of the job; empty if the page shows none."""
         return defer_call(self.job, self.call)
 
     @property
     def missing_arguments(self) -> int:
-        return max(len(self.call.args) + len(self.call.kwargs) - ARGUMENTS_SHOWN, 0)
+        return max(len(self.call.args) + len(self.call.kwargs) - MOST_ARGUMENTS_SHOWN, 0)
 
     @property
     def is_masked(self) -> bool:
@@ -186,7 +186,7 @@ class JobPage(ShownState):
     def outcome(self) -> str:
         """Why the job failed or was discarded, and the last error of one that is retried."""
         has_error = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
-        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4) if has_error else ""
+        return clean(self.call.text(self.job.last_error), SHOWN_LINE_LIMIT * 4) if has_error else ""
 
     @property
     def is_retrying(self) -> bool:
@@ -203,7 +203,7 @@ class JobPage(ShownState):
         return span(self.job.timeout or 0)
 
     @cached_property
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[ShownAttempt]:
         return [self._shown(attempt) for attempt in attempts_of(self.job)]
 
     @cached_property
@@ -236,7 +236,7 @@ class JobPage(ShownState):
         return links_of_job(self.job, self.now)
 
     @property
-    def attempts_with_links(self) -> list[tuple[Attempt, list[tuple[str, str]]]]:
+    def attempts_with_links(self) -> list[tuple[ShownAttempt, list[tuple[str, str]]]]:
         return [
             (each, links_of_attempt(self.job, each, self.now) if each.sentry_event_id else []) for each in self.attempts
         ]
@@ -290,15 +290,15 @@ class JobPage(ShownState):
     def facts_of_parts(self) -> list[tuple[PartFact, Any]]:
         return [(fact, fact.content(self.job)) for part in consoles() for fact in part.job_facts]
 
-    def _shown(self, attempt: Attempt) -> Attempt:
-        """The attempt, masked and cut. A row's texts are short, unless another program has written them."""
+    def _shown(self, attempt: ShownAttempt) -> ShownAttempt:
+        """The attempt, masked and cut: another program may have written long texts into the row."""
         return replace(
             attempt,
-            # The newest, of an attempt that cost nothing and was made again.
+            # The newest log: an attempt that was released or snoozed has the number of the next attempt.
             log=next((log for log in self.logs if log.number == attempt.number), None),
-            worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
-            exception=shorten(attempt.exception, LINE_LIMIT),
-            sentry_event_id=shorten(attempt.sentry_event_id, LINE_LIMIT),
+            worker=shorten(worker_name(attempt.worker), SHOWN_LINE_LIMIT),
+            exception=shorten(attempt.exception, SHOWN_LINE_LIMIT),
+            sentry_event_id=shorten(attempt.sentry_event_id, SHOWN_LINE_LIMIT),
             message=clean(self.call.text(attempt.message), MESSAGE_LIMIT),
             traceback=clean(self.call.text(attempt.traceback), JSON_LIMIT),
         )

@@ -1,4 +1,4 @@
-"""The pages that show how far the job of a bulk action is, and that of a search."""
+"""The pages that show how far a bulk action is, and how far a search of everything is."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +13,9 @@ from ...arguments import redacted
 from ...counts import Count, grouped
 from ...durations import span
 from ...queues_and_workers import Workforce
-from ..bulk import MOST_FOUND, BulkAction, Progress
+from ..bulk import MOST_FOUND, BulkAction, BulkProgress
 from ..verbs import many_jobs
-from ..verbs.many_jobs import Tally
+from ..verbs.many_jobs import ChangeTally
 from ..verbs.one_job import CONFIRMED
 from .page import ShownState, why_it_waits
 
@@ -26,7 +26,7 @@ class ProgressPage(ShownState):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no worker has the job and the server may apply the verb itself: it searches one window only."""
+        """Whether no worker has the job yet, and the server may apply the verb: the server searches one window only."""
         return self.job.status in WAITING and not self.bulk.is_least
 
     @property
@@ -39,8 +39,8 @@ class ProgressPage(ShownState):
         return f"?{unquote_plus(self.bulk.query)}"
 
     @cached_property
-    def _progress(self) -> Progress:
-        return Progress.of(self.job) or Progress(0)
+    def _progress(self) -> BulkProgress:
+        return BulkProgress.of(self.job) or BulkProgress(0)
 
     @property
     def done(self) -> int:
@@ -67,7 +67,7 @@ class ProgressPage(ShownState):
 
     @property
     def result(self) -> str:
-        return many_jobs.message_of(self.bulk.verb, Tally(self._progress.changed, self._progress.skipped))
+        return many_jobs.message_of(self.bulk.verb, ChangeTally(self._progress.changed, self._progress.skipped))
 
     @property
     def explanation(self) -> str:

@@ -16,27 +16,27 @@ from ....values.codec import shorten
 from ...durations import distance, span
 from ...operations import attempts_before
 from ...parts import holder_of
-from .attempts import Attempt
-from .history import RELEASE, SNOOZE, Operation, operations_of
+from .attempts import ShownAttempt
+from .history import RELEASE_VERB, SNOOZE_VERB, ShownOperation, operations_of
 
-SAME = timedelta(milliseconds=1)
+ONE_MOMENT = timedelta(milliseconds=1)
 """Times that are no further apart count as one moment."""
 
-ATTEMPTS = {
+ATTEMPT_LABELS = {
     Status.RUNNING.value: _("attempt %(number)s running"),
     Status.COMPLETED.value: _("attempt %(number)s completed"),
     Status.FAILED.value: _("attempt %(number)s failed"),
     Status.DISCARDED.value: _("attempt %(number)s discarded"),
 }
-EXTERNAL = _("attempt %(number)s with %(holder)s")
-CANCELLED = _("attempt %(number)s cancelled")
-ENDS = {
-    RELEASE: _("attempt %(number)s released, because its worker stopped"),
-    SNOOZE: _("attempt %(number)s snoozed"),
+EXTERNAL_LABEL = _("attempt %(number)s with %(holder)s")
+CANCELLED_LABEL = _("attempt %(number)s cancelled")
+UNCOUNTED_END_LABELS = {
+    RELEASE_VERB: _("attempt %(number)s released, because its worker stopped"),
+    SNOOZE_VERB: _("attempt %(number)s snoozed"),
 }
-"""What ends an attempt that is not counted, by what is noted in `operations`."""
-SNOOZES = _("attempt %(number)s snoozed, the last of %(times)s times")
-RECOVERED = _("attempt %(number)s ended with its worker, and the job was recovered")
+"""The end of an attempt that is not counted, by the verb that the worker has noted in `operations`."""
+SNOOZES_LABEL = _("attempt %(number)s snoozed, the last of %(times)s times")
+RECOVERED_LABEL = _("attempt %(number)s ended with its worker, and the job was recovered")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class Moment:
     is_ahead: bool = False
 
 
-def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Moment]:
-    """The oldest first. `attempts` are those of the job, the newest first."""
+def timeline(job: Job, attempts: Sequence[ShownAttempt], now: datetime) -> list[Moment]:
+    """Return the moments, the oldest first. `attempts`: the attempts of the job, the newest first."""
     operations = operations_of(job)
     moments = [*_enqueued(job, operations), *(_operated(each, operations) for each in operations)]
     ended_at: datetime | None = None
@@ -64,29 +64,30 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
     return sorted(complete, key=attrgetter("at"))
 
 
-def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
-    was_scheduled = job.run_after - job.enqueued_at > SAME
-    is_over = job.finished_at is not None and job.finished_at < job.run_after  # it never was due
+def _enqueued(job: Job, operations: Sequence[ShownOperation]) -> Iterator[Moment]:
+    was_scheduled = job.run_after - job.enqueued_at > ONE_MOMENT
+    is_over = job.finished_at is not None and job.finished_at < job.run_after  # the job never was due
     yield Moment(label=gettext("enqueued"), at=job.enqueued_at, status=Status.QUEUED)
-    if was_scheduled and not is_over and not any(abs(job.run_after - each.at) <= SAME for each in operations):
+    if was_scheduled and not is_over and not any(abs(job.run_after - each.at) <= ONE_MOMENT for each in operations):
         is_next = job.status == Status.SCHEDULED and job.attempts > 0
         label = gettext("next attempt due") if is_next else gettext("due")
         yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
 
 
-def _operated(operation: Operation, operations: Sequence[Operation]) -> Moment:
-    """An act of an operator; or an attempt that has no number of its own, since the next one has the same.
+def _operated(operation: ShownOperation, operations: Sequence[ShownOperation]) -> Moment:
+    """An act of an operator, or the end of an attempt that is not counted.
 
-    Its worker stopped, or its task snoozed. Of snoozes in a row, the row has the last one.
+    The worker of such an attempt stopped, or its task snoozed. Its number is also the number of the next attempt. Of
+    snoozes in a row, the job keeps the last one.
     """
-    if operation.verb not in ENDS:
+    if operation.verb not in UNCOUNTED_END_LABELS:
         details = (operation.change,) if operation.change else ()
         return Moment(
             label=operation.done_by, at=operation.at, status=operation.status, details=details, reason=operation.reason
         )
     number = operation.attempts + attempts_before(operations, operation.at)
     ran = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
-    label = SNOOZES if operation.times > 1 else ENDS[operation.verb]
+    label = SNOOZES_LABEL if operation.times > 1 else UNCOUNTED_END_LABELS[operation.verb]
     return Moment(
         label=str(label) % {"number": number, "times": operation.times},
         at=operation.at,
@@ -95,12 +96,20 @@ def _operated(operation: Operation, operations: Sequence[Operation]) -> Moment:
     )
 
 
-def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | None, *, holder: str) -> Iterator[Moment]:
+def _attempted(
+    attempt: ShownAttempt, now: datetime, previous_ended_at: datetime | None, *, holder: str
+) -> Iterator[Moment]:
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
-    label = CANCELLED if attempt.is_cancelled else RECOVERED if attempt.is_recovered else ATTEMPTS[attempt.status]
-    label = EXTERNAL if holder else label
+    label = (
+        CANCELLED_LABEL
+        if attempt.is_cancelled
+        else RECOVERED_LABEL
+        if attempt.is_recovered
+        else ATTEMPT_LABELS[attempt.status]
+    )
+    label = EXTERNAL_LABEL if holder else label
     details = []
     if previous_ended_at and attempt.started_at and attempt.started_at > previous_ended_at:
         pause = span(attempt.started_at - previous_ended_at)
@@ -122,7 +131,7 @@ def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | No
     )
 
 
-def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
+def _finished(job: Job, attempts: Sequence[ShownAttempt], operations: Sequence[ShownOperation]) -> Iterator[Moment]:
     """The end of the job, if neither an attempt nor an operator's act accounts for it."""
     is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
     is_shown |= job.status == Status.DISCARDED and any(each.status.is_finished for each in operations[-1:])

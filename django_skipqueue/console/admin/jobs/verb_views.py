@@ -36,8 +36,8 @@ from ..ui.cells import badge_of
 from ..ui.views import READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs
 from ..verbs.edit import EDIT, EditForm
-from ..verbs.many_jobs import SAMPLE, Selection, Summary
-from ..verbs.one_job import TEXT_LIMIT, LoggedChange, VerbForm, apply_to_one, does_not_fit
+from ..verbs.many_jobs import SAMPLE_SIZE, Selection, Summary
+from ..verbs.one_job import MESSAGE_NAME_LIMIT, LoggedChange, VerbForm, apply_to_one, does_not_fit
 from .changelist import WINDOW_VAR
 from .filters import FoundFilter
 from .progress_page import ProgressPage, SearchPage
@@ -85,7 +85,7 @@ class VerbViews(JobViews):
             task = registry.get(job.task)
         except UnknownTask:
             reason = gettext("The task %(task)s is not registered in this process, so its arguments cannot be checked.")
-            return self._refuse(request, job, reason % {"task": shorten(job.task, TEXT_LIMIT)})
+            return self._refuse(request, job, reason % {"task": shorten(job.task, MESSAGE_NAME_LIMIT)})
         form = EditForm(job, task, request.POST)
         if form.is_valid() and (made := form.enqueue()):
             if made.created:
@@ -115,10 +115,10 @@ class VerbViews(JobViews):
     ) -> HttpResponse:
         """Ask whether to change the selected jobs; the answer is posted to `target`, or to where the question was.
 
-        `is_for_workers`: they are so many, or may be, that a worker changes them.
+        `is_for_workers`: a worker changes the jobs, because there are, or may be, too many for a request.
         """
         summary = Summary.of(selection, verb, is_least=selection.is_part and is_for_workers)
-        sample = selection.sample() if summary.count.found <= SAMPLE else []
+        sample = selection.sample() if summary.count.found <= SAMPLE_SIZE else []
         return self.ask(
             request,
             title=many_jobs.question_of(verb, summary),
@@ -138,45 +138,27 @@ class VerbViews(JobViews):
             back=request.get_full_path(),
         )
 
-    def hand_to_workers(
-        self,
-        request: HttpRequest,
-        verb: Verb,
-        answers: dict[str, str],
-        queue_name: str,
-        *,
-        number: int,
-        is_least: bool,
-    ) -> HttpResponse:
-        """Enqueue a job that applies the verb to all jobs of this list, and show its progress.
-
-        `is_least`: there may be more than this number.
-        """
-        return self.hand_over(
-            request,
-            queue_name,
-            action=verb.action_name,
-            user=request.user.get_username(),
-            number=number,
-            is_least=is_least,
-            answers=answers,
-        )
-
     @guarded("POST")
     def search_view(self, request: HttpRequest) -> HttpResponse:
         """Enqueue a job that searches all of a list, whose query the address has, and show its progress."""
         if served := queue_with_workers():
-            return self.hand_over(request, served, action=SEARCH, user=request.user.get_username())
+            return self.hand_over(request, served, action=SEARCH)
         self.message_user(request, gettext("No worker is alive that could search everything."), messages.WARNING)
         return HttpResponseRedirect(self.address("changelist", query=request.GET.urlencode()))
 
-    def hand_over(self, request: HttpRequest, served: str, /, **values: Any) -> HttpResponse:
+    def hand_over(self, request: HttpRequest, queue_name: str, /, **values: Any) -> HttpResponse:
+        """Enqueue a job that goes through all of this list, and show its progress."""
         query = request.GET.copy()
         query.pop(WINDOW_VAR, None)
-        site, user_id = self.admin_site.name, request.user.pk
-        model = str(self.opts.model_name)
-        bulk = BulkAction(query=query.urlencode(), site=site, user_id=user_id, model=model, **values)
-        return HttpResponseRedirect(address_of("job_progress", bulk.enqueue(served).pk, site=site))
+        bulk = BulkAction(
+            query=query.urlencode(),
+            site=self.admin_site.name,
+            model=str(self.opts.model_name),
+            user_id=request.user.pk,
+            user=request.user.get_username(),
+            **values,
+        )
+        return HttpResponseRedirect(address_of("job_progress", bulk.enqueue(queue_name).pk, site=bulk.site))
 
     @guarded(*READ_OR_CHANGE)
     def progress_view(self, request: HttpRequest, job_id: int) -> HttpResponse:

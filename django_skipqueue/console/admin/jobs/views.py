@@ -164,7 +164,7 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 
 
 def _examined(user: Any) -> dict[str, Any]:
-    """The findings of this moment, the worst first; of the same severity, those of each database together."""
+    """Examine the databases. The worst findings come first, and findings of equal severity are grouped by database."""
     at, start = localtime(), time.monotonic()
     several = settings.served_databases if settings.serves_several else ()
     findings = examine_at_once(several) if several else examine(Store.default())

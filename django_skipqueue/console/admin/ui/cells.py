@@ -1,6 +1,6 @@
-"""Cells of a list: short, and safe whatever the row carries; and columns.
+"""Columns and cells of tables. A cell is short, and safe whatever the row contains.
 
-A column is a name, a title, and a function of what a row is about.
+A column is a name, a title, and a function that makes the cell of a subject.
 """
 
 import json
@@ -93,7 +93,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def columns_of(facts: Sequence[Fact[T]], subjects: Sequence[T], looks: Looks[T]) -> tuple[Column[T], ...]:
-    """The columns of a table of these subjects. A fact without a look of its own is a text."""
+    """The columns of a table of `subjects`. A fact that has no function in `looks` is shown as text."""
     return tuple(
         Column(fact.name, fact.title, look or partial(plain_cell, fact))
         for fact, look in columns(facts, subjects, looks)

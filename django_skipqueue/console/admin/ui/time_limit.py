@@ -20,7 +20,7 @@ from ...durations import span
 
 QUERY_SECONDS = 5.0
 
-RETRY_SECONDS = 10
+RETRY_AFTER_SECONDS = 10
 """When a program should ask again."""
 
 LIMITS_ITSELF = "skipqueue_limits_itself"
@@ -87,5 +87,5 @@ def _too_slow(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "admin/django_skipqueue/too_slow.html",
         context,
         status=503,
-        headers={"Retry-After": str(RETRY_SECONDS)},
+        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
     )

@@ -1,12 +1,12 @@
-"""What the admins of all models need for views of their own: addresses, templates, who may see them, the log.
+"""The base of all our `ModelAdmin` classes: addresses, templates, permissions and the log of their views.
 
-Invariant: every view, ours or Django's, has the time limit of `console.admin.ui.time_limit`, unless it is marked as
-having one; and parts may wrap it.
+Invariant: every view, ours or Django's, has the time limit of `console.admin.ui.time_limit`, unless it limits itself.
+Parts may wrap views.
 
-A page that a script fetches again and again gets an answer without content while its content does not change.
+A script that fetches a page again gets an answer without content while the page has not changed.
 
-Django's log of admin actions is in the project's default database. Invariant: an entry stands in the history of its
-object alone, and not of the one with the same id in another database.
+Django's log of admin actions is in the project's default database. Invariant: the history of an object has no entry
+of an object with an equal id in another database.
 """
 
 import hashlib
@@ -40,11 +40,11 @@ else:
     AnyModelAdmin = admin.ModelAdmin
 
 
-FILTERS = "_changelist_filters"
+FILTERS_PARAMETER = "_changelist_filters"
 """The parameter in which Django's admin keeps the query of the list while another page is open."""
 
-SHOWN = 100
-"""Entries on a page of a history."""
+HISTORY_PAGE_SIZE = 100
+"""The number of entries on a page of a history."""
 
 
 def logged_id(pk: object) -> str:
@@ -66,7 +66,7 @@ def without_nul(view: View) -> View:
 
 
 class OwnChangeList(ChangeList):
-    """A list whose links carry what ours do."""
+    """A list whose links carry the parameters that every address of the queue carries."""
 
     def get_query_string(self, *args: Any, **kwargs: Any) -> str:
         return carrying(super().get_query_string(*args, **kwargs))
@@ -101,8 +101,10 @@ class OwnViews(AnyModelAdmin):
         kept, more = super().get_preserved_filters(request), carried()
         if not more:
             return kept
-        filters = dict(parse_qsl(dict(parse_qsl(kept)).get(FILTERS, "")))  # of the list: Django replaces the rest
-        return urlencode({FILTERS: urlencode(filters | more), **more})
+        filters = dict(
+            parse_qsl(dict(parse_qsl(kept)).get(FILTERS_PARAMETER, ""))
+        )  # of the list: Django replaces the rest
+        return urlencode({FILTERS_PARAMETER: urlencode(filters | more), **more})
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         response = super().changelist_view(request, self._with_sidebar(request, extra_context))
@@ -186,7 +188,7 @@ class OwnViews(AnyModelAdmin):
             return super().history_view(request, object_id, context)
         about = ContentType.objects.get_for_model(self.model)
         entries = LogEntry.objects.filter(content_type=about, object_id=logged_id(pk)).select_related("user")
-        shown = Paginator(entries.order_by("action_time"), SHOWN).get_page(request.GET.get(PAGE_VAR, 1))
+        shown = Paginator(entries.order_by("action_time"), HISTORY_PAGE_SIZE).get_page(request.GET.get(PAGE_VAR, 1))
         entries_of_page = {
             "action_list": shown,
             "page_range": shown.paginator.get_elided_page_range(shown.number),
@@ -219,9 +221,9 @@ READ_OR_CHANGE = (*READ, "POST")
 
 
 def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: True) -> Callable[[View], View]:
-    """Decorate a view of a `ModelAdmin`: it is for those who may view the model, and for whom `may` holds.
+    """Decorate a view of a `ModelAdmin`: only users who may view the model, and for whom `may` is true, may open it.
 
-    `methods`: those that it accepts; without any, it accepts all.
+    `methods`: the HTTP methods that the view accepts; none: it accepts all methods.
     """
 
     def decorate(view: View) -> View:

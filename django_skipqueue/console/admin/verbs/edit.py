@@ -27,9 +27,9 @@ from ....values.redaction import UnknownMask, restored
 from ...arguments import may_be_searched
 from ...parts import unreachable
 from ...verbs.verb import Button
-from .one_job import CONFIRMED, TEXT_LIMIT
+from .one_job import CONFIRMED, MESSAGE_NAME_LIMIT
 
-MISSING: Any = Parameter.empty
+MISSING_ARGUMENT: Any = Parameter.empty
 
 EDIT = Button(
     label=_("Run again with other arguments"),
@@ -46,25 +46,25 @@ EDIT = Button(
 class Argument:
     parameter: Parameter
     value: Any
-    """`MISSING` if the job has none, so that the parameter's default is used."""
+    """`MISSING_ARGUMENT` if the job has none, so that the parameter's default is used."""
     shown: Any
-    """The same with its secrets masked."""
+    """The value with its secrets masked."""
     is_positional: bool
     """Whether the job passes it by its position."""
     is_secret: bool
-    """Whether its name is one whose values are masked, or its default has such a name in it."""
+    """Whether the values of its name are masked, or its default contains such a name."""
 
     @property
     def name(self) -> str:
         """The name, with the stars of `*args` and `**kwargs`."""
-        return str(self.parameter.replace(annotation=MISSING, default=MISSING))
+        return str(self.parameter.replace(annotation=MISSING_ARGUMENT, default=MISSING_ARGUMENT))
 
     @property
     def description(self) -> str:
         annotation = self.parameter.annotation
-        texts = [] if annotation is MISSING else [shorten(formatannotation(annotation), TEXT_LIMIT)]
-        if self.parameter.default is not MISSING and not self.is_secret:
-            default = shorten(repr(self.parameter.default), TEXT_LIMIT)
+        texts = [] if annotation is MISSING_ARGUMENT else [shorten(formatannotation(annotation), MESSAGE_NAME_LIMIT)]
+        if self.parameter.default is not MISSING_ARGUMENT and not self.is_secret:
+            default = shorten(repr(self.parameter.default), MESSAGE_NAME_LIMIT)
             texts.append(gettext("left empty: %(default)s") % {"default": default})
         return " · ".join(texts)
 
@@ -83,7 +83,7 @@ def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
         elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
             value, shown, is_positional = job.args[position], call.args[position], True
         else:
-            value, shown = left.pop(parameter.name, MISSING), left_shown.pop(parameter.name, MISSING)
+            value, shown = left.pop(parameter.name, MISSING_ARGUMENT), left_shown.pop(parameter.name, MISSING_ARGUMENT)
             is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
         default = parameter.default if isinstance(parameter.default, dict | list) else ""
         is_secret = not may_be_searched(parameter.name, default, task)
@@ -96,14 +96,14 @@ class ArgumentField(forms.CharField):
 
     def __init__(self, argument: Argument, check: Callable[[str, Any], object], masked: Callable[[str], str]) -> None:
         """`check` raises `InvalidArguments` for a value that the parameter does not take; `masked` hides secrets."""
-        text = "" if argument.shown is MISSING else json.dumps(argument.shown, indent=2, ensure_ascii=False)
+        text = "" if argument.shown is MISSING_ARGUMENT else json.dumps(argument.shown, indent=2, ensure_ascii=False)
         rows = min(max(text.count("\n") + 1, 2), 20)
         may_be_empty = argument.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         super().__init__(
             label=argument.name,
             help_text=argument.description,
             initial=text,
-            required=argument.parameter.default is MISSING and not may_be_empty,
+            required=argument.parameter.default is MISSING_ARGUMENT and not may_be_empty,
             widget=forms.Textarea({"rows": rows, "class": "vLargeTextField", "spellcheck": "false"}),
         )
         self.argument = argument
@@ -113,7 +113,7 @@ class ArgumentField(forms.CharField):
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
         if not text.strip():
-            return MISSING
+            return MISSING_ARGUMENT
         try:
             given = json.loads(text)
             restored_value = restored(given, self.argument.shown, self.argument.value)
@@ -145,7 +145,7 @@ class EditForm(forms.Form):
         kwargs: dict[str, Any] = {}
         values = [self.cleaned_data[name] for name in self.fields]
         by_position = any(  # before `*args` all others are positional, too
-            argument.parameter.kind is Parameter.VAR_POSITIONAL and value not in (MISSING, [])
+            argument.parameter.kind is Parameter.VAR_POSITIONAL and value not in (MISSING_ARGUMENT, [])
             for argument, value in zip(self.arguments, values, strict=True)
         )
         is_positional = True
@@ -153,9 +153,9 @@ class EditForm(forms.Form):
             kind = argument.parameter.kind
             can_be = kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
             is_positional = (
-                is_positional and can_be and (argument.is_positional or by_position) and value is not MISSING
+                is_positional and can_be and (argument.is_positional or by_position) and value is not MISSING_ARGUMENT
             )
-            if value is MISSING:
+            if value is MISSING_ARGUMENT:
                 continue
             if kind is Parameter.VAR_POSITIONAL:
                 args += _checked(value, list, argument)

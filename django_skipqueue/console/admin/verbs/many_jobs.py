@@ -1,7 +1,7 @@
 """The jobs that an action is for, their summary before they are changed, and how a verb is applied to them.
 
-The summary says how many jobs there are, of which tasks and errors. Invariant: at most `MOST_READ` jobs are read, and
-counted as far as in a list, whatever the size of the table.
+The summary says how many jobs there are, of which tasks and errors. Invariant: whatever the size of the table, the
+summary reads at most `MOST_JOBS_READ` jobs, and counts as far as a list does.
 
 Jobs are changed in batches; what cannot be changed is skipped and counted. Invariant: each batch is one statement of
 the queue, committed by itself. An action stops within the time that web servers allow. Then its message says how many
@@ -28,8 +28,8 @@ from ...counts import Count, grouped
 from ...search import is_id
 from ...verbs.verb import Changed, Instruction, Verb
 
-SAMPLE = 5
-"""Jobs that are shown one by one."""
+SAMPLE_SIZE = 5
+"""The number of jobs that are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Selection:
 
     jobs: QuerySet[Job]
     ids: tuple[int, ...] | None = None
-    """Those chosen by hand, even if the list no longer shows them; `None`: all that match."""
+    """The ids chosen by hand, even if the list no longer shows the jobs; `None`: all jobs that match."""
     is_part: bool = False
-    """Whether these are all that match in a part of the list only. A worker searches the rest of it."""
+    """Whether `jobs` are the matches in a part of the list only. A worker searches the rest of the list."""
     listed: Count | None = None
-    """Their number, if their list has counted them."""
+    """The number of the jobs, if the list has counted them."""
     expected: Callable[[], int] = int
-    """About how many match in all of the list, by the database's statistics; 0 if these do not say."""
+    """Estimates how many jobs of the whole list match, by the database's statistics; 0 if they cannot tell."""
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
@@ -67,7 +67,7 @@ class Selection:
         return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
 
     def sample(self) -> list[Job]:
-        return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
+        return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE_SIZE])
 
     def batches(self, *, after: int = 0, newest: int | None = None) -> Iterator[list[int]]:
         """The ids, ascending, above `after` up to `newest`, by default the newest now: later jobs are left out."""
@@ -89,7 +89,7 @@ def newest_id() -> int:
 
 KINDS_SHOWN = 8
 
-MOST_READ = 5_000
+MOST_JOBS_READ = 5_000
 """Jobs whose tasks and errors are looked at: their rows may be anywhere in the table."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
@@ -97,7 +97,7 @@ EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     number: int
     task: str
     exception: str
@@ -113,10 +113,10 @@ class Summary:
     eligible: int
     """The number of jobs that the verb can change."""
     refused: list[tuple[int, Any]]
-    """The number of the other jobs in each status, and its label; empty where there may be more jobs."""
+    """For each status, how many jobs the verb cannot change, and the label; empty if there may be more jobs."""
     looked_at: int
     """The number of jobs that were read."""
-    kinds: list[Kind]
+    kinds: list[JobKind]
     """The kinds of the jobs that the verb can change, the most frequent first."""
 
     @classmethod
@@ -125,10 +125,10 @@ class Summary:
         fits = ExpressionWrapper(verb.condition, BooleanField())
         rows = list(
             selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
-                :MOST_READ
+                :MOST_JOBS_READ
             ]
         )
-        is_all = len(rows) < MOST_READ and not is_least
+        is_all = len(rows) < MOST_JOBS_READ and not is_least
         count = Count(len(rows)) if is_all else replace(selection.total, is_least=is_least)
         unfit = Counter(status for status, *_, fits in rows if not fits)
         refused = [(unfit[status], status.label) for status in Status if unfit[status]]
@@ -140,7 +140,7 @@ class Summary:
             kinds.total(),
             refused if count.found == len(rows) and not count.is_least else [],
             len(rows),
-            [Kind(number, *kind) for kind, number in kinds.most_common()],
+            [JobKind(number, *kind) for kind, number in kinds.most_common()],
         )
 
     @property
@@ -157,7 +157,7 @@ class Summary:
         return grouped(self.looked_at)
 
     @property
-    def kinds_shown(self) -> list[Kind]:
+    def kinds_shown(self) -> list[JobKind]:
         return self.kinds[:KINDS_SHOWN]
 
     @property
@@ -177,21 +177,21 @@ TIME_LIMIT = 20.0
 
 
 @dataclass
-class Tally:
+class ChangeTally:
     changed: int = 0
     skipped: int = 0
     locked: int = 0
-    """Those of the skipped jobs whose rows a session has locked."""
+    """The number of skipped jobs whose rows a session has locked."""
     left: Count | None = None
-    """The jobs for which there was no time."""
+    """The number of jobs for which there was no time."""
     shown_ids: Changed = field(default_factory=dict)
-    """The changed jobs; empty if the selection is "all that match"."""
+    """The changed jobs; empty if the selection is "all jobs that match"."""
 
 
-def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
+def apply(verb: Verb, selection: Selection, instruction: Instruction) -> ChangeTally:
     """Apply the verb to all jobs of the selection, as far as time allows."""
     deadline = time.monotonic() + TIME_LIMIT
-    tally = Tally()
+    tally = ChangeTally()
     for ids in selection.batches():
         if time.monotonic() >= deadline:
             tally.left = selection.count_from(ids[0])
@@ -224,7 +224,7 @@ def question_of(verb: Verb, summary: Summary) -> str:
     return gettext("%(order)s?") % {"order": title} if summary.can_change_any else title
 
 
-def message_of(verb: Verb, tally: Tally) -> str:
+def message_of(verb: Verb, tally: ChangeTally) -> str:
     sentences = [str(verb.action.done % {"number": grouped(tally.changed), "count": tally.changed})]
     if tally.skipped:
         skipped = ngettext(

@@ -24,10 +24,10 @@ from ...verbs.verb import Button, Instruction, Verb
 CONFIRMED = "confirmed"
 """The form field of an answered question."""
 
-MANY = 10_000
+MOST_UNTYPED = 10_000
 """Jobs. An operator who deletes more than this types their number."""
 
-TEXT = {"class": "vTextField"}
+TEXT_FIELD_ATTRIBUTES = {"class": "vTextField"}
 """The attributes of the admin's own field for a text."""
 
 
@@ -37,11 +37,11 @@ class VerbForm(forms.Form):
         help_text=_("Optional. It is kept with the job, for everybody who looks at it later."),
         max_length=200,
         required=False,
-        widget=forms.TextInput(TEXT),
+        widget=forms.TextInput(TEXT_FIELD_ATTRIBUTES),
     )
 
     def __init__(self, verb: Verb, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
-        """`number`: how many jobs are to be changed, if there are more than `MANY`; `job`: the job, if it is one."""
+        """`number`: the number of jobs to change, if it is above `MOST_UNTYPED`. `job`: the only job to change."""
         names = [option.name for option in verb.options]
         values = {name: getattr(job, name) for name in names if hasattr(job, name)}
         super().__init__(posted if posted and CONFIRMED in posted else None, initial=values)
@@ -53,7 +53,10 @@ class VerbForm(forms.Form):
             if number:
                 help_text = gettext("Type %(number)s to delete these jobs.") % {"number": grouped(number)}
                 self.fields["typed"] = forms.CharField(
-                    label=_("Number of jobs"), max_length=30, help_text=help_text, widget=forms.TextInput(TEXT)
+                    label=_("Number of jobs"),
+                    max_length=30,
+                    help_text=help_text,
+                    widget=forms.TextInput(TEXT_FIELD_ATTRIBUTES),
                 )
         self.order_fields([name for name in self.fields if name != "reason"])  # the reason comes last
 
@@ -94,7 +97,7 @@ def log_entries(verb: Verb, job: AbstractJob, shown_id: int) -> list[LoggedChang
     return entries
 
 
-TEXT_LIMIT = 200
+MESSAGE_NAME_LIMIT = 200
 """Characters of a name in a message."""
 
 
@@ -113,14 +116,14 @@ def apply_to_one(verb: Verb, button: Button, job: Job, instruction: Instruction)
         return Result(_refusal(verb, button, job, instruction), job.pk)
     shown_id = changed[job.pk]
     values = {name: _shown(value) for name, value in instruction.options.items()}
-    values |= {"id": job.pk, "copy": shown_id, "queue": shorten(job.queue_name, TEXT_LIMIT)}
+    values |= {"id": job.pk, "copy": shown_id, "queue": shorten(job.queue_name, MESSAGE_NAME_LIMIT)}
     return Result(str(button.done) % values, shown_id, tuple(log_entries(verb, job, shown_id)))
 
 
 def _shown(value: Any) -> Any:
     if isinstance(value, datetime):
         return exact(value)
-    return shorten(value, TEXT_LIMIT) if isinstance(value, str) else value
+    return shorten(value, MESSAGE_NAME_LIMIT) if isinstance(value, str) else value
 
 
 def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> str:
