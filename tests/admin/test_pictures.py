@@ -37,14 +37,14 @@ def boss(transactional_db: None) -> User:
     return User.objects.create_superuser("ann")
 
 
+def _task() -> None:
+    """A task that nobody runs."""
+
+
 def register_tasks() -> None:
     """Register the tasks of all jobs, so that no notice says that they are unknown."""
-
-    def task() -> None:
-        """A task that nobody runs."""
-
     for name in {*Job.objects.values_list("task", flat=True)} - {each.name for each in registry}:
-        register(name=name)(task)
+        register(name=name)(_task)
 
 
 @pytest.fixture(params=["light", "dark"])
