@@ -96,7 +96,9 @@ class Trend:
     @cached_property
     def numbers(self) -> list[int]:
         axis = self._axis
-        return [self.counts.by_hour.get(start // HOUR_SECONDS, 0) for start in range(axis.start, axis.end, HOUR_SECONDS)]
+        return [
+            self.counts.by_hour.get(start // HOUR_SECONDS, 0) for start in range(axis.start, axis.end, HOUR_SECONDS)
+        ]
 
     @property
     def _axis(self) -> TimeAxis:
