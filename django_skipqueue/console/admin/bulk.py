@@ -178,7 +178,7 @@ class BulkProgress:
         numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped, read.looked_at, *read.found)
         return read if all(isinstance(number, int) for number in numbers) else None
 
-    def within(self, window: SearchWindow) -> "Progress":
+    def within(self, window: SearchWindow) -> "BulkProgress":
         """This progress in this window: of every window but the last one, nothing is done."""
         edges = (window.start, window.end)
         return self if edges == self.edges else replace(self, edges=edges, after=0)

@@ -77,7 +77,9 @@ def _worker(worker: ListedWorker) -> Cell:
 
 
 def _queues(worker: ListedWorker) -> Cell:
-    links = format_html_join(", ", "{}", ((queue_link(str(name)),) for name in worker.row.queues[:MOST_QUEUES]))
+    links = format_html_join(
+        ", ", "{}", ((queue_link(str(name)),) for name in worker.row.queues[:MOST_QUEUES_OF_WORKER])
+    )
     return links or gettext("all queues")
 
 
@@ -125,7 +127,7 @@ def _running(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[S
     return job_link(id, task.rpartition(".")[2] or task), ran
 
 
-LOOKS: Looks[ListedWorker] = {
+WORKER_LOOKS: Looks[ListedWorker] = {
     "state": _state,
     "worker": _worker,
     "queue_names": _queues,

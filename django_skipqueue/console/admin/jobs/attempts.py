@@ -26,7 +26,7 @@ from ...durations import moment_of, span
 from ...operations import attempts_before, number_of_attempt, was_cancelled
 from ...verbs.table import CANCEL
 from ...workers import DEATH_EXCEPTION
-from .history import Operation, operations_of
+from .history import ShownOperation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
@@ -141,8 +141,8 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
         lines = [
             ShownLine(
                 line.at,
-                shorten(line.level, NAME_LIMIT),
-                shorten(line.logger, NAME_LIMIT),
+                shorten(line.level, LOG_NAME_LIMIT),
+                shorten(line.logger, LOG_NAME_LIMIT),
                 clean(masked(line.message), LOG_LINE_LIMIT),
                 line.level in WARNING_LEVELS,
             )
