@@ -46,7 +46,7 @@ NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three jobs are many, and two are a batch."""
-    monkeypatch.setattr(job_admin, "MANY", 2)
+    monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
     monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
 
 

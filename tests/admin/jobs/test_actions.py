@@ -264,8 +264,8 @@ class TestTheAnswer:
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """And not the number at which the count stops, which may be a thousandth of it."""
-        monkeypatch.setattr(job_admin, "MANY", 2)
-        monkeypatch.setattr(many_jobs, "MOST_READ", 2)
+        monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
+        monkeypatch.setattr(many_jobs, "MOST_JOBS_READ", 2)
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(counts, "expected", lambda jobs: 9_999_123)
         jobs = [make_job("completed") for _ in range(5)]
