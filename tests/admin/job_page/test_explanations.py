@@ -64,7 +64,7 @@ class TestQueued:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
         assert waits(job) == "2+ jobs of the queue “default” come before it."
 
-    def test_they_are_counted_along_the_claim_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_jobs_ahead_are_counted_along_the_claim_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 100)
         make_worker()
         with connection.cursor() as cursor:
