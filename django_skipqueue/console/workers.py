@@ -221,7 +221,7 @@ class LastJob(NamedTuple):
     ended_at: datetime | None
 
 
-class WorkerProcess(NamedTuple):
+class PastProcess(NamedTuple):
     id: str
     jobs: int
     began_at: datetime | None
@@ -236,7 +236,7 @@ def last_jobs_of(store: Store, worker_id: str) -> list[LastJob]:
     return [LastJob(*row) for row in rows]
 
 
-def processes_of(store: Store, worker_id: str) -> list[WorkerProcess]:
+def processes_of(store: Store, worker_id: str) -> list[PastProcess]:
     """The processes with the name of this worker that have run one of the newest jobs, the last process first."""
     values = {"name": worker_name(worker_id), "limit": NEWEST_JOBS, "died": DEATH_EXCEPTION}
-    return [WorkerProcess(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]
+    return [PastProcess(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]

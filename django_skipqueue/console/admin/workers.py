@@ -38,7 +38,7 @@ from ..workers import (
     WORKER_VERBS,
     LastJob,
     ListedWorker,
-    WorkerProcess,
+    PastProcess,
     WorkerVerb,
     last_jobs_of,
     processes_of,
@@ -181,7 +181,7 @@ LAST_JOBS: tuple[Column[LastJob], ...] = (
     Column("ended", _("ended"), lambda job: exact(job.ended_at) if job.ended_at else NOTHING),
 )
 
-PROCESSES: tuple[Column[WorkerProcess], ...] = (
+PROCESSES: tuple[Column[PastProcess], ...] = (
     Column("process", _("process"), lambda process: worker_link(process.id, process.id)),
     Column("jobs", _("jobs"), lambda process: grouped(process.jobs)),
     Column("began", _("first began"), lambda process: exact(process.began_at) if process.began_at else NOTHING),

@@ -37,7 +37,7 @@ from .terminal import Console, operator, until_interrupted
 
 
 @dataclass
-class ChangeTally:
+class CommandTally:
     changed: int = 0
     unchanged: int = 0
     locked: int = 0
@@ -47,9 +47,9 @@ class ChangeTally:
     is_interrupted: bool = False
 
 
-def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> ChangeTally:
+def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> CommandTally:
     """Apply the verb to the jobs that it can change. Jobs that are enqueued during the command are left out."""
-    tally = ChangeTally()
+    tally = CommandTally()
     with until_interrupted() as is_interrupted:
         for ids in _batches(verb, choice):
             if is_interrupted():
@@ -165,9 +165,9 @@ class ChangeJobs(Subcommand):
             choice.explain_nothing()
         if options["dry_run"]:
             survey.show(console, in_json=options["json"])
-            return self._report(console, ChangeTally(survey.eligible), survey, done=f"would be {done}")
+            return self._report(console, CommandTally(survey.eligible), survey, done=f"would be {done}")
         if not survey.eligible:
-            return self._report(console, ChangeTally(), survey, done=done, in_json=options["json"])
+            return self._report(console, CommandTally(), survey, done=done, in_json=options["json"])
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
@@ -194,7 +194,7 @@ class ChangeJobs(Subcommand):
         return console.confirm(f"{order}?")
 
     def _report(
-        self, console: Console, tally: ChangeTally, survey: Survey, *, done: str, in_json: bool = False
+        self, console: Console, tally: CommandTally, survey: Survey, *, done: str, in_json: bool = False
     ) -> Exit:
         """Say how many jobs were changed, and why jobs were skipped: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped

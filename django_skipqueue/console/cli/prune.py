@@ -43,7 +43,7 @@ def after_prune(store: Store) -> None:
             part.after_prune(store)
 
 
-class PruneJobs(Subcommand):
+class PruneSubcommand(Subcommand):
     name = "prune"
     help = "Delete finished jobs past their retention, or move them to the archive"
 

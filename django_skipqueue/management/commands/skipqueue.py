@@ -7,7 +7,7 @@ from ...console.cli.health import Health
 from ...console.cli.indexes import Index, Reindex
 from ...console.cli.list import List
 from ...console.cli.pause import Pause, Resume
-from ...console.cli.prune import PruneJobs
+from ...console.cli.prune import PruneSubcommand
 from ...console.cli.show import Show
 from ...console.cli.status import Queues, ShowStatus
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
@@ -19,7 +19,7 @@ from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
 CORE = (
-    Defer, Doctor, Health, Index, List, Pause, PruneJobs, Queues, Reindex, Resume, Show, ShowStatus, ShowVerdict,
+    Defer, Doctor, Health, Index, List, Pause, PruneSubcommand, Queues, Reindex, Resume, Show, ShowStatus, ShowVerdict,
     Workers,
 )  # fmt: skip
 """The subcommands of the core that are no verbs."""
