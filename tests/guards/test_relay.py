@@ -38,7 +38,7 @@ def test_a_locked_row_keeps_no_other_job_from_being_taken_back(session: Callable
     locked, free = make_job("running"), make_job("running")
     jobs = CarriedJobs()
     jobs.release(map(lease_of, (locked, free)))
-    disconnected: Any = SimpleNamespace(is_open=False)
+    disconnected: Any = SimpleNamespace(is_open=False, acknowledge=lambda _: None)
     other = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
