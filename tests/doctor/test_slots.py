@@ -41,7 +41,7 @@ def test_the_task_that_holds_every_slot_is_named(workers: list[Worker], found: F
         "Of the jobs that have run for long, 5 are of this task, the longest for 12 h. "
         "The next job has waited for 11 h."
     )
-    assert full.command == "python manage.py skipqueue cancel --task shop.hang"
+    assert full.command == "python manage.py skipqueue cancel --status running --task shop.hang"
     assert (full.severity, full.subject) == ("critical", "default")
     assert full.since is not None
 

@@ -157,6 +157,16 @@ class TestWorkerDeaths:
         assert finding.command == "python manage.py runworker --max-memory-mb 500"
         assert finding.subject == "shop.jobs.render"
 
+    def test_a_machine_that_died_is_named_by_its_workers(self) -> None:
+        make_worker(name="web-1/1", heartbeat=timedelta(minutes=-5))
+        make_worker(name="long-ago/1", heartbeat=timedelta(minutes=-40))
+        make_worker(name="web-2/1")
+        count(recovered=3)
+        (finding,) = found("worker-deaths")
+        assert finding.title.startswith("Workers and their supervisor are gone since ")
+        assert finding.title.endswith(": web-1/1. 3 running jobs were lost")
+        assert finding.command == "python manage.py runworker"
+
     def test_a_job_that_kills_is_named(self) -> None:
         entry = {"exception": WORKER_DIED}
         job = make_job("scheduled", task=TASK, errors=[entry, entry])

@@ -168,7 +168,7 @@ def test_a_task_hangs(runworker: Run, rules: Any) -> None:
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = blamed("no-free-slot")
     assert finding.title == "extra.jobs.push holds the slots for default: all 2 are taken, and jobs wait"
-    assert finding.command == "python manage.py skipqueue cancel --task extra.jobs.push"
+    assert finding.command == "python manage.py skipqueue cancel --status running --task extra.jobs.push"
     wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
     assert [each.code for each in watched()] == ["no-free-slot"]
 
@@ -198,8 +198,9 @@ def test_a_machine_is_killed(runworker: Run, rules: Any) -> None:
     finding = blamed("worker-deaths")
     assert finding.severity == "warning"
     assert re.fullmatch(
-        r"Workers die since [\d:]+: 4 running jobs were lost, 4 of them of extra\.jobs\.push", finding.title
+        r"Workers and their supervisor are gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost", finding.title
     )
+    assert finding.command == "python manage.py runworker"
     dead = [each for each in watched() if each.code == "dead-worker"]
     assert [each.severity for each in dead] == ["info"], "their jobs are recovered"
 

@@ -36,12 +36,12 @@ def exit_code(verdict: Verdict) -> Exit:
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
-    """Print that all is well, or each problem in a line, and the command that helps below it."""
+    """Print that all is well, or each problem with what helps: advice, and a command."""
     if verdict.is_well:
         console.coloured(str(verdict), GREEN)
     for each in verdict.problems:
         console.coloured(f"{in_a_sentence(each)}.", SEVERITY_COLOURS[each.severity])
-        for line in each.command.splitlines():
+        for line in filter(None, (each.advice, *each.command.splitlines())):
             console.line(f"    {printable(line)}")
 
 

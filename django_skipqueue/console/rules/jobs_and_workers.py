@@ -518,7 +518,7 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
                 "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
                 "slow, start more workers."
             ),
-            shlex.join(["python", "manage.py", "skipqueue", "cancel", "--task", task]),
+            shlex.join(["python", "manage.py", "skipqueue", "cancel", "--status", "running", "--task", task]),
             facts={
                 "task": printable(task),
                 "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),

@@ -22,7 +22,7 @@ from ...console.arguments import redacted
 from ...console.counts import Count, grouped
 from ...console.durations import clock_time, span
 from ...console.job_states import RETRYING, is_in
-from ...console.queues_and_workers import Workforce
+from ...console.queues_and_workers import WorkerHealth, Workforce
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, statement
 from ...console.search import cause_of, cause_text
 from ...events.log_format import job_name, printable
@@ -440,6 +440,12 @@ def _recent_causes(
 
 DEATHS = Threshold("worker-deaths", 3, "number")
 
+MOST_NAMED = 4
+"""Workers in a title, at most."""
+
+DEAD = timedelta(minutes=15)
+"""The time since its last heartbeat after which a dead worker is no cause of what is lost now."""
+
 
 def worker_deaths(store: Store) -> Iterator[Finding]:
     """Find workers that died with their jobs. The likely cause is the task of most of these jobs, or one job."""
@@ -477,13 +483,28 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
             link=PageLink("job_change", (last.pk,)),
         )
         return
+    gone = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live and worker.age < DEAD]
+    if gone:  # a supervisor removes the row of a worker that died alone
+        since = task.now - max(worker.age for worker in gone)
+        yield Finding.of(
+            Severity.WARNING,
+            gettext("Workers and their supervisor are gone since %(time)s: %(names)s. %(lost)s running jobs were lost"),
+            gettext("The jobs that were lost are recovered: each runs again."),
+            gettext("Look whether the machine of these workers is down. Start runworker there, or on another machine."),
+            "python manage.py runworker",
+            facts=facts | {"time": clock_time(since, task.now), "names": _names(gone)},
+            subject=task.name,
+            since=since,
+            link=PageLink("worker_changelist"),
+        )
+        return
     yield Finding.of(
         Severity.WARNING,
         gettext("Workers die since %(time)s: %(lost)s running jobs were lost, %(of_task)s of them of %(task)s"),
         gettext("The jobs that were lost are recovered: each runs again."),
         gettext(
-            "Look for “worker died” in the log of runworker. If a machine has died, start workers on another machine. "
-            "If the kernel has killed workers that took too much memory, have each worker replaced before it does."
+            "Look for “worker died” in the log of runworker. If the kernel has killed workers that took too much "
+            "memory, have each worker replaced before it does."
         ),
         "python manage.py runworker --max-memory-mb 500",
         facts=facts,
@@ -491,6 +512,10 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
         since=since,
         link=PageLink("job_cause", query={"task": task.name, "cause": cause_text(Cause(task.name, WORKER_DIED, ""))}),
     )
+
+
+def _names(workers: Sequence[WorkerHealth]) -> str:
+    return ", ".join([printable(each.name) for each in workers[:MOST_NAMED]] + ["…"] * (len(workers) > MOST_NAMED))
 
 
 def _deaths_of(job: Job) -> int:

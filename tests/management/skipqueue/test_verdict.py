@@ -23,17 +23,19 @@ def test_all_is_well_is_0() -> None:
     assert (result.code, result.out, result.err) == (0, "All is well.\n", "")
 
 
-def test_each_problem_is_a_line_with_the_command_below_it() -> None:
+def test_below_each_problem_stand_advice_and_a_command() -> None:
     make_worker(name="w", queues=["other"], heartbeat=timedelta(seconds=-40))
     make_job(queue_name="re ports")
     result = skipqueue("verdict")
     assert result.code == 3
     first, *others = result.out.splitlines()
     assert first.startswith("CRITICAL: No worker serves queue re ports: 1 job waits since ")
-    assert others == [
+    assert others[:3] == [
+        "    Start a worker for it.",
         "    python manage.py runworker --queues 're ports'",
         "WARNING: The worker w is late with its heartbeat.",
     ]
+    assert others[3].startswith("    ")
 
 
 def test_it_says_for_how_long_a_problem_is_known() -> None:
@@ -59,7 +61,9 @@ def test_it_is_red_on_a_terminal() -> None:
 
 def test_status_begins_with_it() -> None:
     make_job()
-    assert skipqueue("status").out.startswith("CRITICAL: No worker is alive, and jobs wait.\n    python manage.py run")
+    assert skipqueue("status").out.startswith(
+        "CRITICAL: No worker is alive, and jobs wait.\n    Start one.\n    python "
+    )
     (found,) = skipqueue("status", "--json").objects
     assert found["verdict"]["problems"][0]["code"] == "no-worker"
     make_worker()
