@@ -94,7 +94,10 @@ class Task(Generic[P, R]):
     if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`, with the name here of a method that other queues have."""
+            """Raise `AttributeError`.
+
+            If another task queue has a method of this name, such as Celery's `delay`, the message names ours.
+            """
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{instead_of_method(name)}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -150,7 +150,10 @@ class Suspects(Service):
 
 
 class TakeOver(Periodic):
-    """Takes a suspect over, once, after the worker's row is written: from then on the worker's heartbeat counts."""
+    """Takes over the suspect that the supervisor gave to this worker.
+
+    Runs once, after the worker's row is written, because from then on the worker's heartbeat counts.
+    """
 
     name = "take_over"
 
@@ -163,7 +166,11 @@ class TakeOver(Periodic):
         taken: Callable[[ClaimedJob], object],
         gone: Callable[[], object],
     ) -> None:
-        """gone: called if the lease has ended: the other worker has put the job back, or the job was cancelled."""
+        """taken: called with the job, which this worker now holds and has to run.
+
+        gone: called instead if the lease has ended, because the other worker has put the job back or because somebody
+        has cancelled it.
+        """
         self._store = store
         self._suspect = suspect
         self._worker_id = worker_id

@@ -144,7 +144,7 @@ class TestRetry:
 
 
 @pytest.mark.django_db
-def test_a_retry_gives_a_task_that_nobody_knew_its_time_of_grace_again() -> None:
+def test_a_retry_restarts_the_grace_period_of_an_unknown_task() -> None:
     job = make_job("failed", unknown_since=Now(), deaths=["w"], metadata={"own": 5})
     store.retry([job.pk])
     job.refresh_from_db()

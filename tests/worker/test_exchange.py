@@ -11,7 +11,6 @@ from django.db import OperationalError, connection, transaction
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker import claiming, own_connections
-from django_skipqueue.worker import claiming as frontier
 from django_skipqueue.worker import control_connection as control
 from django_skipqueue.worker import outcomes as slow_outcomes
 from django_skipqueue.worker.in_flight import InFlightJobs
@@ -35,7 +34,7 @@ def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(control, "LONGEST_REOPEN_DELAY", 0.1)
     monkeypatch.setattr(slow_outcomes, "FIRST_SLOW_DELAY", 0.2)
     monkeypatch.setattr(slow_outcomes, "LONGEST_SLOW_DELAY", 0.4)
-    monkeypatch.setattr(frontier, "FIRST_FRONT_PAUSE", 0.2)
+    monkeypatch.setattr(claiming, "FIRST_FRONT_PAUSE", 0.2)
 
 
 @pytest.fixture

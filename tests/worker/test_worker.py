@@ -206,8 +206,8 @@ def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: An
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
-    frontier = worker.worker._in_flight.claiming._cursor
-    wait_until(lambda: frontier.due_at <= time.monotonic(), "it may look from the front again")
+    cursor = worker.worker._in_flight.claiming._cursor
+    wait_until(lambda: cursor.due_at <= time.monotonic(), "the next claim starts from the front")
     gates["first"].open()
     wait_for_statuses(completed=3)
     assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high", "low"]
@@ -383,7 +383,7 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
 
 
 @pytest.mark.parametrize("kind", sorted(jobs.UNSTORABLE))
-def test_a_result_that_no_column_takes_is_a_failure_that_says_so(worker_thread: Start, kind: str) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_job_with_a_clear_error(worker_thread: Start, kind: str) -> None:
     jobs.return_unstorable.defer(kind)
     jobs.noop.defer()
     assert worker_thread(drain=True).wait() == EXIT_CLEAN

@@ -72,7 +72,7 @@ class BulkAction:
     """The jobs that matched when the question was asked."""
     model: str = "job"
     """The name of the model whose list this is: a part may have a list of its own."""
-    is_least: bool = False
+    is_lower_bound: bool = False
     """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
     answers: dict[str, str] = field(default_factory=dict)
     """The answers of the verb's form, by its fields."""
@@ -222,7 +222,7 @@ class Walk:
         progress = BulkProgress(newest_id(), (front.start, front.end))
         if self.bulk.action == SEARCH:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
-        if not self.bulk.is_least:
+        if not self.bulk.is_lower_bound:
             return progress
         found = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
         return replace(progress, counted=sum(jobs.count() for jobs in found))

@@ -27,11 +27,16 @@ from ..keyed.states import KeyNow, KeyState, read_keys
 from .admit import RATED, WAITS_FOR_RATE, blocked_rates
 from .queues import rate_columns_of
 
-# pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
-# next job; the seconds for each job and the burst, NULL for any number; the tokens that can be taken now; the number of
-# waiting jobs, counted up to `limit`; the seconds until the next job is admitted, NULL if no supervisor has looked yet;
-# the seconds since the first of the counted jobs was due. Index: rate_waiting, rate_queued and the primary key of the
-# buckets, once for each key; for the key of a queue the primary key of queues.
+# pages, commands → one row for each of these keys that has waiting jobs:
+# - the key;
+# - the next job: its id, task and arguments;
+# - the rate: the seconds for each job and the burst; NULL means unlimited;
+# - the tokens that are free now; 0.000001 makes up for rounding errors of the division, which would lose a whole token;
+# - the number of waiting jobs, counted up to `limit`;
+# - the seconds until the next job is admitted; NULL means that no supervisor has scanned the key yet;
+# - the seconds since the first of the counted jobs was due.
+# Index: rate_waiting, rate_queued and the primary key of the buckets, once for each key; for the key of a queue the
+# primary key of queues.
 RATE_KEYS_NOW = joined(
     """
 SELECT

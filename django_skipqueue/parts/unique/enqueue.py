@@ -243,6 +243,7 @@ def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
     if len(keys) > 1:
         keys = [each.unique_key for each in _holders(store, keys) if each.is_unclaimed]
     rows = _lock_by_key(store, sorted(keys), lock)
+    # In autocommit, the locks end with the statement, so the workers need no notification.
     if not store.connection.get_autocommit() and (
         queued := Counter(queue for _, _, queue, status in rows if status == "queued")
     ):
@@ -251,9 +252,9 @@ def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
 
 
 def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
-    """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
+    """Update each waiting job that holds one of these keys with the arguments, due time and limit of the new call.
 
-    A running holder stays as it is. If somebody else writes a holder, the call waits for the end of that transaction.
+    A running job stays as it is. Blocks while another transaction has locked one of the jobs.
     """
     by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 

@@ -179,7 +179,7 @@ class JobAdmin(VerbViews):
                 queue_name,
                 action=verb.action_name,
                 number=number,
-                is_least=selection.total.is_capped,
+                is_lower_bound=selection.total.is_capped,
                 answers=form.answers(),
             )
         return Afterwards(partial(self._apply_now, request, verb, selection, instruction))
