@@ -151,7 +151,7 @@ FROM (
 GROUP BY queue_name
 """
 
-# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` looks at → how many the planner expects. Reads no row.
+# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` reads → how many the planner expects. Reads no row.
 EXPECTED_BLOCKED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 """

@@ -168,7 +168,7 @@ class DeadProcess:
     """The jobs that the process was running, which are charged."""
     no_statement_after: float
     """The time from which no statement of the process can be under way, in monotonic seconds."""
-    look_at: float = 0.0
+    check_at: float = 0.0
     """When to recover or release jobs of the process, in monotonic seconds."""
 
     @property

@@ -128,7 +128,7 @@ _installed: dict[str, Part] = {}
 
 
 def install_parts(parts: Iterable[Part]) -> None:
-    """Have the core use these parts, in their order. A part that is installed again changes nothing."""
+    """Have the core use these parts, in their order. Installing a part again changes nothing."""
     for part in parts:
         _installed[part.name] = part
         if part.gate is not None and part.gate not in gates_of_parts:

@@ -215,7 +215,7 @@ class InFlightJobs:
             self._release([job for job in jobs if job.id not in locked], later=later)
 
     def settle_last(self) -> None:
-        self._pending.look_now()
+        self._pending.check_now()
         failures, now = 0, time.monotonic()
         deadline = now + LAST_OUTCOMES
         while failures < 2 and now < deadline and (self._pool.finished or self._pending.due_at <= now):

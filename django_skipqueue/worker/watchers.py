@@ -47,15 +47,15 @@ class CancelCheck(Service):
         """held: returns all leases of the worker. drop_lost: drops the jobs of the given leases that are lost."""
         self._held = held
         self._drop_lost = drop_lost
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._seen: set[LeaseRef] = set()
 
     @property
     def due_at(self) -> float:
-        return self._next_look if self._held() else NEVER
+        return self._next_check if self._held() else NEVER
 
     def run(self, now: float) -> None:
-        self._next_look = now + CANCEL_CHECK_SECONDS
+        self._next_check = now + CANCEL_CHECK_SECONDS
         held = self._held()
         old, self._seen = self._seen.intersection(held), set(held)
         if old:

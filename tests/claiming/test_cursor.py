@@ -37,7 +37,7 @@ def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
     assert cursor.start(START) == {"default": QueuePosition(0, 9.0, 5), "mail": QueuePosition(-7, 9.0, 3)}
 
 
-def test_a_job_before_the_position_which_was_just_admitted_does_not_move_it_back() -> None:
+def test_a_newly_admitted_job_does_not_move_the_cursor_back() -> None:
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START)
@@ -57,7 +57,7 @@ def test_a_claim_from_the_front_forgets_how_far_each_queue_was_claimed() -> None
 @pytest.mark.parametrize(
     ("batch", "walk"), [([WALKED, WALKED._replace(id=2, claim_seconds=0.03)], 0.02), ([], 0.03)], ids=["jobs", "none"]
 )
-def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
+def test_full_scans_take_at_most_their_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed(batch, after={}, took=0.03, now=START)
@@ -68,7 +68,7 @@ def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJ
     assert not cursor.start(START + rest + 0.01)
 
 
-def test_while_a_claim_from_the_front_is_on_its_way_the_next_claim_is_none() -> None:
+def test_only_one_full_scan_runs_at_a_time() -> None:
     cursor = ClaimCursor()
     cursor.start(START)
     cursor.claimed([WALKED], after={}, took=0.03, now=START)
@@ -81,7 +81,7 @@ def test_while_a_claim_from_the_front_is_on_its_way_the_next_claim_is_none() -> 
     assert cursor.due_at == pytest.approx(START + 10 + 0.02 / FULL_SCAN_SHARE - 0.02)
 
 
-def test_a_claim_that_was_sent_before_a_claim_from_the_front_was_known_does_not_undo_it() -> None:
+def test_an_older_claim_does_not_undo_a_full_scan() -> None:
     """The claim from the front found more jobs of a high priority than it could take: the next claim takes the rest."""
     cursor = ClaimCursor()
     cursor.start(START)
@@ -94,9 +94,9 @@ def test_a_claim_that_was_sent_before_a_claim_from_the_front_was_known_does_not_
     assert cursor.start(START + 10) == {"default": urgent.position}
 
 
-def test_a_claim_from_the_front_that_failed_is_not_made_again_because_a_connection_broke() -> None:
+def test_a_broken_connection_does_not_repeat_a_failed_full_scan() -> None:
     cursor = ClaimCursor()
-    cursor.look_failed(10.0)
+    cursor.full_scan_failed(10.0)
     due_at = cursor.due_at
     assert due_at > 10.0
     cursor.start_over()

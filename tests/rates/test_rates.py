@@ -269,7 +269,7 @@ def test_a_sequence_with_a_rate_stays_in_order() -> None:
 
 
 @pytest.mark.parametrize("verb", ["discard", "cancel"])
-def test_a_job_that_is_discarded_while_it_waits_gives_its_permit_back_and_takes_no_token(verb: str) -> None:
+def test_a_discarded_waiting_job_returns_its_permit(verb: str) -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
     held = Job.objects.get(gate="rate")
     assert getattr(held, verb)()

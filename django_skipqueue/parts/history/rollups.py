@@ -630,7 +630,7 @@ class CountEnqueued(Periodic):
 
 
 SAMPLE_INTERVAL = 20.0
-"""Seconds between two looks whether this minute has a sample."""
+"""Seconds between two checks whether this minute has a sample."""
 
 MOST_CLAIMS_MEASURED = 3
 """How many of the deepest queues have a claim measured."""

@@ -25,8 +25,8 @@ HELD_UP_SECONDS = 1.0
 """Seconds after which an unclaimed job gives its permit to a job that a worker could start at once."""
 
 PUT_BACK_SECONDS = 60.0
-"""Seconds for which a job that was put back keeps its next permit. A worker with a free slot need not claim: it may be
-about to stop. Without a pause, two jobs would give each other the permit for ever."""
+"""How many seconds a job keeps its next permit after it was put back. The pause is needed because a worker with a free
+slot may be about to stop, and so not claim: then two jobs would give each other the permit for ever."""
 
 SCAN_SHARE = 1 / 20
 """The largest share of the time that scans may take."""

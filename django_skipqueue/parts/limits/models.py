@@ -70,7 +70,7 @@ class LimitedQueue(models.Model):
     """The limit of a queue."""
 
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many jobs of the queue may run at once; 0: any number; `None`: the number of the settings."""
+    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the number of the settings."""
 
     class Meta:
         abstract = True

@@ -90,10 +90,10 @@ ORDER BY key.place
 @dataclass(frozen=True)
 class RateNow(KeyNow):
     interval: float | None
-    """Seconds for each job; `None`: any number, if the rate of a queue was removed."""
+    """Seconds for each job; `None` means unlimited, because somebody has removed the queue's rate."""
     burst: int | None
     tokens: int | None
-    """How many jobs may start now; `None`: any number."""
+    """How many jobs may start now; `None` means unlimited."""
     due_in: float | None
     """Seconds until the next job is admitted, below 0 if it is late; `None`: no supervisor has looked yet."""
 
@@ -102,7 +102,7 @@ class RateNow(KeyNow):
 class RateState(KeyState[RateNow]):
     @property
     def rate(self) -> str | None:
-        """The rate, such as "50/s"; `None`: any number of jobs."""
+        """The rate, such as "50/s"; `None` means unlimited."""
         return None if self.now.interval is None else rate_text(self.now.interval)
 
 
@@ -142,7 +142,7 @@ def waiting_for_a_token(key: str) -> "QuerySet[Job]":
 
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:
-    """The interval and the burst of a key, by the columns of one of its jobs; `None`: any number of jobs."""
+    """The interval and the burst of a key, by the columns of one of its jobs; `None` means unlimited."""
     name = rate_key.removeprefix(key_of(""))
     changed = None if name == rate_key else RATES.changed_in_row(name)
     if changed is not None:

@@ -3,7 +3,7 @@
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every view logs its changes.
 
 Invariant: supervisors can fire what the form accepts, since the code of `@periodic` checks it. The browser never gets a
-secret: a mask that the user leaves as it is stands for the schedule's own value.
+secret: if the user leaves a masked value unchanged, the schedule keeps its own value.
 
 A column of the list is a fact of `SCHEDULE`.
 """

@@ -61,7 +61,7 @@ FROM inserted
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
 # call: unique_key, id, status, run_after, enqueued_at, and the seconds until the job is due. Each key is there once.
-# ON CONFLICT DO UPDATE would lock a row before it looks at the condition, and so would keep a running job locked until
+# ON CONFLICT DO UPDATE would lock a row before it checks the condition, and so would keep a running job locked until
 # the caller's commit. Index: unique, the primary key.
 _REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
@@ -273,7 +273,7 @@ def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[Enc
 def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
     """Call `lock` with these sorted keys. It sends a statement that locks the waiting holders, and returns rows by key.
 
-    PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
+    PostgreSQL locks the newest version of a row, and checks the condition afterwards: a job that was claimed in
     between is locked, and not returned. So a statement that returns fewer jobs than keys is rolled back, and each half
     of the keys is tried on its own. Several jobs are locked without waiting. A lone job is waited for: in the order of
     the keys it comes after all jobs that stay locked, and no job that stays locked runs.

@@ -86,7 +86,7 @@ class Executor:
         token, noting = log_context.job.set(running.job), current_attempt.set(running)
         named = log_context.database.set(self.database)
         attempt = await self._execute_async(running)
-        # Not in a `finally`: a coroutine that is closed while it waits ends in another context.
+        # Not in a `finally`, because closing a waiting coroutine ends it in another context.
         log_context.database.reset(named)
         current_attempt.reset(noting)
         log_context.job.reset(token)

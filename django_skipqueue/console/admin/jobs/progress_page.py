@@ -44,7 +44,7 @@ class ProgressPage(ShownState):
 
     @property
     def done(self) -> int:
-        """The number of jobs that were looked at: all, once the job is completed."""
+        """The number of jobs that were read: all, once the job is completed."""
         return self._progress.done
 
     @property

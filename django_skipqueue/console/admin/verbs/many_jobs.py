@@ -90,7 +90,7 @@ def newest_id() -> int:
 KINDS_SHOWN = 8
 
 MOST_JOBS_READ = 5_000
-"""Jobs whose tasks and errors are looked at: their rows may be anywhere in the table."""
+"""Jobs whose tasks and errors are read: their rows may be anywhere in the table."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 """The class of an exception, at the start of the line about an error."""
