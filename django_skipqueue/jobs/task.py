@@ -202,7 +202,7 @@ class Task(Generic[P, R]):
         return codec_of(annotations_of(self.__wrapped__).get("return"))
 
     def encoded_result(self, result: Any) -> str:
-        """A result as JSON. A result that does not fit the annotation is stored if it is plain JSON.
+        """A result as JSON. If a result does not fit the annotation, it is stored only if it is plain JSON.
 
         Raises `InvalidArguments` for a result that does not fit and is not JSON.
         """

@@ -109,7 +109,7 @@ MOST_CHARACTERS_HELD = 64_000_000
 """Characters of arguments that a worker holds, unless the jobs that run have more."""
 
 LARGE_CLAIM = 500_000
-"""A claim that returned this many characters of arguments may have stopped at its size limit, with more jobs left. The
+"""If a claim returned this many characters of arguments, it may have stopped at its size limit, with jobs left. The
 text may have an eighth of the bytes that are stored."""
 
 

@@ -1,6 +1,6 @@
 """What an attempt notes: its progress, its log lines, and the records of Python's `logging` that are kept with it.
 
-Invariant: an attempt that notes something never waits, neither for a lock nor for the database. The thread of the
+Invariant: to note something, an attempt waits neither for a lock nor for the database. The thread of the
 attempt only puts a value into memory. The control loop writes the value, and the outcome of the attempt repeats all
 values. Nothing here has a lock: an interruption, raised between any two instructions, may leave a lock taken.
 

@@ -3,9 +3,9 @@
 Invariant: an attempt stays in `PendingOutcomes` until the database has accepted or rejected its outcome. No outcome
 delays another: an outcome whose row is locked, or that takes too long even alone, waits apart.
 
-Invariant: every outcome is written in the end. An outcome that took PostgreSQL too long is sent alone. A small outcome
-is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, an error that says so
-replaces it.
+Invariant: every outcome is written in the end. If an outcome took PostgreSQL too long, it is sent alone. A small
+outcome is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, an error that says
+so replaces it.
 
 Invariant: each attempt is counted, and is in one event, once the database has accepted or rejected its outcome. If the
 lease of the attempt had ended before, the event waits until a statement has shown why: the job was cancelled, the job

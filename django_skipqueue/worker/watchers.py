@@ -11,8 +11,8 @@ the row. As long as this worker lives, no other process recovers its orphans.
 A suspect is a job that was running in two workers, one after the other, when they died. No other job runs in the
 process of a suspect. A worker with several slots offers the suspect to its supervisor, which starts a process that
 takes the job over (`TakeOver`) and runs no other job. If the supervisor already has a suspect, the worker puts the job
-back for some seconds. Invariant: a suspect that no process takes over is put back. To put back a suspect that was taken
-over changes nothing, because the lease of the worker has ended.
+back for some seconds. Invariant: if no process takes a suspect over, the suspect is put back. After a process has taken
+it over, putting it back changes nothing, because the worker's lease has ended.
 """
 
 import os

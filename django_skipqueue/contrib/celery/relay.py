@@ -46,8 +46,8 @@ UNREADABLE_NAME = "?"
 def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
     """Return the attempt of a job that came back; `None`: there is nothing to settle.
 
-    A refused job is scheduled again, and costs no attempt. A job whose outcome the relay cannot read has run, so it
-    fails; the relay knows only its lease.
+    A refused job is scheduled again, and costs no attempt. If the relay cannot read an outcome, the job fails, because
+    it has run. The relay knows only its lease.
     """
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:

@@ -354,8 +354,8 @@ def time_limit(task: str, timeout: float | None) -> float:
 def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
     """Return whether the window is full, and each of its jobs should have ended or come back.
 
-    A job that waits with the broker for longer than `WAIT` comes back, and a job that a worker runs ends within its
-    time limit. If all jobs of a full window are older than both times together, the broker has lost them.
+    The broker gives a job back after `WAIT`, and a job in a worker ends within its time limit. If all jobs of a full
+    window are older than both times together, the broker has lost them.
     """
     rows = store.rows(CARRIED_BY_TASK, {"carrier_id": carrier_id(carrier.name)})
     return sum(number for *_, number, _ in rows) >= carrier.window and all(
@@ -417,7 +417,7 @@ class Reclaim:
     def run(self) -> Iterator[int]:
         """Release the jobs in batches, which costs no attempts. Yield the number of jobs of each batch.
 
-        A job whose row another transaction has locked stays with the carrier.
+        The carrier keeps the jobs whose rows another transaction has locked.
         """
         while released := self.store.release_orphans(carrier_id(self.name), known=[], claimed_until=self.since):
             yield len(released)

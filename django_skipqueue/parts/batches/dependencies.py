@@ -136,8 +136,8 @@ FOR NO KEY UPDATE OF job SKIP LOCKED
 
 # admit, worker after a settle, enqueue → the dependants that wait for no job any more: admitted, or discarded because a
 # predecessor has not completed. A statement of its own after the locks: if two predecessors end at once, the second
-# statement sees both ends. A job that was discarded by hand while it waited stays discarded; if it is retried, it need
-# not wait. Reads the predecessors once, whatever their number. Indexes: the primary keys.
+# statement sees both ends. If a waiting job was discarded by hand, it stays discarded; after a retry, it need not wait.
+# Reads the predecessors once, whatever their number. Indexes: the primary keys.
 ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (

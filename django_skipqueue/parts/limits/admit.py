@@ -460,7 +460,7 @@ class LimitGate(KeyedGate):
         super().want(alias, keys)
 
     def _admit_named(self, store: Store) -> Mapping[str, int]:
-        """Admit jobs of the named keys. A key that another transaction has locked stays named."""
+        """Admit jobs of the named keys. A key stays named while another transaction has locked it."""
         alias, wanted = store.alias, self._wanted[store.alias]
         if not wanted or self._named_at[alias] > time.monotonic():
             return {}

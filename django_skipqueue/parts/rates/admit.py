@@ -78,8 +78,8 @@ CROSS JOIN LATERAL (
 # `free` is the number of tokens that can be taken now. Once they are taken, no more jobs are queued than the burst.
 # The key is due again when the next token is there, but not before a twentieth of a second has passed, or half a second
 # if a full burst is queued. The key is due several times in the time of a burst.
-# The jobs of paused queues are passed over. A job that was written a moment ago may be locked here and not admitted: it
-# takes no token.
+# The jobs of paused queues are passed over. If a job was written a moment ago, it may be locked here and not
+# admitted. Then it takes no token.
 # Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
 # primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
 ADMIT_BY_RATE = joined(

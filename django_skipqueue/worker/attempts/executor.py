@@ -184,7 +184,7 @@ class Executor:
     def _attempt(
         self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
     ) -> Attempt:
-        """The attempt with its outcome. An outcome that the task has committed itself takes precedence."""
+        """The attempt with its outcome. If the task has committed an outcome itself, that outcome takes precedence."""
         written, noted = running.completed, running.noted
         if written is None:
             final = running.with_notes(outcome)
@@ -293,7 +293,7 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
 
 
 def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
-    """The outcome of a task that returned. A result that cannot be stored raises `UnstorableResult`.
+    """The outcome of a task that returned. Raises `UnstorableResult` if the result cannot be stored.
 
     Such a job is not retried: another attempt would repeat its effects.
     """

@@ -244,7 +244,7 @@ class Runner(Protocol):
 
     @property
     def blocked_at(self) -> float:
-        """The time from which code that runs on after its attempt counts as blocking other jobs, in monotonic seconds.
+        """When code that outlives its attempt begins to count as blocking other jobs, in monotonic seconds.
 
         Read it again when this time has come: the time may have changed.
         """
