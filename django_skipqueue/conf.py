@@ -265,7 +265,7 @@ def _deployment_problems(name: str, value: object) -> Iterator[str]:
 def _level_problems(name: str, value: object) -> Iterator[str]:
     known = logging.getLevelNamesMapping()
     if value is not None and (not isinstance(value, str) or value not in known):
-        yield f"{name} must be None or the name of a level of logging, such as 'INFO' or 'WARNING', not {value!r}."
+        yield f"{name} must be None or the name of a logging level, such as 'INFO' or 'WARNING', not {value!r}."
 
 
 def _rules_problems(name: str, value: object) -> Iterator[str]:

@@ -75,7 +75,7 @@ job_discarded = QueueSignal()
 """The task raised `Discard`, or one of its `discard_on` errors. Carries `attempt` (an `Attempt`)."""
 
 job_cancelled = QueueSignal()
-"""The attempt of a job that was cancelled while it ran has ended. Carries `attempt` (an `Attempt`)."""
+"""An attempt has ended, and its job was cancelled while the attempt ran. Carries `attempt` (an `Attempt`)."""
 
 job_recovered = QueueSignal()
 """A job was recovered from a dead worker. Carries `database`, and `job` (a `RecoveredJob`)."""

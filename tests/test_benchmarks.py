@@ -160,9 +160,7 @@ def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # it starts a node of RabbitMQ and five workers of Celery
-def test_a_relay_has_one_connection_beside_its_supervisor_s_whatever_the_number_of_celery_workers(
-    tmp_path: Path, rabbitmq_node: RabbitMQ
-) -> None:
+def test_a_relay_opens_one_connection_for_all_celery_workers(tmp_path: Path, rabbitmq_node: RabbitMQ) -> None:
     written = tmp_path / "figures.json"
     python("benchmarks", "carried", "--jobs", "500", "--repeat", "1", "--json", str(written))
     figures = json.loads(written.read_text())["rows"]["carried"]

@@ -82,9 +82,9 @@ WRONG: dict[str, tuple[Any, str]] = {
         "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not '60'.",
     ),
     "a text for names": ({"REDACT": "card"}, "SKIPQUEUE['REDACT'] must be a tuple of names, not 'card'."),
-    "no level of logging": (
+    "no logging level": (
         {"CAPTURE_LOGS": []},
-        "SKIPQUEUE['CAPTURE_LOGS'] must be None or the name of a level of logging, such as 'INFO' or 'WARNING', not []",
+        "SKIPQUEUE['CAPTURE_LOGS'] must be None or the name of a logging level, such as 'INFO' or 'WARNING', not []",
     ),
     "no name": ({"REDACT": ["42"]}, "SKIPQUEUE['REDACT'] must be a tuple of names, not ['42']."),
     "none for a number": (

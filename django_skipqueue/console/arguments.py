@@ -32,7 +32,7 @@ def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_call(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a row. A value that is no list or object was written by hand, and is one argument."""
+    """The arguments of a row. Any value but a list or an object was written by hand, and is one argument."""
     return args if isinstance(args, list) else [args], kwargs if isinstance(kwargs, dict) else {"": kwargs}
 
 

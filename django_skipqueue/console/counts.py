@@ -54,7 +54,7 @@ class Count:
     """A number that is exact up to `cap`, and stands for "more" above it."""
 
     found: int
-    is_least: bool = False
+    is_lower_bound: bool = False
     """Whether there may be more, though fewer than the cap were found."""
     cap: int = field(default_factory=lambda: MOST_JOBS_COUNTED)
     estimate: int = 0
@@ -81,7 +81,7 @@ class Count:
     @property
     def is_capped(self) -> bool:
         """Whether there are more jobs than the cap, or may be more jobs than were found."""
-        return self.is_least or self.found > self.cap
+        return self.is_lower_bound or self.found > self.cap
 
     @property
     def shown(self) -> int:
@@ -97,7 +97,7 @@ class Count:
             return gettext("about %(number)s") % number
         if self.found > self.cap:
             return gettext("more than %(number)s") % number
-        return gettext("at least %(number)s") % number if self.is_least else number["number"]
+        return gettext("at least %(number)s") % number if self.is_lower_bound else number["number"]
 
 
 class TimeBudget:

@@ -1,7 +1,7 @@
 """Renders the facts of a subject: as JSON, as texts of a table, and as gauges.
 
-A page or a command that shows a fact in its own way, such as a link or a bar, has `Looks`: functions of the subject by
-the names of the facts. `None` for a fact: the look of another fact shows its value.
+A page or a command that shows a fact in its own way, such as a link or a bar, has a renderer for it: a function of the
+subject. `None` in place of a renderer hides the fact, because the renderer of another fact shows its value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from .durations import distance, span
 
 T = TypeVar("T")
 
-Looks = Mapping[str, Callable[[T], Any] | None]
-"""By the name of the fact."""
+Renderers = Mapping[str, Callable[[T], Any] | None]
+"""Functions of the subject by the names of the facts."""
 
 NOTHING = "\N{EN DASH}"
 """The text of a cell without a value."""
@@ -30,15 +30,15 @@ def plain(value: Any) -> Any:
     return {"count": value.shown, "or_more": value.is_capped} if isinstance(value, Count) else value
 
 
-def columns(facts: Sequence[Fact[T]], subjects: Sequence[T], looks: Looks[T]) -> list[tuple[Fact[T], Any]]:
-    """The facts that are columns of a table of these subjects, each with its look; without a look of its own: `None`.
+def columns(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderers[T]) -> list[tuple[Fact[T], Any]]:
+    """The facts that are columns of a table of these subjects, each with its renderer, or `None` if it has no renderer.
 
     An optional fact without a value is left out.
     """
     return [
-        (fact, looks.get(fact.name))
+        (fact, renderers.get(fact.name))
         for fact in facts
-        if fact.title and looks.get(fact.name, as_json) is not None
+        if fact.title and renderers.get(fact.name, as_json) is not None
         if not fact.is_optional or any(map(_is_there, map(fact.value, subjects)))
     ]
 

@@ -71,8 +71,8 @@ class ScheduledCounts:
         due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.MOST_JOBS_COUNTED + 1]
         retrying = models.Count("attempts", filter=Q(attempts__gt=0))
         found = due_next.aggregate(jobs=models.Count("attempts"), retrying=retrying)
-        is_least = found["jobs"] > counts.MOST_JOBS_COUNTED
-        return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
+        is_lower_bound = found["jobs"] > counts.MOST_JOBS_COUNTED
+        return cls(Count(found["jobs"] - found["retrying"], is_lower_bound), Count(found["retrying"], is_lower_bound))
 
     @property
     def are_mostly_retries(self) -> bool:

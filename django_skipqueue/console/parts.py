@@ -146,9 +146,9 @@ class QueueSetting(Generic[T]):
     """The value of an option that holds now for a queue, and whether somebody has changed it."""
 
     by_settings: T | None
-    """The value of the settings; `None`: any number of jobs."""
+    """The value of the settings; `None` means unlimited."""
     changed: T | None = None
-    """The value of the queue's row; 0: any number of jobs; `None`: nobody has changed it."""
+    """The value of the queue's row; 0 means unlimited; `None`: nobody has changed it."""
 
     @property
     def is_changed(self) -> bool:
@@ -156,7 +156,7 @@ class QueueSetting(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The value that holds; `None`: any number of jobs."""
+        """The value that holds; `None` means unlimited."""
         return self.by_settings if self.changed is None else self.changed or None
 
 
@@ -194,7 +194,7 @@ class QueueOption(Generic[T]):
 
     @property
     def fact(self) -> Fact[Any]:
-        """The fact of a queue: the value that holds; `None`: any number of jobs."""
+        """The fact of a queue: the value that holds; `None` means unlimited."""
 
         def value(queue: Any) -> Any:
             setting = queue.settings.get(self.name)

@@ -151,7 +151,7 @@ FROM (
 GROUP BY queue_name
 """
 
-# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` looks at → how many the planner expects. Reads no row.
+# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` reads → how many the planner expects. Reads no row.
 EXPECTED_BLOCKED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 """
@@ -292,7 +292,7 @@ def active_queues(
     rates = rates_now(Store.default()) if rates is None else rates
     busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED_READ]}
-    blocked, is_least = blocked_now(Store.default())
+    blocked, is_lower_bound = blocked_now(Store.default())
     unrated = QueueRate(0.0, []) if any(part.queue_rates for part in consoles()) else None
     names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
     return [
@@ -301,7 +301,7 @@ def active_queues(
             workforce.serving(name),
             pause=paused.get(name),
             rate=rates.get(name, unrated),
-            blocked=Count(blocked.get(name, 0), is_least, MOST_BLOCKED),
+            blocked=Count(blocked.get(name, 0), is_lower_bound, MOST_BLOCKED),
         )
         for name in list(names)[:most]
     ]
@@ -334,7 +334,7 @@ def pause_end(time: datetime) -> str:
 
 MOST_NAMES_OFFERED = 1_000
 
-LONGEST_NAME_OFFERED = 200
+MAX_LINKED_NAME_LENGTH = 200
 """Characters of the longest name that is offered. A thousand longer names would fill the page."""
 
 
@@ -343,7 +343,7 @@ def known_queue_names() -> list[str]:
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
     names.update(_sample("queue_name"))
-    return sorted(name for name in names if len(name) <= LONGEST_NAME_OFFERED)
+    return sorted(name for name in names if len(name) <= MAX_LINKED_NAME_LENGTH)
 
 
 def known_task_names() -> list[str]:
@@ -351,7 +351,7 @@ def known_task_names() -> list[str]:
 
 
 def _sample(column: str) -> set[str]:
-    name = Left(column, LONGEST_NAME_OFFERED + 1)
+    name = Left(column, MAX_LINKED_NAME_LENGTH + 1)
     newest = Job.objects.order_by("-id").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
     failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:MOST_NAMES_OFFERED]
-    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST_NAME_OFFERED}
+    return {name for name in newest.union(failed, all=True) if len(name) <= MAX_LINKED_NAME_LENGTH}

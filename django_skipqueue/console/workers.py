@@ -157,7 +157,7 @@ def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[Liste
 
 
 NEWEST_JOBS = 1_000
-"""Jobs of each status that are looked at for those of one worker."""
+"""How many jobs of each status are read to find the jobs of one worker."""
 
 _RECENT = """(
     (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT (SELECT %(limit)s))

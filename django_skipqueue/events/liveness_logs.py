@@ -35,7 +35,7 @@ def recycling(worker: str, reason: str) -> None:
 
 
 def recycling_waits(worker: str, job_ids: Collection[int]) -> None:
-    """A worker in which an attempt was interrupted waits long for its other jobs. Ten of these are named."""
+    """After an interruption, a worker waits long for its other jobs. The line names ten of the jobs."""
     ids = ",".join(map(str, sorted(job_ids)[:10]))
     hint = "they may hang on a lock that the interrupted attempt has left taken"
     write_about_worker(logging.WARNING, "worker_not_recycled", worker, count=len(job_ids), ids=ids, hint=hint)

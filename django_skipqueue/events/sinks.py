@@ -30,12 +30,12 @@ class Sink(Protocol):
     def handle(self, event: Event, alive: Alive) -> None:
         """Process an event.
 
-        alive: call it between pieces of work. A sink that does not call it for a minute counts as hanging.
+        alive: call it between pieces of work. A sink counts as hanging if it does not call it for a minute.
         """
 
 
 class LogSink:
-    """Has events write their log lines. An event whose level the logger has disabled costs nothing."""
+    """Has events write their log lines. An event costs nothing if the logger has disabled its level."""
 
     def wants(self, kind: type[Event]) -> bool:
         return kind.level is not None and logger.isEnabledFor(kind.level)

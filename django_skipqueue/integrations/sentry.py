@@ -55,7 +55,7 @@ EVENT_ID = "sentry_event_id"
 """The key in a job's error entry."""
 
 FLUSH_TIME = 2.0
-"""Seconds for which a worker that stops waits until its events are sent."""
+"""How many seconds a stopping worker waits for its events to be sent."""
 
 SCHEDULE_KEY = "schedule"
 """The key in a job's metadata: `METADATA_KEY` of the part `schedules`."""
@@ -64,7 +64,7 @@ MONITOR_SLUG_LIMIT = 50
 """Characters that Sentry allows in the slug of a monitor."""
 
 MONITORED_CRON_FIELDS = 5
-"""Fields of a cron expression that Sentry understands. A sixth field, for seconds, has no monitor."""
+"""Fields of a cron expression that Sentry understands. A schedule with a sixth field (seconds) gets no monitor."""
 
 INTERVAL_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 """The units of Sentry's intervals, in seconds."""

@@ -563,7 +563,7 @@ class Dataclass(Codec):
             self.fail(name, value, str(error))
 
     def _encode_instance(self, name: str, value: Any) -> dict[str, Any]:
-        """The JSON of an instance. Refuses an instance that would differ when it is made again from its fields."""
+        """The JSON of an instance. Refuses the instance if its fields would make a different one."""
         encoded = {field: self._encode(name, field, getattr(value, field)) for field in self._fields}
         if self._may_differ and (why := difference(value)):
             raise InvalidArguments(

@@ -103,7 +103,7 @@ class JobContext(
     def current(cls) -> "JobContext | None":
         """The context of the attempt that runs in this thread or coroutine; `None` outside of attempts.
 
-        For code that tasks call, and for Django's tasks. A thread that a task has started has none.
+        For code that tasks call, and for Django's tasks. Threads started by a task have none.
         """
         running = current_attempt.get()
         return None if running is None else cls.of(running, registry.get(running.job.task).atomic)
@@ -179,7 +179,7 @@ class JobContext(
 def complete(database: str, settlement: Settlement, running: AttemptHandle) -> None:
     """Write the outcome in the open transaction, and record it in the attempt after the commit.
 
-    The hook that records it is the first one: a hook that raises prevents those after it from being called.
+    The hook that records it comes first, because no hook is called after a hook that raises.
     """
     if not Store(database).settle([settlement], raises=True):
         held = f"Job {job_name(database, settlement.job_id)} is no longer held by lease {settlement.lease}"

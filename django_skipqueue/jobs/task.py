@@ -94,7 +94,10 @@ class Task(Generic[P, R]):
     if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError`, with the name here of a method that other queues have."""
+            """Raise `AttributeError`.
+
+            If another task queue has a method of this name, such as Celery's `delay`, the message names ours.
+            """
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{instead_of_method(name)}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -199,7 +202,7 @@ class Task(Generic[P, R]):
         return codec_of(annotations_of(self.__wrapped__).get("return"))
 
     def encoded_result(self, result: Any) -> str:
-        """A result as JSON. A result that does not fit the annotation is stored if it is plain JSON.
+        """A result as JSON. If a result does not fit the annotation, it is stored only if it is plain JSON.
 
         Raises `InvalidArguments` for a result that does not fit and is not JSON.
         """

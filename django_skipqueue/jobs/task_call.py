@@ -31,7 +31,7 @@ class TaskCall(
     shard: str | None = None
     """The text of its shard key, if the task or the call has one."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
-    """Called with each job that `defer` has inserted: Django's tasks have a signal."""
+    """Called with each job that `defer` inserts. The backend of Django's tasks sends its signal from here."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store."""

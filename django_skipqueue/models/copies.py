@@ -39,7 +39,7 @@ def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[
     store, copies, alike = Store(jobs.db), dict[int, int](), dict[str, list[Any]]()
     with transaction.atomic(using=store.alias):
         for job in jobs.filter(status__in=FINISHED).annotate(**ARGUMENT_TEXTS).order_by("pk"):
-            if not why_not_copied(job):
+            if not copy_refusal(job):
                 shared = _given(job, (name for of_key in CALL_KEYS.values() for name in of_key))
                 alike.setdefault(repr((spec_of(job), shared)), []).append(job)
         for originals in alike.values():  # each in one statement
@@ -52,7 +52,7 @@ def copy_jobs(jobs: "QuerySet[Job]", *, by: str = "", reason: str = "") -> dict[
     return copies
 
 
-def why_not_copied(job: Any) -> str:
+def copy_refusal(job: Any) -> str:
     """Why a job must not be copied, as a message; empty for a job that may be copied."""
     if job.task == BULK_TASK:
         return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}

@@ -74,7 +74,7 @@ class Queue(
     def pause(
         name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "", database: str | None = None
     ) -> None:
-        """Pause a queue: no claim that begins after the commit takes a job of it. Claimed jobs still run.
+        """Pause a queue. Once this is committed, new claims take no job from it. Claimed jobs still run.
 
         `for_`: the time after which the pause ends by itself; `None`: it lasts until somebody resumes the queue. A
         pause of a paused queue replaces the first pause. `database`: the alias of one database; by default the queue is

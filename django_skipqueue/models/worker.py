@@ -49,7 +49,7 @@ class WorkerManager(_WorkerManager["Worker"]):
 class Worker(models.Model):
     """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered.
 
-    A carrier that holds jobs and is no worker has a row as well, with `is_external`.
+    A carrier that holds jobs also has a row, with `is_external`, although it is not a worker.
     """
 
     id = models.TextField(primary_key=True, editable=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Index: claim, once for each queue, starting after a position: the negated priority, the due time in seconds since the
 # epoch, and the id. The position -101, -infinity, 0 is the front. The outer LIMIT stops the inner scans, so that no row
 # is locked that is not claimed.
-# A paused queue is skipped before its jobs are looked at: one probe for each queue. As a scalar subquery the planner
+# A paused queue is skipped before its jobs are read: one probe for each queue. As a scalar subquery the planner
 # cannot make a join of it, which could change the order of the queues, or lock rows first.
 # The claim ends after the job whose arguments bring the total, as stored, to 4 MB: one claim of hundreds of jobs must
 # not return a gigabyte. The cost of computing this total is too small to measure.

@@ -284,7 +284,7 @@ def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[s
 def new_job(
     store: "Store", insert: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
 ) -> EnqueuedJob | None:
-    """Insert a job by this function. `None` if another job holds its unique key. A key whose time is over is freed."""
+    """Insert a job by this function. `None` if another job holds its unique key. Frees the key if its time is over."""
     spec = spec._replace(on_conflict="skip")
     inserted = insert(spec, call)
     if inserted is None and call.unique_key is not None and unique_keys().free_unique_keys(store, [call.unique_key]):

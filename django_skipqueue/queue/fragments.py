@@ -42,7 +42,7 @@ CONDITIONS = (
 KEY_COLUMNS = {condition.gate: condition.key for condition in CONDITIONS if condition.key}
 """The column with the key of a job, by the name of the gate that admits by it."""
 
-# The key by which the gate admits at which a job waits. NULL: the job waits at no gate, or at a gate without keys.
+# If a job waits at a gate, the key by which this gate admits jobs. NULL without such a gate, or if it has no keys.
 _KEYS_BY_GATE = " ".join(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items())
 GATE_KEY = f"CASE job.gate {_KEYS_BY_GATE} END" if KEY_COLUMNS else "NULL::text"
 
@@ -130,7 +130,7 @@ def key_after(gate: str) -> str:
 def returning(*, charged: bool) -> str:
     """Return the expression for the gate at which a job that has lost its worker waits again. NULL: it is queued.
 
-    charged: whether the attempt is charged. A job that has passed a later gate does not wait at an earlier gate.
+    charged: whether the attempt is charged. After a job has passed a gate, it does not wait at an earlier gate.
     """
     return _of_lost(lambda condition: "NULL" if condition.keeps_released and not charged else f"'{condition.gate}'")
 

@@ -80,7 +80,7 @@ class KeyGate(Gate, Protocol):
 
     @property
     def prefix(self) -> str:
-        """The beginning of a payload for supervisors that names keys to look at: see `queue.notify`."""
+        """The beginning of a payload for supervisors that names keys to check: see `queue.notify`."""
 
     @property
     def enqueue_alone(self) -> str | None:
@@ -101,10 +101,10 @@ class KeyGate(Gate, Protocol):
         """Admit jobs of all keys that have room. Returns whether any was admitted. Notifies the workers."""
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have the next `admit` look at these keys."""
+        """Have the next `admit` check these keys."""
 
     def sweep_now(self, alias: str) -> None:
-        """Have the next `admit` look at all keys with blocked jobs."""
+        """Have the next `admit` check all keys with blocked jobs."""
 
 
 class TimeGate:
@@ -210,7 +210,7 @@ def sweep_gates(store: "Store", *, limit: int = BATCH_ROWS) -> bool:
 
 
 def sweep_gates_soon(store: "Store") -> None:
-    """Have the next `admit` look at all keys with blocked jobs."""
+    """Have the next `admit` check all keys with blocked jobs."""
     for gate in key_gates():
         gate.sweep_now(store.alias)
 

@@ -37,7 +37,7 @@ QUEUED_HEADS = """head AS (
 
 # pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
 # whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
-# of (queue, priority) pairs that are looked at. At most `most` jobs of a queue are counted, and `together` of all
+# of (queue, priority) pairs that are read. At most `most` jobs of a queue are counted, and `together` of all
 # queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
 # A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
 # the table as well: it does not see that the index has this value. Without any, it may read the whole table instead.
@@ -113,7 +113,7 @@ EXPECTED_QUEUED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'queued' AND queue_name = %(queue_name)s
 """
 
-# metrics, where more jobs run than `RUNNING_NOW` looks at → how many the planner expects. Reads no row.
+# metrics, where more jobs run than `RUNNING_NOW` reads → how many the planner expects. Reads no row.
 EXPECTED_RUNNING = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
 """
@@ -131,10 +131,10 @@ MOST_ESTIMATED = 10
 the number that was counted is shown."""
 
 MOST_PROBES = 2_000
-"""Pairs of a queue and a priority that are looked at."""
+"""Pairs of a queue and a priority that are read."""
 
 MOST_RUNNING_READ = 20_000
-"""Running jobs that are looked at; if there are more, their number is estimated."""
+"""Running jobs that are read; if there are more, their number is estimated."""
 
 
 class QueueNow(NamedTuple):

@@ -1,8 +1,8 @@
 """Do what operators ask for: each function is one verb, such as `retry`, for a batch of jobs.
 
-A job whose status does not allow the verb stays unchanged. The statement of a verb also records in the row what was
-done, by whom and why: `operations` holds the newest 50 records. Each function returns the ids of the changed jobs, with
-the new status of each. The admin, the command line and the methods of `Job` call these functions.
+If the status of a job does not allow the verb, the job stays unchanged. The statement of a verb also records in the row
+what was done, by whom and why: `operations` holds the newest 50 records. Each function returns the ids of the changed
+jobs, with the new status of each. The admin, the command line and the methods of `Job` call these functions.
 """
 
 import json
@@ -67,8 +67,8 @@ RETURNING job.id, job.queue_name, job.status
 )
 
 # Each statement below changes the jobs with these ids for which the condition `which` holds, in the order of their ids,
-# and skips the rows that other transactions have locked. A worker that claims a job at the same moment keeps the job:
-# then the row is locked, or the job runs. Index: the primary key.
+# and skips the rows that other transactions have locked. If a worker claims a job at the same moment, it keeps the job,
+# because the row is locked or the job runs. Index: the primary key.
 _CHANGE = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -134,7 +134,7 @@ RUN_NOW = joined(
     operations=recording("run_now"),
 )
 
-# operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged.
+# operators → the waiting jobs that are now due later. Skips jobs that are due later anyway.
 POSTPONE = joined(
     _CHANGE,
     which=f"{_WAITS}\n        AND run_after < {DUE_AT}",

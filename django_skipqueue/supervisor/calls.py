@@ -35,7 +35,7 @@ ANSWER_PAUSE = 0.1
 """Seconds between two answers of a machine whose claims find no job."""
 
 WIN_SECONDS = 0.05
-"""Seconds after a win during which a claim that finds no job does not count."""
+"""How many seconds after a win a claim without jobs does not count."""
 
 
 class Contention:
@@ -251,7 +251,7 @@ class WatchQueues(Periodic):
         self.run_again_in(min(PROMISE_SECONDS, self._search_at - now) if self._search_at > now else PROMISE_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Search at once: a queue was paused or resumed. After an error, the delay is not shortened."""
+        """Search at once: a queue was paused or resumed. An error's back-off is not cut short."""
         if QUEUES_PAYLOAD in payloads and not self.has_failed:
             self._search_at = self.due_at = 0.0
 

@@ -66,7 +66,7 @@ class Heartbeat(Periodic):
             self._requested(requests)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Read the requests at once: there is a new one. After an error, the delay is not shortened."""
+        """Read the requests at once: there is a new one. An error's back-off is not cut short."""
         if WORKERS_PAYLOAD in payloads and self.due_at < NEVER and not self.has_failed:
             self.due_at = 0.0
 
@@ -95,12 +95,12 @@ class Unchanged:
     """
 
     def __init__(self, *, longest_gap: float) -> None:
-        """longest_gap: the seconds between two calls of `look` after which all values are forgotten."""
+        """longest_gap: the seconds between two calls of `observe` after which all values are forgotten."""
         self._longest_gap = longest_gap
         self._began = self._ended = float("-inf")
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
-    def look(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
+    def observe(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
         """Note the values, read at some time between `began` and `ended`. A missing name is forgotten.
 
         Returns False if the gap was too long, so that all values are new.
@@ -115,7 +115,7 @@ class Unchanged:
         return goes_on
 
     def seconds(self, name: str) -> float:
-        """For how long, at least, the value had not changed at the last look."""
+        """For how long, at least, the value had not changed at the last observation."""
         return max(0.0, self._began - self._seen[name][1])
 
 
@@ -138,18 +138,18 @@ class DeadWorkers:
         self._times: deque[tuple[float, datetime]] = deque()  # pairs of monotonic and database time
 
     def restart_observation(self) -> None:
-        """Forget all observations: the next `look` is the first."""
+        """Forget all observations: the next `observe` is the first."""
         self.ids, self.locked_before, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
         self._times.clear()
 
-    def look(self) -> None:
+    def observe(self) -> None:
         began = time.monotonic()
         database_time, heartbeats = self._store.heartbeats()
         ended = time.monotonic()
         for id in self._own():
             heartbeats.pop(id, None)
-        if not self._heartbeats.look(heartbeats, began, ended):
+        if not self._heartbeats.observe(heartbeats, began, ended):
             self._times.clear()
         silent = {id: self._heartbeats.seconds(id) for id in heartbeats}
         self.ids = sorted(id for id, seconds in silent.items() if seconds >= self._timeout)
@@ -191,7 +191,7 @@ PRUNE_WORKERS_SECONDS = 60.0
 """Seconds between two batches of deleted rows."""
 
 KEEP_DEAD_WORKERS = 3600.0
-"""Seconds for which the row of a worker that died with its machine stays in the admin."""
+"""How many seconds the admin shows a worker after its machine died."""
 
 
 class PruneWorkers(Periodic):
@@ -248,7 +248,7 @@ class Watchdog(Periodic):
     def run(self, now: float) -> None:
         self.run_again_in(WATCH_SECONDS)
         filled = [process for process in self._processes if process.pid]
-        self._stamps.look({process.id: process.stamps.last() for process in filled}, now, now)
+        self._stamps.observe({process.id: process.stamps.last() for process in filled}, now, now)
         ids = {process.id for process in filled}
         self._last_steps = {id: step for id, step in self._last_steps.items() if id in ids}
         for process in filled:

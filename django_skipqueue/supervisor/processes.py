@@ -1,7 +1,7 @@
 """A process that a parent forks, keeps alive, and gives commands: a worker of a supervisor, a supervisor of a steward.
 
-Invariant: a pipe is open only while its process runs. A worker's process that has ended stays in `awaiting_recovery`
-until its jobs are recovered or released.
+Invariant: a pipe is open only while its process runs. After a worker's process has ended, it stays in
+`awaiting_recovery` until its jobs are recovered or released.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ RUNS_WELL_AFTER = 10.0
 """Seconds after which a process counts as running well."""
 
 LAST_LINES = 2.0
-"""Seconds for which a log that blocks may delay the end of a process."""
+"""How many seconds a blocking log may delay the end of a process."""
 
 Run = Callable[[int, LogQueue], int]
 """The code of the child. It takes the read end of the lifeline and the started log queue, and returns the exit code."""
@@ -168,7 +168,7 @@ class DeadProcess:
     """The jobs that the process was running, which are charged."""
     no_statement_after: float
     """The time from which no statement of the process can be under way, in monotonic seconds."""
-    look_at: float = 0.0
+    check_at: float = 0.0
     """When to recover or release jobs of the process, in monotonic seconds."""
 
     @property

@@ -48,7 +48,7 @@ class Recover(Periodic):
             self._dead.restart_observation()
             self.run_again_in(self._interval)
             return
-        self._dead.look()
+        self._dead.observe()
         if self._recover_batch():
             self.run_again_in(0.0)
         else:
@@ -91,20 +91,20 @@ class RecoverOwn(Service):
 
     @property
     def due_at(self) -> float:
-        return min((dead.look_at for _, dead in self._waiting()), default=NEVER)
+        return min((dead.check_at for _, dead in self._waiting()), default=NEVER)
 
     def run(self, now: float) -> None:
         """Delete the rows of processes that ended well and hold no job. Then recover or release jobs of the rest."""
-        self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].look_at <= now])
-        while due := [pair for pair in self._waiting() if pair[1].look_at <= now]:
-            self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].look_at)), now)
+        self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].check_at <= now])
+        while due := [pair for pair in self._waiting() if pair[1].check_at <= now]:
+            self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at)), now)
             if time.monotonic() > now + LONGEST_RECOVER_RUN:
                 break
 
     def refused(self, error: Error) -> None:
         """Put off the next try for the processes of the failed statement."""
         for dead in self._handled:
-            dead.look_at = time.monotonic() + RECOVER_REFUSED_SECONDS
+            dead.check_at = time.monotonic() + RECOVER_REFUSED_SECONDS
         liveness_logs.service_failed(self.name, error, RECOVER_REFUSED_SECONDS)
 
     def _waiting(self) -> list[tuple[WorkerProcess, DeadProcess]]:
@@ -132,8 +132,8 @@ class RecoverOwn(Service):
             return
         self._store.delete_workers([dead.id])
         if dead.no_statement_after > now:
-            dead.look_at = dead.no_statement_after
+            dead.check_at = dead.no_statement_after
         elif self._store.still_holding([dead.id]):  # other transactions have locked its jobs
-            dead.look_at = now + LOCKED_JOBS_SECONDS
+            dead.check_at = now + LOCKED_JOBS_SECONDS
         else:
             process.awaiting_recovery.remove(dead)

@@ -48,10 +48,10 @@ class Admit(Periodic):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
 
     def run(self, now: float) -> None:
-        self._looked_at = now
+        self._checked_at = now
         next_due = self._store.next_due()
         if next_due is None:
             interval = UNSCHEDULED_CHECK
@@ -65,7 +65,7 @@ class Admit(Periodic):
         self.run_again_in(interval)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Check at once: a job is due soon, or may be admitted. After an error, the delay is not shortened."""
+        """Check at once: a job is due soon, or may be admitted. An error's back-off is not cut short."""
         if LIMITS_PAYLOAD in payloads:
             sweep_gates_soon(self._store)
         is_for_gates = SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads
@@ -74,7 +74,7 @@ class Admit(Periodic):
                 gate.want(self._store.alias, keys)
                 is_for_gates = True
         if is_for_gates and not self.has_failed:
-            self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)
+            self.due_at = min(self.due_at, self._checked_at + LEAST_DUE_CHECK)
 
 
 PRUNE_SECONDS = 30.0

@@ -46,7 +46,7 @@ from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState
 from .systemd import NotifySystemd
 
 KILL_AFTER = 10.0
-"""Seconds after the shutdown timeout at which a worker that still runs is killed."""
+"""How many seconds after the shutdown timeout a running worker is killed."""
 
 COMMAND_TIME = 1.0
 """Seconds within which the steward sends its command, if a signal has reached the steward as well."""

@@ -95,7 +95,7 @@ class InlineJobs(list[Job]):
         return savepoint_commit_and_run
 
     def _run(self) -> None:
-        """Run jobs until none is left. A job that another job defers runs after it, not within it."""
+        """Run jobs until none is left. If a job defers another job, the other job runs after it, not within it."""
         if getattr(self._here, "runs", False):
             return
         self._here.runs, self._waits = True, False

@@ -118,7 +118,7 @@ class RetryPolicy:
 
     def _retries(self, error: BaseException) -> bool:
         if self.retry_on is None:
-            return not isinstance(error, RowMissing)  # a row that is gone does not come back
+            return not isinstance(error, RowMissing)  # a missing row does not come back
         return isinstance(error, (Retry, *self.retry_on))
 
     def _delay(self, error: BaseException, attempt: int) -> float:

@@ -79,7 +79,7 @@ def level_name(level: int | str) -> str:
     """The name of a level of `logging`. Raises `InvalidOption` for a value that is no level."""
     name = logging.getLevelName(level) if isinstance(level, int) and not isinstance(level, bool) else level
     if not isinstance(name, str) or (name not in logging.getLevelNamesMapping() and not isinstance(level, int)):
-        raise InvalidOption(f"level must be a level of logging, such as 'WARNING', not {level!r}.")
+        raise InvalidOption(f"level must be a logging level, such as 'WARNING', not {level!r}.")
     return name
 
 

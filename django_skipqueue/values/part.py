@@ -128,7 +128,7 @@ _installed: dict[str, Part] = {}
 
 
 def install_parts(parts: Iterable[Part]) -> None:
-    """Have the core use these parts, in their order. A part that is installed again changes nothing."""
+    """Have the core use these parts, in their order. Installing a part again changes nothing."""
     for part in parts:
         _installed[part.name] = part
         if part.gate is not None and part.gate not in gates_of_parts:
@@ -245,7 +245,7 @@ class Condition:
     key: str = ""
     """The column with the key by which the gate admits; empty: it has no keys."""
     returns: str = ""
-    """The condition under which a job that has lost its worker waits at this gate again; empty: it never does."""
+    """When a job has lost its worker, the condition under which it waits at this gate again. Empty: it never does."""
     keeps_released: bool = False
     """Whether `returns` counts only for a job whose attempt is charged. A released job then goes back to its queue."""
     grants_permits: bool = False

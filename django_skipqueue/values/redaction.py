@@ -101,7 +101,7 @@ class UnknownMask(ValueError):
 def restored(given: Any, shown: Any, original: Any) -> Any:
     """Put the secrets of `original` back into `given`, which was edited from its masked copy `shown`.
 
-    A value that is as it was shown becomes the original value. An item of a list is put back only as a whole, because
+    An unchanged value becomes the original value again. An item of a list is put back only as a whole, because
     its place alone does not identify it. Raises `UnknownMask` for any other mask.
     """
     if _is_same(given, shown):

@@ -139,7 +139,7 @@ CONCURRENCY = whole(1, LARGEST_LIMIT)
 
 
 def is_concurrency(value: object) -> bool:
-    """Whether this can be the number of jobs of a queue that may run at once. `None`: any number."""
+    """Whether this can be the number of jobs of a queue that may run at once. `None` means unlimited."""
     return value is None or CONCURRENCY.allows(value)
 
 

@@ -109,7 +109,7 @@ MOST_CHARACTERS_HELD = 64_000_000
 """Characters of arguments that a worker holds, unless the jobs that run have more."""
 
 LARGE_CLAIM = 500_000
-"""A claim that returned this many characters of arguments may have stopped at its size limit, with more jobs left. The
+"""If a claim returned this many characters of arguments, it may have stopped at its size limit, with jobs left. The
 text may have an eighth of the bytes that are stored."""
 
 
@@ -147,8 +147,8 @@ class ClaimPolicy:
         self._room_chosen = MOST_PREFETCHED  # jobs to claim from the queues that were chosen last
         self._left_others_out = False  # whether only hanging queues were chosen last, although there are others
         self._is_drain = options.drain
-        self._look_at = 0.0
-        self._is_idle = False  # whether the next look is only in case that a notification was lost
+        self._check_at = 0.0
+        self._is_idle = False  # whether the next check is only in case that a notification was lost
         self._owes_front = True  # whether a job may have come in before the positions
         self._was_called = False  # whether a notification has ended the rest
         self._most = MOST_PREFETCHED  # jobs to hold, by the size of the last ones
@@ -165,9 +165,9 @@ class ClaimPolicy:
         self._searched_to = ""  # the name after which the next search continues
 
     @property
-    def next_look(self) -> float:
+    def next_check(self) -> float:
         """When to claim, even if no outcome is to be written. While the supervisor watches, it calls."""
-        return max(self._look_at, self._shared.watched_until) if self._is_idle else self._look_at
+        return max(self._check_at, self._shared.watched_until) if self._is_idle else self._check_at
 
     def room(
         self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
@@ -286,13 +286,13 @@ class ClaimPolicy:
         if not registry.uses_threads_alone:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
         if is_full or self._left_others_out:
-            self._look_at, self._is_idle = ended, False
+            self._check_at, self._is_idle = ended, False
         elif len(names) >= max(room, FEW_QUEUES) and not self._listed:  # other queues may have jobs
             empty = set(names)  # the next search finds them again once they have jobs
             self.queue_names = [name for name in self.queue_names if name not in empty]
             if not self.queue_names:
                 self._next_search = ended
-            self._look_at, self._is_idle = ended, False
+            self._check_at, self._is_idle = ended, False
             return False
         else:
             self._rest(names, from_front, ended)
@@ -301,14 +301,14 @@ class ClaimPolicy:
     def _rest(self, names: Sequence[str], from_front: bool, now: float) -> None:
         """Set the time of the next claim after one that left slots free: soon, if it may have passed over jobs."""
         self._owes_front = self._owes_front and not from_front
-        self._look_at = now + self._poll_interval
+        self._check_at = now + self._poll_interval
         self._is_idle = not self._is_drain
         if from_front and self._searched_to:
-            self._look_at, self._is_idle = self._next_search, False
+            self._check_at, self._is_idle = self._next_search, False
         elif self._owes_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
-            self._look_at, self._is_idle = min(self._look_at, self._cursor.due_at), False
+            self._check_at, self._is_idle = min(self._check_at, self._cursor.due_at), False
         if len(names) < len(self.queue_names):  # the claim skipped some queues
-            self._look_at, self._is_idle = min(self._look_at, now + RUNNERS_KNOWN_SECONDS), False
+            self._check_at, self._is_idle = min(self._check_at, now + RUNNERS_KNOWN_SECONDS), False
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
         return min(room, self._room_chosen, (self._batch_size if after else self._head_batch_size).rows)
@@ -316,7 +316,7 @@ class ClaimPolicy:
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
         """Note that a claim failed. timed_out: the search for a first job took too long, or jobs are too large."""
         (self._batch_size if claim.after else self._head_batch_size).failed(claim.limit)
-        if timed_out and (claim.after or not self._cursor.look_failed(now)):
+        if timed_out and (claim.after or not self._cursor.full_scan_failed(now)):
             self.lost = claim
 
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
@@ -342,15 +342,15 @@ class ClaimPolicy:
 
         If the last search for queues failed, the next search comes at its time.
         """
-        self._look_at, self._is_idle = 0.0, False
+        self._check_at, self._is_idle = 0.0, False
         self._owes_front = True
         self._was_called = False
         if not self._search_pause:
             self._next_search = 0.0
         self._cursor.start_over()
 
-    def look_at(self, time: float) -> None:
-        self._look_at, self._is_idle = time, False
+    def check_at(self, time: float) -> None:
+        self._check_at, self._is_idle = time, False
         self._was_called = False
         self._next_search = time
 
@@ -369,7 +369,7 @@ class ClaimPolicy:
             self.queue_names = [name for name in added if self._serves(name)] + self.queue_names
         if queue_names.intersection(self.queue_names):
             self._was_called = self._is_idle and self._shared.watched_until > 0.0
-            self._look_at, self._is_idle = 0.0, False
+            self._check_at, self._is_idle = 0.0, False
             self._owes_front = True
 
 
@@ -525,7 +525,7 @@ class ClaimCursor:
         if not self._failures:
             self.due_at = 0.0
 
-    def look_failed(self, now: float) -> bool:
+    def full_scan_failed(self, now: float) -> bool:
         """Note that a claim from the front timed out. Returns whether a position is known to claim from meanwhile."""
         self._failures += 1
         self._is_front_cheap = False

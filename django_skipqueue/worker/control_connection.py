@@ -40,7 +40,7 @@ NOT_PREPARED = ("26000", "42P05")
 """The SQLSTATEs of a prepared statement that is gone or that exists already: a pooler shares the session."""
 
 SLOW_EXCHANGE_SECONDS = 0.005
-"""Seconds. A prepared exchange that takes longer may use plans from a time when the table was smaller."""
+"""Seconds. If a prepared exchange takes longer, its plans may be from a time when the table was smaller."""
 
 PLANS_KEPT = 1.0
 """Seconds for which plans are kept at least."""

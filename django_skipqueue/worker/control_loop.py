@@ -287,11 +287,11 @@ class WatchItself(Service):
 
     name = "watch_itself"
 
-    def __init__(self, control: ControlConnection, shared: SharedCounts, *, look: Callable[[], object]) -> None:
-        """look: called when this connection begins to listen. The worker may have missed notifications of jobs."""
+    def __init__(self, control: ControlConnection, shared: SharedCounts, *, on_listen: Callable[[], object]) -> None:
+        """on_listen: called when this connection begins to listen, since notifications of jobs may have been missed."""
         self._control = control
         self._shared = shared
-        self._look = look
+        self._on_listen = on_listen
         self._check_at = 0.0
 
     @property
@@ -304,4 +304,4 @@ class WatchItself(Service):
         if self._shared.watched_until > now:
             self._control.unlisten()
         elif self._control.listen():
-            self._look()
+            self._on_listen()

@@ -79,7 +79,7 @@ class EventDispatcher:
     def stop(self, timeout: float) -> None:
         """Deliver the waiting events, for `timeout` seconds at most, and end the thread.
 
-        A thread that hangs in a receiver ends when the receiver returns, or goes on if events were sent meanwhile.
+        If a thread hangs in a receiver, it ends when the receiver returns, or goes on if events were sent meanwhile.
         """
         if (thread := self._thread) is not None:
             self._end = End()

@@ -177,7 +177,7 @@ class ExchangeService(Service):
             has_finished=self._holder.has_finished(now),
             outcomes_at=self.pending.due_at,
             admission_at=self._in_exchange.due_at,
-            claim_at=self.claiming.next_look,
+            claim_at=self.claiming.next_check,
             room=self._holder.room(now),
             alone=self._alone,
             open_at=self._control.retry_at,

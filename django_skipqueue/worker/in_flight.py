@@ -215,7 +215,7 @@ class InFlightJobs:
             self._release([job for job in jobs if job.id not in locked], later=later)
 
     def settle_last(self) -> None:
-        self._pending.look_now()
+        self._pending.check_now()
         failures, now = 0, time.monotonic()
         deadline = now + LAST_OUTCOMES
         while failures < 2 and now < deadline and (self._pool.finished or self._pending.due_at <= now):
@@ -230,7 +230,7 @@ class InFlightJobs:
     def release_running(self) -> bool:
         """Settle finished attempts and release all other jobs, before the worker ends. Returns whether any still run.
 
-        An attempt that was kept back is settled here, although its code runs until the process ends. Jobs whose rows
+        Attempts that were kept back are settled here, although their code runs until the process ends. Jobs whose rows
         are locked come first, and the release waits for these rows: the transactions of the tasks may be about to end.
         Another worker may start a released job at once, so this process must end soon after the release.
         """

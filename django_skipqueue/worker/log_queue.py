@@ -1,4 +1,4 @@
-"""Writes the log lines of the queue in a thread of its own, so that a log handler that blocks delays nothing else.
+"""Writes the log lines of the queue in a thread of its own, so that a blocking log handler delays nothing else.
 
 Invariant: a thread that logs only puts a record into memory. Only the writer's thread uses the handlers, formatters and
 filters of the project, and the standard streams. The lines keep their order and their times.

@@ -1,6 +1,6 @@
 """What an attempt notes: its progress, its log lines, and the records of Python's `logging` that are kept with it.
 
-Invariant: an attempt that notes something never waits, neither for a lock nor for the database. The thread of the
+Invariant: to note something, an attempt waits neither for a lock nor for the database. The thread of the
 attempt only puts a value into memory. The control loop writes the value, and the outcome of the attempt repeats all
 values. Nothing here has a lock: an interruption, raised between any two instructions, may leave a lock taken.
 
@@ -108,7 +108,7 @@ class AttemptNotes:
     def take(self, now: float) -> str:
         """The notes that have changed, as JSON. They count as written from here on."""
         progress, log = self.progress_changed, self.log_changed
-        self.progress_changed = self.log_changed = False  # first: a note that comes during this call is written again
+        self.progress_changed = self.log_changed = False  # first, so that a note during this call is written again
         if progress:
             self._progress_at = now
         if log:
@@ -205,14 +205,14 @@ def _text_of(record: logging.LogRecord) -> str:
     return f"{text}\n{record.stack_info}" if record.stack_info else text
 
 
-NOTES_LOOK_SECONDS = 0.5
-"""Seconds between two looks at the attempts."""
+NOTES_CHECK_SECONDS = 0.5
+"""Seconds between two checks of the attempts."""
 
 MOST_CHARACTERS_WRITTEN = 1_000_000
 """Characters in one statement, unless a single attempt has more."""
 
 NOTES_REFUSED_SECONDS = 10.0
-"""Seconds until the next look after PostgreSQL has refused a statement."""
+"""Seconds until the next check after PostgreSQL has refused a statement."""
 
 
 class WriteNotes(Service):
@@ -223,12 +223,12 @@ class WriteNotes(Service):
     def __init__(self, store: Store, attempts: Callable[[], "Collection[RunningAttempt]"]) -> None:
         self._store = store
         self._attempts = attempts
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._late: list[Noted] = []  # notes from after the commit in which a task has completed its job
 
     @property
     def due_at(self) -> float:
-        return self._next_look if self._late or self._attempts() else NEVER
+        return self._next_check if self._late or self._attempts() else NEVER
 
     def add_late(self, attempt: Attempt) -> None:
         """Write the notes of an attempt whose task had completed the job itself, which raised the lease by one."""
@@ -237,7 +237,7 @@ class WriteNotes(Service):
             self._late.append(Noted(job_id, lease + 1, attempt.started, attempt.outcome.notes))
 
     def run(self, now: float) -> None:
-        self._next_look = now + NOTES_LOOK_SECONDS
+        self._next_check = now + NOTES_CHECK_SECONDS
         self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
 
     def write_all(self) -> None:
@@ -245,7 +245,7 @@ class WriteNotes(Service):
         self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
 
     def refused(self, error: BaseException) -> None:
-        self._next_look = time.monotonic() + NOTES_REFUSED_SECONDS
+        self._next_check = time.monotonic() + NOTES_REFUSED_SECONDS
 
     def _noted(self) -> Iterator[AttemptNotes]:
         for running in list(self._attempts()):
@@ -253,12 +253,12 @@ class WriteNotes(Service):
                 yield running.noted
 
     def _write(self, now: float, changed: Sequence[AttemptNotes]) -> None:
-        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`. For the rest, the next look comes at once."""
+        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`. The next check writes the rest at once."""
         taken: dict[Noted, AttemptNotes] = {}
         size = 0
         for notes in changed:
             if size > MOST_CHARACTERS_WRITTEN:
-                self._next_look = now
+                self._next_check = now
                 break
             text = notes.take(now)
             size += len(text)

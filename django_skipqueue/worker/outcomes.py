@@ -3,9 +3,9 @@
 Invariant: an attempt stays in `PendingOutcomes` until the database has accepted or rejected its outcome. No outcome
 delays another: an outcome whose row is locked, or that takes too long even alone, waits apart.
 
-Invariant: every outcome is written in the end. An outcome that took PostgreSQL too long is sent alone. A small outcome
-is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, an error that says so
-replaces it.
+Invariant: every outcome is written in the end. If an outcome took PostgreSQL too long, it is sent alone. A small
+outcome is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, an error that says
+so replaces it.
 
 Invariant: each attempt is counted, and is in one event, once the database has accepted or rejected its outcome. If the
 lease of the attempt had ended before, the event waits until a statement has shown why: the job was cancelled, the job
@@ -109,7 +109,7 @@ class PendingOutcomes:
     """Used by the control loop's thread. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.next_look = NEVER
+        self.next_check = NEVER
         """When to check which rows are locked; `NEVER` if no check is needed."""
         self.has_more = False
         """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
@@ -132,14 +132,14 @@ class PendingOutcomes:
     @property
     def due_at(self) -> float:
         """When to send outcomes: 0 if some can be sent now, `NEVER` if there are none."""
-        return 0.0 if self._waiting else min(self.next_look, *(slow.next_try for slow in self._slow), NEVER)
+        return 0.0 if self._waiting else min(self.next_check, *(slow.next_try for slow in self._slow), NEVER)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._waiting += attempts
 
     def next_batch(self, locked: Locked, now: float) -> list[Attempt]:
         """Choose the attempts to send now. The attempts stay here until `answered` is called."""
-        if self.next_look <= now:
+        if self.next_check <= now:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
         self._tried = self._due_slow(locked, now) if self._slow else None
@@ -159,9 +159,9 @@ class PendingOutcomes:
                 slow.others_were_written = True
         self.has_more = bool(self._waiting)
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         if self._aside:
-            self.next_look = 0.0
+            self.next_check = 0.0
 
     def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
         """Note that the statement failed. The next batch first checks which rows are locked.
@@ -170,7 +170,7 @@ class PendingOutcomes:
         too long.
         """
         if self._waiting:
-            self.next_look = 0.0
+            self.next_check = 0.0
         self.has_more = sum(size_of_outcome(attempt.outcome) for attempt in self._waiting) > MOST_CHARACTERS_WAITING
         sent, self._sent = self._sent, []
         tried, self._tried = self._tried, None
@@ -213,7 +213,7 @@ class PendingOutcomes:
             logs.rows_locked(self._waiting[0].worker, new[0], len(new))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
         self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
-        self.next_look = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
+        self.next_check = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
 
 
 EVENTS: dict[str, type[AttemptsEnded]] = {

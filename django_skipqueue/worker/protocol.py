@@ -123,8 +123,8 @@ class HangingQueues:
     """The queues that hang: lately, many attempts of their jobs were given up as stuck. Times are monotonic seconds.
 
     The supervisor makes it before it forks the first process of a worker. Each process that replaces this process
-    shares the memory, and one process at a time writes. A process whose slots are all stuck is replaced. Without this
-    memory, the jobs of a hanging queue would fill the slots of each new process.
+    shares the memory, and one process at a time writes. A process is replaced once all its slots are stuck. Without
+    this memory, the jobs of a hanging queue would fill the slots of each new process.
     """
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ the row. As long as this worker lives, no other process recovers its orphans.
 A suspect is a job that was running in two workers, one after the other, when they died. No other job runs in the
 process of a suspect. A worker with several slots offers the suspect to its supervisor, which starts a process that
 takes the job over (`TakeOver`) and runs no other job. If the supervisor already has a suspect, the worker puts the job
-back for some seconds. Invariant: a suspect that no process takes over is put back. To put back a suspect that was taken
-over changes nothing, because the lease of the worker has ended.
+back for some seconds. Invariant: if no process takes a suspect over, the suspect is put back. After a process has taken
+it over, putting it back changes nothing, because the worker's lease has ended.
 """
 
 import os
@@ -47,15 +47,15 @@ class CancelCheck(Service):
         """held: returns all leases of the worker. drop_lost: drops the jobs of the given leases that are lost."""
         self._held = held
         self._drop_lost = drop_lost
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._seen: set[LeaseRef] = set()
 
     @property
     def due_at(self) -> float:
-        return self._next_look if self._held() else NEVER
+        return self._next_check if self._held() else NEVER
 
     def run(self, now: float) -> None:
-        self._next_look = now + CANCEL_CHECK_SECONDS
+        self._next_check = now + CANCEL_CHECK_SECONDS
         held = self._held()
         old, self._seen = self._seen.intersection(held), set(held)
         if old:
@@ -150,7 +150,10 @@ class Suspects(Service):
 
 
 class TakeOver(Periodic):
-    """Takes a suspect over, once, after the worker's row is written: from then on the worker's heartbeat counts."""
+    """Takes over the suspect that the supervisor gave to this worker.
+
+    Runs once, after the worker's row is written, because from then on the worker's heartbeat counts.
+    """
 
     name = "take_over"
 
@@ -163,7 +166,11 @@ class TakeOver(Periodic):
         taken: Callable[[ClaimedJob], object],
         gone: Callable[[], object],
     ) -> None:
-        """gone: called if the lease has ended: the other worker has put the job back, or the job was cancelled."""
+        """taken: called with the job, which this worker now holds and has to run.
+
+        gone: called instead if the lease has ended, because the other worker has put the job back or because somebody
+        has cancelled it.
+        """
         self._store = store
         self._suspect = suspect
         self._worker_id = worker_id

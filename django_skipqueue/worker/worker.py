@@ -93,7 +93,7 @@ class WorkerLoop(ControlLoop):
                 log_wait=lambda refs: liveness_logs.recycling_waits(self.name, [id for id, _ in refs]),
             ),
             in_flight.orphan_check,
-            *([WatchItself(control, self._shared, look=in_flight.claiming.start_over)] if options.listen else []),
+            *([WatchItself(control, self._shared, on_listen=in_flight.claiming.start_over)] if options.listen else []),
             in_flight.exchanges,
             Timer("surplus_check", lambda: in_flight.surplus_at, in_flight.release_surplus),
             in_flight.suspects,
@@ -168,7 +168,7 @@ class WorkerLoop(ControlLoop):
         with self._control.handling_errors():
             if self._has_runnable_jobs() or (not self._in_flight.jobs and self._has_orphans()):
                 # Another process has locked the job: a supervisor that admits the job, or a worker that releases it.
-                self._in_flight.claiming.look_at(time.monotonic() + DRAIN_LOCKED_DELAY)
+                self._in_flight.claiming.check_at(time.monotonic() + DRAIN_LOCKED_DELAY)
             else:
                 self._stop()
 

@@ -59,22 +59,22 @@ def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["retry", "discard", "run_again"])
-def test_what_a_button_answers_is_text(operator: Client, row: Row, verb: str) -> None:
+def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, row: Row, verb: str) -> None:
     """Also the refusal that names the key, and the log of actions."""
     expected: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
         with row(name):
             job = fill(text)["queued" if verb == "discard" else "discarded"]
-            held = fill(text + "2")["failed"]
-            make_job("queued", unique_key=held.unique_key)
-            answers = [operator.post(page(verb, each.pk), follow=True).text for each in (job, held)]
-            found = [*(Markup(answer).elements for answer in answers), markup(operator, f"job/{job.pk}/history/")]
+            key_taken = fill(text + "2")["failed"]
+            make_job("queued", unique_key=key_taken.unique_key)
+            responses = [operator.post(page(verb, each.pk), follow=True).text for each in (job, key_taken)]
+            found = [*(Markup(response).elements for response in responses), markup(operator, f"job/{job.pk}/history/")]
             expected = expected or found
             assert found == expected
 
 
 @pytest.mark.django_db
-def test_what_an_address_carries_is_text(operator: Client, row: Row) -> None:
+def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
     lists = {
         key: markup(operator, f"job/?{key}=harmless") for key in ("q", "status", "queue", "task", "time", "p", "o")
     }

@@ -59,7 +59,7 @@ def entries() -> list[str]:
 
 
 @override_settings(ROOT_URLCONF=__name__)
-def test_a_task_enqueued_in_a_view_runs_and_one_whose_transaction_rolled_back_does_not(start: Start) -> None:
+def test_a_task_of_a_view_runs_only_after_commit(start: Start) -> None:
     id = Client().get("/pay").content.decode()
     assert Client().get("/pay?fail=1").status_code == 402
     worker = start("--drain")

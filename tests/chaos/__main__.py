@@ -71,6 +71,7 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
     names = chosen(options.scenarios, list(SCENARIOS), seed=options.seed, others=options.others)
     rows = [_run(name, options, cluster, home / name) for name in names if _can_run(name)]
     if options.markdown and all(rows):
+        # `all(rows)` does not tell mypy that no row is None, so `filter` does.
         write([HEAD, *filter(None, rows)], options.markdown)
     return not all(rows)
 

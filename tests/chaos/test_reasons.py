@@ -18,7 +18,7 @@ from .reasons import Reason, reason_of_repeat
 from .story import uneventful
 
 
-def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_died_before_it_could_write_it() -> None:
+def test_an_unlogged_recovery_is_forgiven_after_a_supervisor_death() -> None:
     story = uneventful()
     story.evidence.log = []
     recovery = next(change for change in story.evidence.changes if change.verb == "recover")
@@ -26,7 +26,7 @@ def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_died_before_it
     assert list(repeats_are_explained(story.evidence)) == []
 
 
-def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_lost_the_connection_with_the_answer() -> None:
+def test_an_unlogged_recovery_is_forgiven_after_a_lost_answer() -> None:
     story = uneventful()
     recovery = next(change for change in story.evidence.changes if change.verb == "recover")
     lost = 'database lost who="{}" retry_in=0.3s error="server closed the connection unexpectedly"'
@@ -39,7 +39,7 @@ def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_lost_the_conne
     assert list(repeats_are_explained(story.evidence)) == []
 
 
-def test_a_repeat_after_an_attempt_that_failed_is_explained_by_a_line_or_by_the_error_in_its_row() -> None:
+def test_a_repeat_is_explained_by_a_log_line_or_a_stored_error() -> None:
     story = uneventful()
     story.defer(7)
     story.claim(7)
@@ -139,7 +139,7 @@ def test_a_late_recovery_is_forgiven_while_there_was_no_database() -> None:
     assert list(deaths_are_noticed(story.evidence)) == []
 
 
-def test_a_charge_after_sigterm_is_forgiven_while_there_was_no_database_and_not_for_other_stops() -> None:
+def test_a_charge_after_sigterm_is_forgiven_only_during_an_outage() -> None:
     story = uneventful()
     forgeries.charge_a_job_for_sigterm(story)
     story.fault("SIGTERM", began=149, ended=149.5, stops=[Stop(frozenset(), 149, 149.5, 0)])

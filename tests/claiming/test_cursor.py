@@ -27,76 +27,76 @@ def test_the_first_claim_is_made_from_the_front() -> None:
 
 
 def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
-    frontier = ClaimCursor()
-    frontier.start(START)
+    cursor = ClaimCursor()
+    cursor.start(START)
     batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
-    frontier.claimed(batch, after={}, took=0.03, now=START)
-    after = frontier.start(START)
+    cursor.claimed(batch, after={}, took=0.03, now=START)
+    after = cursor.start(START)
     assert after == {"default": QueuePosition(0, 9.0, 2), "mail": QueuePosition(-7, 9.0, 3)}
-    frontier.claimed([WALKED._replace(id=5)], after=after, took=0.03, now=START)
-    assert frontier.start(START) == {"default": QueuePosition(0, 9.0, 5), "mail": QueuePosition(-7, 9.0, 3)}
+    cursor.claimed([WALKED._replace(id=5)], after=after, took=0.03, now=START)
+    assert cursor.start(START) == {"default": QueuePosition(0, 9.0, 5), "mail": QueuePosition(-7, 9.0, 3)}
 
 
-def test_a_job_before_the_position_which_was_just_admitted_does_not_move_it_back() -> None:
-    frontier = ClaimCursor()
-    frontier.start(START)
-    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START)
-    after = frontier.start(START)
-    frontier.claimed([WALKED._replace(priority=7)], after=after, took=0.03, now=START)
-    assert frontier.start(START) == after == {"default": QueuePosition(0, 9.0, 2)}
+def test_a_newly_admitted_job_does_not_move_the_cursor_back() -> None:
+    cursor = ClaimCursor()
+    cursor.start(START)
+    cursor.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START)
+    after = cursor.start(START)
+    cursor.claimed([WALKED._replace(priority=7)], after=after, took=0.03, now=START)
+    assert cursor.start(START) == after == {"default": QueuePosition(0, 9.0, 2)}
 
 
 def test_a_claim_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
-    frontier = ClaimCursor()
+    cursor = ClaimCursor()
     for queue_name, later in (("default", 0.0), ("mail", 2.0)):
-        assert not frontier.start(START + later)
-        frontier.claimed([WALKED._replace(queue_name=queue_name)], after={}, took=0.03, now=START + later)
-    assert list(frontier.start(START + 2)) == ["mail"]
+        assert not cursor.start(START + later)
+        cursor.claimed([WALKED._replace(queue_name=queue_name)], after={}, took=0.03, now=START + later)
+    assert list(cursor.start(START + 2)) == ["mail"]
 
 
 @pytest.mark.parametrize(
     ("batch", "walk"), [([WALKED, WALKED._replace(id=2, claim_seconds=0.03)], 0.02), ([], 0.03)], ids=["jobs", "none"]
 )
-def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
-    frontier = ClaimCursor()
-    frontier.start(START)
-    frontier.claimed(batch, after={}, took=0.03, now=START)
-    frontier.claimed([WALKED], after={"default": WALKED.position}, took=0.03, now=START + 0.1)
-    rest = walk / FULL_SCAN_SHARE - walk
-    assert frontier.due_at == pytest.approx(START + rest)
-    assert frontier.start(START + rest - 0.01)
-    assert not frontier.start(START + rest + 0.01)
-
-
-def test_while_a_claim_from_the_front_is_on_its_way_the_next_claim_is_none() -> None:
-    frontier = ClaimCursor()
-    frontier.start(START)
-    frontier.claimed([WALKED], after={}, took=0.03, now=START)
-    assert not frontier.start(START + 10)
-    after = frontier.start(START + 10)
-    assert after == {"default": WALKED.position}
-    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START + 10)
-    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
-    assert frontier.start(START + 10) == {"default": QueuePosition(0, 9.0, 3)}
-    assert frontier.due_at == pytest.approx(START + 10 + 0.02 / FULL_SCAN_SHARE - 0.02)
-
-
-def test_a_claim_that_was_sent_before_a_claim_from_the_front_was_known_does_not_undo_it() -> None:
-    """The claim from the front found more jobs of a high priority than it could take: the next claim takes the rest."""
-    frontier = ClaimCursor()
-    frontier.start(START)
-    frontier.claimed([WALKED], after={}, took=0.03, now=START)
-    assert not frontier.start(START + 10)
-    after = frontier.start(START + 10)
-    urgent = WALKED._replace(id=2, priority=7)
-    frontier.claimed([urgent], after={}, took=0.03, now=START + 10)
-    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
-    assert frontier.start(START + 10) == {"default": urgent.position}
-
-
-def test_a_claim_from_the_front_that_failed_is_not_made_again_because_a_connection_broke() -> None:
+def test_full_scans_take_at_most_their_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
     cursor = ClaimCursor()
-    cursor.look_failed(10.0)
+    cursor.start(START)
+    cursor.claimed(batch, after={}, took=0.03, now=START)
+    cursor.claimed([WALKED], after={"default": WALKED.position}, took=0.03, now=START + 0.1)
+    rest = walk / FULL_SCAN_SHARE - walk
+    assert cursor.due_at == pytest.approx(START + rest)
+    assert cursor.start(START + rest - 0.01)
+    assert not cursor.start(START + rest + 0.01)
+
+
+def test_only_one_full_scan_runs_at_a_time() -> None:
+    cursor = ClaimCursor()
+    cursor.start(START)
+    cursor.claimed([WALKED], after={}, took=0.03, now=START)
+    assert not cursor.start(START + 10)
+    after = cursor.start(START + 10)
+    assert after == {"default": WALKED.position}
+    cursor.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START + 10)
+    cursor.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
+    assert cursor.start(START + 10) == {"default": QueuePosition(0, 9.0, 3)}
+    assert cursor.due_at == pytest.approx(START + 10 + 0.02 / FULL_SCAN_SHARE - 0.02)
+
+
+def test_an_older_claim_does_not_undo_a_full_scan() -> None:
+    """The claim from the front found more jobs of a high priority than it could take: the next claim takes the rest."""
+    cursor = ClaimCursor()
+    cursor.start(START)
+    cursor.claimed([WALKED], after={}, took=0.03, now=START)
+    assert not cursor.start(START + 10)
+    after = cursor.start(START + 10)
+    urgent = WALKED._replace(id=2, priority=7)
+    cursor.claimed([urgent], after={}, took=0.03, now=START + 10)
+    cursor.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
+    assert cursor.start(START + 10) == {"default": urgent.position}
+
+
+def test_a_broken_connection_does_not_repeat_a_failed_full_scan() -> None:
+    cursor = ClaimCursor()
+    cursor.full_scan_failed(10.0)
     due_at = cursor.due_at
     assert due_at > 10.0
     cursor.start_over()
@@ -106,12 +106,12 @@ def test_a_claim_from_the_front_that_failed_is_not_made_again_because_a_connecti
     assert cursor.due_at == 0.0
 
 
-def test_a_claim_from_the_front_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
-    frontier = ClaimCursor()
-    frontier.start(START)
-    frontier.claimed([WALKED._replace(claim_seconds=7.0)], after={}, took=7.0, now=START)
-    assert frontier.start(START + MAX_FULL_SCAN_PAUSE - 0.01)
-    assert not frontier.start(START + MAX_FULL_SCAN_PAUSE)
+def test_one_slow_full_scan_delays_the_next_by_at_most_the_maximum_pause() -> None:
+    cursor = ClaimCursor()
+    cursor.start(START)
+    cursor.claimed([WALKED._replace(claim_seconds=7.0)], after={}, took=7.0, now=START)
+    assert cursor.start(START + MAX_FULL_SCAN_PAUSE - 0.01)
+    assert not cursor.start(START + MAX_FULL_SCAN_PAUSE)
 
 
 # With a worker that works through a backlog: each of its claims finds as many jobs as it asks for

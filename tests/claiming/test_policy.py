@@ -43,9 +43,9 @@ def test_after_an_error_it_claims_at_once_and_from_the_front() -> None:
     claims = claiming()
     claims.after(NAMES, now=100.0)
     claims.claimed([JOB], room=4, names=NAMES, after={}, started=100.0, ended=100.5)
-    assert claims.next_look > 100.5
+    assert claims.next_check > 100.5
     claims.start_over()
-    assert claims.next_look == 0.0
+    assert claims.next_check == 0.0
     assert claims.after(NAMES, now=100.5) == {}
 
 
@@ -132,11 +132,11 @@ def test_of_many_queues_those_that_are_empty_are_not_looked_at_again() -> None:
         chosen = claims.choose_queues(finding(*names), clock=lambda: 0.0, room=4)
         assert claims.claimed([], room=4, names=chosen, after={}, started=0.0, ended=0.5) is False
         assert len(claims.queue_names) == FEW_QUEUES * (1 - turn)
-        assert claims.next_look == 0.5
+        assert claims.next_check == 0.5
     assert claims.choose_queues(finding("found"), clock=lambda: 0.5, room=4) == ["found"]
 
 
-def test_a_search_that_did_not_find_all_queues_goes_on_soon_and_begins_again_at_the_end() -> None:
+def test_an_incomplete_queue_search_resumes_soon() -> None:
     names = [f"{number:05}" for number in range(2 * MOST_QUEUES_FOUND)]
     searched: list[str] = []
 
@@ -164,7 +164,7 @@ def test_after_a_claim_that_brought_all_it_asked_for_comes_the_next_at_once() ->
     claims = claiming()
     claims.after(NAMES, now=100.0)
     assert claims.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5) is False
-    assert claims.next_look == 100.5
+    assert claims.next_check == 100.5
 
 
 @pytest.mark.parametrize(("jobs", "empty"), [([], True), ([JOB], False)])
@@ -172,34 +172,34 @@ def test_after_a_claim_from_the_front_that_brought_less_it_waits(jobs: list[Clai
     claims = claiming()
     claims.after(NAMES, now=100.0)
     assert claims.claimed(jobs, room=4, names=NAMES, after={}, started=100.0, ended=100.5) is empty
-    assert claims.next_look == 102.5
+    assert claims.next_check == 102.5
 
 
-def test_after_a_claim_from_the_position_that_brought_less_it_claims_from_the_front_as_soon_as_it_may() -> None:
+def test_a_short_claim_leads_to_an_early_claim_from_the_front() -> None:
     claims = claiming()
     claims.after(NAMES, now=100.0)
     claims.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5)
     after = claims.after(NAMES, now=100.5)
     assert after
     assert claims.claimed([], room=4, names=NAMES, after=after, started=100.5, ended=100.6) is False
-    assert claims.next_look == pytest.approx(100.5 + JOB.claim_seconds * (1 / FULL_SCAN_SHARE - 1))
+    assert claims.next_check == pytest.approx(100.5 + JOB.claim_seconds * (1 / FULL_SCAN_SHARE - 1))
 
 
 def test_it_looks_at_once_when_a_queue_of_its_own_gets_jobs() -> None:
     claims = claiming(queue_names=("a",))
-    claims.look_at(500.0)
+    claims.check_at(500.0)
     claims.queues_notified({"b"})
-    assert claims.next_look == 500.0
+    assert claims.next_check == 500.0
     claims.queues_notified({"a", "b"})
-    assert claims.next_look == 0.0
+    assert claims.next_check == 0.0
 
 
 def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
     claims = claiming()
-    claims.look_at(500.0)
+    claims.check_at(500.0)
     claims.queues_notified({"b", "a"})
     assert claims.queue_names == ["a", "b"]
-    assert claims.next_look == 0.0
+    assert claims.next_check == 0.0
 
 
 def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
@@ -208,7 +208,7 @@ def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
     assert claims.room({THREADS: 0}, 0, now=0.0) == 502
     large = JOB._replace(args="x" * 1_000_000)
     claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
-    assert claims.next_look == 0.0, "it may have stopped because they are large"
+    assert claims.next_check == 0.0, "it may have stopped because they are large"
     assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_CHARACTERS_HELD // 500_000 // 2 - 1
     claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.room({THREADS: 0}, 0, now=0.0) == 502
@@ -226,31 +226,31 @@ class TestWhileTheSupervisorWatches:
     def test_an_idle_worker_looks_when_the_promise_ends(self, shared: SharedCounts) -> None:
         claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        assert claims.next_look == 1000.0
+        assert claims.next_check == 1000.0
         shared.watched_until = 1003.0
-        assert claims.next_look == 1003.0
+        assert claims.next_check == 1003.0
         shared.watched_until = 0.0
-        assert claims.next_look == 102.1
+        assert claims.next_check == 102.1
 
     def test_with_drain_it_looks_nevertheless(self, shared: SharedCounts) -> None:
         claims = claiming(shared, queue_names=("default",), drain=True)
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        assert claims.next_look == 102.1
+        assert claims.next_check == 102.1
 
     def test_a_claim_that_brought_all_it_asked_for_is_followed_by_another(self, shared: SharedCounts) -> None:
         claims = claiming(shared, queue_names=("default",))
         claims.claimed([JOB] * 4, room=4, names=NAMES, after={}, started=100.0, ended=100.1)
-        assert claims.next_look == 100.1
+        assert claims.next_check == 100.1
 
     def test_a_lone_job_is_followed_by_no_claim_from_the_front(self, shared: SharedCounts) -> None:
         claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         claims.called("default")
-        assert claims.next_look == 0.0
+        assert claims.next_check == 0.0
         after = claims.after(NAMES, now=100.2)
         claims.claimed([JOB], room=4, names=NAMES, after=after, started=100.2, ended=100.3)
         claims.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.4, ended=100.5)
-        assert claims.next_look == 1000.0
+        assert claims.next_check == 1000.0
 
     @pytest.mark.parametrize("call", ["default", ""])
     def test_a_job_may_have_come_in_before_the_position_of_a_claim(self, shared: SharedCounts, call: str) -> None:
@@ -258,7 +258,7 @@ class TestWhileTheSupervisorWatches:
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         claims.called(call)
         claims.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.2, ended=100.3)
-        assert claims.next_look < 102.3
+        assert claims.next_check < 102.3
 
     def test_a_call_for_a_queue_makes_no_search_and_a_call_for_all_does(self, shared: SharedCounts) -> None:
         claims = claiming(shared)
@@ -307,7 +307,7 @@ class TestHangingQueues:
         for names, look in ((["hung", "dead"], 100.2), (["mail", "pdf"], 101.2)):
             assert policy.choose_queues(never, clock=lambda: 100.1, room=8) == names
             policy.claimed([], room=4, names=names, after={}, started=100.1, ended=100.2)
-            assert policy.next_look == pytest.approx(look)
+            assert policy.next_check == pytest.approx(look)
 
     def test_hanging_queues_have_all_slots_again_after_a_while(self) -> None:
         assert self.turns(self.claiming(held=4), now=300.0) == [([*self.NAMES], 8)] * 4

@@ -16,9 +16,10 @@ PASS_THROUGH = ("_", "gettext", "printable")
 
 
 def errors() -> Iterator[str]:
-    """`Class: text` for each text with which the package makes an exception, and the text of those made without one.
+    """Yield `Class: message` for every exception message in the package.
 
-    `problem: text` is a sentence that a function returns or yields for whoever makes an exception, or a check, of it.
+    Includes the default messages of exceptions raised without one. `problem: text` is a message that a `*problem*`
+    function hands to its caller, which raises it or reports it as a check.
     """
     classes = {
         _name(node.exc.func) for node in nodes() if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)

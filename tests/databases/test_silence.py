@@ -103,7 +103,7 @@ def test_a_server_that_hangs_gets_no_job_over_an_idle_connection(
     assert where(4) == {"default": 2, "other": 2}
 
 
-def test_a_call_that_a_busy_connection_has_sent_already_raises_and_the_next_ones_go_elsewhere(
+def test_a_sent_call_on_a_busy_connection_raises_and_later_calls_avoid_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)

@@ -95,7 +95,7 @@ def test_a_name_cannot_forge_a_line(found: Found) -> None:
     assert finding.found.isprintable()
 
 
-def test_a_dead_worker_is_a_warning_until_its_jobs_are_recovered_and_a_supervisor_is_alive(found: Found) -> None:
+def test_a_dead_worker_is_a_warning_until_recovery(found: Found) -> None:
     dead = make_worker(heartbeat=timedelta(hours=-5))
     (finding,) = found("dead-worker")
     assert (finding.severity, "within WORKER_TIMEOUT (1 min)" in finding.advice) == ("warning", True)

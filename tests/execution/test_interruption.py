@@ -231,7 +231,7 @@ def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgott
     assert not attempt.is_stuck
 
 
-def test_a_statement_of_a_cancelled_coroutine_does_not_wait_for_an_exception_in_its_own_thread() -> None:
+def test_a_cancelled_coroutine_does_not_wait_for_its_own_thread() -> None:
     """No exception is set in the thread: the coroutine is cancelled instead."""
     attempt = RunningAttempt(claimed())
     attempt.coroutine = Mock()
@@ -246,7 +246,7 @@ def test_a_statement_of_a_cancelled_coroutine_does_not_wait_for_an_exception_in_
     assert not is_stuck
 
 
-def test_a_coroutine_that_blocks_its_loop_cannot_complete_its_job_once_it_is_interrupted() -> None:
+def test_an_interrupted_blocking_coroutine_cannot_complete_its_job() -> None:
     interrupter = Interrupter()
     attempt = RunningAttempt(claimed())
 

@@ -66,7 +66,7 @@ class TestFailingTask:
         count(completed=completed)
         assert [each.severity for each in found("failing-task")] == [severity] * bool(severity)
 
-    def test_a_deploy_that_breaks_a_task_is_found_beside_the_attempts_that_went_well_before(self) -> None:
+    def test_a_deploy_that_breaks_a_task_is_found(self) -> None:
         for minutes in range(3, 10):
             count(ago=minutes * MINUTE, completed=100)
         fail(8, ago=2 * MINUTE)

@@ -73,7 +73,7 @@ def test_an_admission_by_key(misjudged: psycopg.Connection[Any]) -> None:
         assert jobs_read(misjudged, sql.ADMIT_BY_KEY) < READ
 
 
-def test_holders_of_permits_are_walked_so_that_entries_of_ended_jobs_are_marked_as_dead(
+def test_permit_holders_are_read_by_an_index_scan(
     misjudged: psycopg.Connection[Any],
 ) -> None:
     """With a bitmap, each admission would read the rows of all jobs of a key that have ended since the last vacuum."""
@@ -112,7 +112,7 @@ def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
     ],
     ids=["blocked keys", "blocked rates", "waiting keys", "keys now", "rates now"],
 )
-def test_a_look_at_keys(misjudged: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> None:
+def test_the_scan_of_keys(misjudged: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> None:
     assert jobs_read(misjudged, statement, **values) < READ
 
 

@@ -294,7 +294,7 @@ def test_a_permit_unclaimed_for_a_second_goes_to_a_queue_whose_worker_has_a_free
     assert queued() == {urgent}, "the job has not waited for a second yet"
 
 
-def test_a_look_at_many_keys_goes_on_where_the_last_one_ended(
+def test_a_scan_of_many_keys_resumes_where_the_last_one_ended(
     pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 1)

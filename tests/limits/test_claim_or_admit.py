@@ -104,9 +104,7 @@ def test_an_admitted_job_is_queued_by_a_worker_that_does_not_claim(options: dict
 
 
 @pytest.mark.parametrize(("queue_name", "entered"), [("elsewhere", "queued"), ("paused", "blocked")])
-def test_an_admitted_job_of_a_queue_that_is_not_claimed_from_is_queued_unless_the_queue_is_paused(
-    queue_name: str, entered: str
-) -> None:
+def test_an_admitted_job_of_another_queue_is_queued_unless_paused(queue_name: str, entered: str) -> None:
     Queue.pause("paused")
     running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
     result = end(running, queue_names=["default", "paused"])

@@ -240,7 +240,7 @@ def test_two_jobs_of_a_transaction_are_admitted_together(monkeypatch: pytest.Mon
     assert statuses() == {"queued": 4}
 
 
-def test_if_the_admission_fails_the_job_is_committed_and_the_supervisors_look_after_it(
+def test_a_failed_admission_keeps_the_job_for_the_supervisors(
     heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
@@ -278,7 +278,7 @@ def test_a_job_of_a_fair_key_becomes_due_when_it_is_admitted() -> None:
     assert made.run_after > made.enqueued_at
 
 
-def test_a_job_that_a_gate_without_keys_may_keep_waiting_is_not_admitted_in_the_message_of_its_insert(
+def test_a_gate_without_keys_prevents_admission_at_insert(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(enqueue, "WAITING_BY", {"batch_id"})  # as if a gate read this column

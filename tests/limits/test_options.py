@@ -26,7 +26,7 @@ def test_run_jobs_runs_blocked_jobs_in_the_transaction_of_a_test() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_waiting_job_whose_arguments_are_replaced_takes_the_key_of_the_new_arguments() -> None:
+def test_replacing_arguments_replaces_the_key() -> None:
     """Otherwise the new account would have one job too many, and the old account one job too few."""
     moving.defer(1, "a")
     assert moving.defer(1, "b").pk == Job.objects.get().pk

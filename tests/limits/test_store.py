@@ -253,7 +253,7 @@ def test_a_sequence_that_continues_goes_on_after_a_failure() -> None:
     assert settle(first, outcome=FAILED) == [second]
 
 
-def test_a_spread_retry_takes_its_place_in_a_sequence_that_has_gone_on_and_holds_up_no_other_until_then() -> None:
+def test_a_spread_retry_rejoins_its_sequence_without_blocking_it() -> None:
     first, second, third, fourth = going_on.defer_many([("a",)] * 4)
     claim()
     assert settle(first, outcome=FAILED) == [second]
@@ -347,7 +347,7 @@ def test_a_job_that_waits_for_other_jobs_is_not_admitted_and_delays_no_job_of_it
     assert Job.objects.get(pk=waiting.pk).status == "blocked"
 
 
-def test_many_failed_jobs_of_a_sequence_that_are_retried_at_once_run_one_by_one_in_order() -> None:
+def test_retried_jobs_of_a_sequence_run_in_order() -> None:
     keyed: dict[str, Any] = {"limit_key": "k", "limit_kind": "halting", "capacity": 1}
     new = make_job("blocked", **keyed).pk
     tried = [make_job("failed", started_at=timedelta(0), **keyed).pk for _ in range(5)]
@@ -557,7 +557,7 @@ def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
         assert cursor.fetchone() == ("on",)
 
 
-def test_an_admitted_job_that_is_not_claimed_is_announced_though_another_job_is_claimed() -> None:
+def test_an_unclaimed_admitted_job_is_announced() -> None:
     """The number of claimed jobs of all queues does not matter: this worker serves only one queue."""
     first, second = in_order.defer("a").pk, in_order.using(queue_name="other").defer("a").pk
     assert claim() == [first]

@@ -42,9 +42,7 @@ def wait_for_kept_back(started: WorkerThread) -> None:
 
 @pytest.mark.usefixtures("_no_grace")
 @pytest.mark.parametrize("task", [pass_gate_alone, apass_gate_alone], ids=["def", "async def"])
-def test_while_a_stuck_attempt_runs_no_job_of_its_key_begins_and_other_jobs_have_its_slot(
-    worker_thread: Start, gates: Any, task: Any
-) -> None:
+def test_a_stuck_attempt_blocks_its_key_but_frees_its_slot(worker_thread: Start, gates: Any, task: Any) -> None:
     stuck = task.using(timeout=0.2).defer("k", "stuck")
     after = task.defer("k", "after")
     worker = worker_thread(concurrency=2)

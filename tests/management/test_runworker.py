@@ -226,7 +226,11 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ..
             "SKIPQUEUE_WORKER_TIMEOUT = '0' is not a number of seconds from 1 to 1,209,600",
         ),
         ("SKIPQUEUE_QUEUES", ",", "SKIPQUEUE_QUEUES"),
-        ("SKIPQUEUE_DRAIN", "maybe", "SKIPQUEUE_DRAIN must be one of 1, on, true, yes, or of 0, .* not 'maybe'"),
+        (
+            "SKIPQUEUE_DRAIN",
+            "maybe",
+            "SKIPQUEUE_DRAIN must be one of 1, on, true, yes \\(on\\) or 0, .* \\(off\\), not 'maybe'",
+        ),
         ("SKIPQUEUE_RELOAD", "2", "SKIPQUEUE_RELOAD must be one of"),
     ],
 )

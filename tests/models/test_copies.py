@@ -36,7 +36,7 @@ def test_only_finished_jobs_are_copied() -> None:
     assert jobs["running"].run_again() is None
 
 
-def test_one_copy_is_made_of_several_jobs_with_one_unique_key_and_none_beside_its_holder() -> None:
+def test_jobs_with_one_unique_key_get_at_most_one_copy() -> None:
     free = [make_job("failed", unique_key="free") for _ in range(2)]
     held = make_job("failed", unique_key="held")
     make_job("queued", unique_key="held")

@@ -185,10 +185,10 @@ def test_a_job_that_notes_nothing_has_nothing_in_its_row(worker_thread: Start, g
 
 
 @pytest.mark.parametrize("level", ["LOUD", 3.5, None, True])
-def test_a_level_of_context_log_is_one_of_logging(level: Any) -> None:
+def test_context_log_accepts_only_logging_levels(level: Any) -> None:
     context = JobContext(job_id=1, attempt=1, max_attempts=1, queue_name="q", worker="w", database="default")
     context.log("fine", logging.WARNING)
-    with pytest.raises(InvalidOption, match="level must be a level of logging"):
+    with pytest.raises(InvalidOption, match="level must be a logging level"):
         context.log("no", level)
 
 

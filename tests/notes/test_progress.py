@@ -146,7 +146,7 @@ def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, ga
     other = tasks.advance.defer("b", 0.2)
     worker = worker_thread(concurrency=2)
     service = worker.worker._in_flight.exchanges.write_notes
-    wait_until(lambda: service.due_at > service._next_look - 1 and service._next_look > 0)
+    wait_until(lambda: service.due_at > service._next_check - 1 and service._next_check > 0)
     gates["a"].open()
     wait_until(lambda: reload(job).status == "completed")
     assert shown(job) == (0.5, ""), "the outcome carries what could not be written"
@@ -156,7 +156,7 @@ def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, ga
 
 
 def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(notes, "NOTES_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(notes, "NOTES_CHECK_SECONDS", 0.05)
     job = tasks.advance.defer("a", 0.5)
     worker = worker_thread()
     wait_until(lambda: reload(job).status == "running")

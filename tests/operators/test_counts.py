@@ -62,5 +62,5 @@ def test_the_planner_says_about_how_many_jobs_there_are() -> None:
 
 
 def test_a_count_of_a_part_is_the_least() -> None:
-    assert Count(7, is_least=True).in_words == "at least 7"
-    assert Count(10_001, is_least=True).in_words == "more than 10,000"
+    assert Count(7, is_lower_bound=True).in_words == "at least 7"
+    assert Count(10_001, is_lower_bound=True).in_words == "more than 10,000"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.admin.queue_columns import QUEUE_LOOKS
+from django_skipqueue.console.admin.queue_columns import QUEUE_RENDERERS
 from django_skipqueue.console.admin.ui.cells import columns_of
 from django_skipqueue.console.counts import Count
 from django_skipqueue.console.facts import NOTHING, as_json, columns, in_terminal, on_page, series_of
@@ -55,17 +55,17 @@ def test_a_field_has_its_own_name_or_none() -> None:
 
 @pytest.mark.parametrize(
     ("values", "is_shown"),
-    [([None, None], False), ([None, 0], True), ([Count(0)], False), ([Count(0, is_least=True)], True)],
+    [([None, None], False), ([None, 0], True), ([Count(0)], False), ([Count(0, is_lower_bound=True)], True)],
 )
 def test_an_optional_column_needs_a_value(values: list[Any], is_shown: bool) -> None:
     shown = columns([fact(is_optional=True)], [Subject(value) for value in values], {})
     assert bool(shown) is is_shown
 
 
-def test_a_look_takes_the_place_of_the_text_or_of_the_column() -> None:
+def test_a_renderer_replaces_the_text_and_none_hides_the_column() -> None:
     assert columns([fact()], [], {"name": None}) == []
-    [(_, look)] = columns([fact()], [], {"name": str})
-    assert look is str
+    [(_, renderer)] = columns([fact()], [], {"name": str})
+    assert renderer is str
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_a_further_fact_of_a_queue_is_rendered_everywhere() -> None:
     late: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
     facts, queue = (*QUEUE, late), QueueState(QueueNow("mail"))
     assert as_json(facts, queue)["late_workers"] == 7
-    column = next(column for column in columns_of(facts, [queue], QUEUE_LOOKS) if column.name == "late")
+    column = next(column for column in columns_of(facts, [queue], QUEUE_RENDERERS) if column.name == "late")
     assert column.cell(queue) == "7"
     assert in_terminal(late, queue) == "7"

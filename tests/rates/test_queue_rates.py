@@ -24,7 +24,7 @@ from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
 from ..app.limits.jobs import free_two
-from ..app.rates.jobs import three_at_once
+from ..app.rates.jobs import burst_of_three
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from ..harness.processes import statuses
 
@@ -111,7 +111,7 @@ def test_a_job_of_another_queue_pays_nothing() -> None:
 
 
 def test_a_jobs_own_rate_holds_in_place_of_the_rate_of_its_queue() -> None:
-    three_at_once.using(queue_name="mail").defer_many([(7,)] * 3)
+    burst_of_three.using(queue_name="mail").defer_many([(7,)] * 3)
     assert len(claim()) == 3
     assert not Job.objects.filter(rate_key=KEY).exists()
 
@@ -124,7 +124,7 @@ def test_a_limit_of_the_job_and_the_rate_of_its_queue_hold_together() -> None:
 
 
 def test_the_rate_of_the_job_and_the_limit_of_its_queue_hold_together() -> None:
-    three_at_once.using(queue_name="both").defer_many([(7,)] * 5)
+    burst_of_three.using(queue_name="both").defer_many([(7,)] * 5)
     assert set(Job.objects.values_list("limit_key", flat=True)) == {"queue:both"}
     assert not Job.objects.filter(rate_key="queue:both").exists()
     assert len(claim("both")) == 2
@@ -312,7 +312,7 @@ def test_queues_do_not_share_their_rates() -> None:
     mail.defer_many([()] * 2)
     assert claim() != []
     Queue.objects.create(name="default", rate_interval=3_600.0, rate_burst=1)
-    three_at_once.defer_many([(7,)] * 4)
+    burst_of_three.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
 
 
@@ -358,7 +358,7 @@ def test_a_job_that_changes_its_queue_changes_its_rate() -> None:
 
 
 def test_a_job_that_changes_its_queue_keeps_a_rate_of_its_own() -> None:
-    own = three_at_once.defer(7)
+    own = burst_of_three.defer(7)
     key = own.rate_key
     assert own.change_queue("mail")
     own.refresh_from_db()

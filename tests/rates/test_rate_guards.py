@@ -20,7 +20,7 @@ from django_skipqueue.parts.rates.admit import (
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, keys_in
 from django_skipqueue.queue.store import Store
 
-from ..app.rates.jobs import three_at_once
+from ..app.rates.jobs import burst_of_three
 from ..app.rows import make_job
 from ..app.sessions import connect
 from ..harness.processes import statuses
@@ -193,7 +193,7 @@ def test_full_buckets_without_waiting_jobs_are_pruned() -> None:
 
 def test_more_keys_than_fit_into_one_transaction_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
-    three_at_once.defer_many([(number,) for number in range(5)])
+    burst_of_three.defer_many([(number,) for number in range(5)])
     assert statuses() == {"queued": 5}
 
 

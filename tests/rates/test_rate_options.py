@@ -8,7 +8,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.settings import rate_text
 
-from ..app.rates.jobs import free_hundred, shares_rate, three_at_once
+from ..app.rates.jobs import burst_of_three, hundred_a_minute, shares_rate
 from ..harness.processes import statuses
 
 
@@ -70,8 +70,8 @@ def test_a_rate_by_an_argument_that_the_task_does_not_have_is_refused() -> None:
 
 
 def test_the_key_has_the_values_of_the_arguments() -> None:
-    call = free_hundred.encoded((7,), {})
-    assert call.columns["rate_key"] == "rate:tests.app.rates.jobs.free_hundred tenant=7"
+    call = hundred_a_minute.encoded((7,), {})
+    assert call.columns["rate_key"] == "rate:tests.app.rates.jobs.hundred_a_minute tenant=7"
     assert (call.columns["rate_interval"], call.columns["rate_burst"], call.columns.get("limit_key")) == (
         0.6,
         1,
@@ -82,7 +82,7 @@ def test_the_key_has_the_values_of_the_arguments() -> None:
 
 def test_a_call_without_the_argument_of_the_key_is_refused() -> None:
     with pytest.raises(InvalidArguments):
-        free_hundred.encoded((), {})
+        hundred_a_minute.encoded((), {})
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_rate_as_a_text(text: str, shown: str) -> None:
 @pytest.mark.django_db
 def test_run_jobs_runs_jobs_with_a_token_and_with_include_scheduled_all_jobs() -> None:
     """The transaction of a test never commits, and jobs are admitted only after a commit."""
-    three_at_once.defer_many([(7,)] * 5)
+    burst_of_three.defer_many([(7,)] * 5)
     assert statuses() == {"blocked": 5}
     assert len(run_jobs()) == 3
     assert statuses() == {"completed": 3, "blocked": 2}

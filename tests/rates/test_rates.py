@@ -31,8 +31,8 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
 from ..app.limits.jobs import free_two
-from ..app.limits.rates.jobs import free_hundred_of_two, rated_and_limited, rated_in_order
-from ..app.rates.jobs import free_hundred, shares_rate, shares_rate_too, three_at_once
+from ..app.limits.rates.jobs import hundred_a_minute_of_two, rated_and_limited, rated_in_order
+from ..app.rates.jobs import burst_of_three, hundred_a_minute, shares_rate, shares_rate_too
 from ..app.rows import make_job
 from ..app.sessions import connect
 from ..app.waiting import wait_until
@@ -83,11 +83,11 @@ def admit(*keys: str) -> int:
 
 
 def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
-    ids = three_at_once.defer_many([(7,)] * 5)
-    other = three_at_once.defer(8)
+    ids = burst_of_three.defer_many([(7,)] * 5)
+    other = burst_of_three.defer(8)
     assert statuses() == {"queued": 4, "blocked": 2}
     assert claim() == [*ids[:3], other.pk]
-    key = key_of(three_at_once, 7)
+    key = key_of(burst_of_three, 7)
     assert admit(key) == 0
     pass_time(3600)
     assert admit(key) == 1
@@ -98,8 +98,8 @@ def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
 
 
 def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_its_slot() -> None:
-    free_hundred.defer(7)
-    free_hundred.defer(7)
+    hundred_a_minute.defer(7)
+    hundred_a_minute.defer(7)
     assert statuses() == {"queued": 1, "blocked": 1}
     due = RateBucket.objects.get().due_at
     assert due is not None
@@ -108,8 +108,8 @@ def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_its_slot()
 
 def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -> None:
     """A queued job counts as a taken token. Otherwise each hour would bring three more queued jobs."""
-    three_at_once.defer_many([(7,)] * 9)
-    key = key_of(three_at_once, 7)
+    burst_of_three.defer_many([(7,)] * 9)
+    key = key_of(burst_of_three, 7)
     for _ in range(3):
         pass_time(36_000)
         assert admit(key) == 0
@@ -149,10 +149,10 @@ def test_a_time_without_jobs_brings_no_more_tokens_than_the_burst() -> None:
 
 
 def test_the_highest_priority_and_then_the_first_enqueued_is_admitted() -> None:
-    three_at_once.defer_many([(7,)] * 3)
+    burst_of_three.defer_many([(7,)] * 3)
     claim()
-    low, high, late = (three_at_once.using(priority=number).defer(7).pk for number in (-5, 5, 5))
-    key = key_of(three_at_once, 7)
+    low, high, late = (burst_of_three.using(priority=number).defer(7).pk for number in (-5, 5, 5))
+    key = key_of(burst_of_three, 7)
     for expected in (high, late, low):
         pass_time(3600)
         assert admit(key) == 1
@@ -166,23 +166,23 @@ def test_rates_of_one_name_are_shared() -> None:
 
 
 def test_a_retry_takes_a_token_again() -> None:
-    [id, *_] = three_at_once.defer_many([(7,)] * 3)
+    [id, *_] = burst_of_three.defer_many([(7,)] * 3)
     claim()
     settle(id, outcome=AGAIN)
     assert Job.objects.get(pk=id).status == "blocked"
     pass_time(3600)
-    assert admit(key_of(three_at_once, 7)) == 1
+    assert admit(key_of(burst_of_three, 7)) == 1
     assert claim() == [id]
 
 
 def test_a_retry_is_announced_to_the_supervisors() -> None:
-    [id, *_] = three_at_once.defer_many([(7,)] * 3)
+    [id, *_] = burst_of_three.defer_many([(7,)] * 3)
     claim()
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
         settle(id, outcome=AGAIN)
         [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == RATE_PREFIX + key_of(three_at_once, 7)
+    assert found.payload == RATE_PREFIX + key_of(burst_of_three, 7)
 
 
 def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
@@ -198,27 +198,27 @@ def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
 
 
 def test_a_released_job_keeps_its_token() -> None:
-    [id] = three_at_once.defer_many([(7,)])
+    [id] = burst_of_three.defer_many([(7,)])
     [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
     store.release([claimed.ref])
     assert Job.objects.get(pk=id).status == "queued"
 
 
 def test_a_due_job_waits_for_its_rate() -> None:
-    three_at_once.defer_many([(7,)] * 3)
+    burst_of_three.defer_many([(7,)] * 3)
     claim()
-    late = three_at_once.using(run_after=timedelta(hours=1)).defer(7)
+    late = burst_of_three.using(run_after=timedelta(hours=1)).defer(7)
     assert late.status == "scheduled"
     Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
     store.admit()
     assert Job.objects.get(pk=late.pk).status == "blocked"
     pass_time(3600)
-    assert admit(key_of(three_at_once, 7)) == 1
+    assert admit(key_of(burst_of_three, 7)) == 1
 
 
 def test_a_job_that_needs_another_waits_for_its_rate_afterwards() -> None:
     needed = jobs.noop.defer()
-    waiting = three_at_once.using(after=[needed]).defer(7)
+    waiting = burst_of_three.using(after=[needed]).defer(7)
     assert sweep() == 0
     assert Job.objects.get(pk=waiting.pk).status == "blocked"
     claim()
@@ -269,7 +269,7 @@ def test_a_sequence_with_a_rate_stays_in_order() -> None:
 
 
 @pytest.mark.parametrize("verb", ["discard", "cancel"])
-def test_a_job_that_is_discarded_while_it_waits_gives_its_permit_back_and_takes_no_token(verb: str) -> None:
+def test_a_discarded_waiting_job_returns_its_permit(verb: str) -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
     held = Job.objects.get(gate="rate")
     assert getattr(held, verb)()
@@ -300,7 +300,7 @@ def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
 
 
 def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
-    three_at_once.defer_many([(7,)] * 5)
+    burst_of_three.defer_many([(7,)] * 5)
     last = Job.objects.order_by("-pk")[0]
     store.change_priority([last.pk], 50)
     store.change_queue([last.pk], "mail")
@@ -311,7 +311,7 @@ def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
 
 def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
     with transaction.atomic():
-        three_at_once.defer(7)
+        burst_of_three.defer(7)
         assert statuses() == {"blocked": 1}
         assert not RateBucket.objects.exists()
     assert statuses() == {"queued": 1}
@@ -319,7 +319,7 @@ def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
 
 def test_a_rolled_back_enqueue_takes_no_token() -> None:
     with transaction.atomic():
-        three_at_once.defer(7)
+        burst_of_three.defer(7)
         transaction.set_rollback(True)
     assert not RateBucket.objects.exists()
 
@@ -335,11 +335,11 @@ def test_a_death_between_taking_tokens_and_admitting_is_not_possible() -> None:
 
 
 def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> None:
-    key = key_of(three_at_once, 7)
+    key = key_of(burst_of_three, 7)
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
         other.execute(LOCK_RATES, {"keys": [key]})
-        three_at_once.defer(7)
+        burst_of_three.defer(7)
         assert statuses() == {"blocked": 1}
         [found] = listening.notifies(timeout=5, stop_after=1)
         assert found.payload == RATE_PREFIX + key
@@ -351,7 +351,7 @@ def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> 
 
 
 def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
-    key = key_of(three_at_once, 7)
+    key = key_of(burst_of_three, 7)
     make_job("blocked", rate_key=key, rate_interval=60.0, rate_burst=1)
     with connect(autocommit=False) as other:
         other.execute(LOCK_RATES, {"keys": [key]})
@@ -392,10 +392,10 @@ def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -
 
 
 def test_a_clock_that_was_set_forward_brings_one_burst() -> None:
-    three_at_once.defer_many([(7,)] * 20)
+    burst_of_three.defer_many([(7,)] * 20)
     claim()
     pass_time(1e6)
-    assert admit(key_of(three_at_once, 7)) == 3
+    assert admit(key_of(burst_of_three, 7)) == 3
 
 
 def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) -> None:
@@ -444,17 +444,17 @@ def test_more_keys_than_can_be_named_are_swept(own_gate: RateGate) -> None:
 
 
 def test_full_buckets_are_deleted_and_others_stay() -> None:
-    three_at_once.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
+    burst_of_three.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
     claim()
     assert prune_rates(store) == 0
-    RateBucket.objects.exclude(key=key_of(three_at_once, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
+    RateBucket.objects.exclude(key=key_of(burst_of_three, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
     pass_time(61)
     assert prune_rates(store) == 2
-    assert RateBucket.objects.get().key == key_of(three_at_once, 2)
+    assert RateBucket.objects.get().key == key_of(burst_of_three, 2)
 
 
 def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
-    three_at_once.defer_many([(7,)] * 4)
+    burst_of_three.defer_many([(7,)] * 4)
     assert next_rate(store) is not None
     Job.objects.filter(status="blocked").delete()
     pass_time(3600)
@@ -470,7 +470,7 @@ def test_a_plain_job_and_a_job_with_a_limit_have_no_rate() -> None:
 
 
 def test_many_jobs_of_many_keys_are_deferred_at_once() -> None:
-    three_at_once.defer_many([(number % 100,) for number in range(1000)])
+    burst_of_three.defer_many([(number % 100,) for number in range(1000)])
     assert statuses() == {"queued": 300, "blocked": 700}
 
 
@@ -478,7 +478,7 @@ def test_supervisors_admit_the_jobs_of_more_than_a_hundred_keys() -> None:
     """The enqueuing process admits the jobs of at most a hundred keys."""
     with connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
-        three_at_once.defer_many([(number % 150,) for number in range(300)])
+        burst_of_three.defer_many([(number % 150,) for number in range(300)])
         assert statuses() == {"queued": 200, "blocked": 100}
         [found] = listening.notifies(timeout=5, stop_after=1)
     service = Admit(store)
@@ -500,7 +500,7 @@ def test_two_sessions_at_once_never_take_one_token() -> None:
     assert statuses() == {"queued": 1, "blocked": 1}
 
 
-@pytest.mark.parametrize("task", [free_hundred, free_hundred_of_two], ids=["alone", "with a limit"])
+@pytest.mark.parametrize("task", [hundred_a_minute, hundred_a_minute_of_two], ids=["alone", "with a limit"])
 @pytest.mark.parametrize("how", ["one by one", "together"])
 def test_supervisors_are_notified_of_a_slot_that_comes_soon(task: Any, how: str) -> None:
     """Without a notification, an idle supervisor would look two seconds later."""

@@ -256,7 +256,7 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
     wait_until(lambda: Job.objects.completed().count() == 1)
 
 
-def test_a_window_of_jobs_that_the_broker_has_lost_is_named_with_the_command_that_mends_it(
+def test_a_lost_window_is_reported_with_the_repair_command(
     carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "LOST_WINDOW_INTERVAL", 0.05)
@@ -600,7 +600,7 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
         carrier.finish(held)
-        wait_until(lambda: relay._exchanges.pending.next_look != NEVER, "the outcome is set aside")
+        wait_until(lambda: relay._exchanges.pending.next_check != NEVER, "the outcome is set aside")
         carrier.lose_connection()
         wait_until(lambda: not relay._jobs.unconfirmed)
         assert held.ref not in relay._jobs.to_release

@@ -57,7 +57,7 @@ def test_a_relay_takes_its_share_of_the_room(held: tuple[int, int], relays: int,
     assert counted(100, held=held, relays=relays).room(0, 0.0) == room
 
 
-def test_until_the_next_count_a_relay_takes_no_more_than_its_share_and_what_it_has_ended() -> None:
+def test_a_relay_takes_at_most_its_share_until_the_next_count() -> None:
     made = counted(100, held=(60, 0), relays=4)
     mine = [job(number, 10) for number in range(10)]
     assert made.room(4, 0.0) == 6, "some are on their way from the database"

@@ -217,9 +217,7 @@ def hanging(dispatcher: EventDispatcher, listen: Listen) -> Iterator[Hanging]:
     receiver.may_end.set()
 
 
-def test_events_sent_after_a_stop_that_timed_out_are_delivered_once_the_receiver_returns(
-    dispatcher: EventDispatcher, hanging: Hanging
-) -> None:
+def test_events_after_a_timed_out_stop_are_delivered_later(dispatcher: EventDispatcher, hanging: Hanging) -> None:
     for number in (2, 3):
         dispatcher.send(Happened(number))
         dispatcher.stop(timeout=0.01)
@@ -337,7 +335,7 @@ def test_a_connection_that_cannot_be_tidied_does_not_end_the_sending_of_events(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_receiver_that_hangs_has_its_process_replaced_and_is_said_to_hang_with_its_place(
+def test_a_hanging_receiver_is_logged_and_its_process_replaced(
     runworker: Callable[..., ManagePy],
 ) -> None:
     process = runworker(

@@ -195,6 +195,6 @@ def notify_and_close() -> None:
     connections.close_all()
 
 
-def test_each_service_of_the_queue_is_made_of_the_store_alone_and_has_a_name_for_the_log() -> None:
+def test_each_queue_service_needs_only_the_store_and_has_a_name() -> None:
     made = [service(store) for service in services()]
     assert len({service.name for service in made}) == len(services())

@@ -119,7 +119,7 @@ def test_a_role_that_may_not_end_them_says_so_once(
 FAST = {"HEARTBEAT_INTERVAL": 0.2}
 
 
-def test_a_supervisor_runs_the_jobs_of_a_machine_that_froze_in_the_middle_of_an_exchange(
+def test_the_jobs_of_a_machine_frozen_during_an_exchange_are_recovered(
     frozen: Callable[..., Any], worker_id: str, runworker: Callable[..., ManagePy]
 ) -> None:
     make_worker(id=worker_id, heartbeat=-timedelta(hours=1))
@@ -148,7 +148,7 @@ SESSION_JOBS = """
 """
 
 
-def test_all_sessions_of_a_worker_process_have_its_name_and_the_server_looks_after_them(
+def test_all_worker_sessions_have_a_name_and_server_timeouts(
     runworker: Callable[..., ManagePy],
 ) -> None:
     job = Job.objects.enqueue("extra.jobs.describe")

@@ -222,7 +222,7 @@ def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -
     assert list(Worker.objects.all()) == [worker]
 
 
-def test_who_cannot_write_its_own_heartbeats_judges_nobody_and_then_watches_for_a_whole_timeout(clock: Clock) -> None:
+def test_a_supervisor_that_cannot_write_heartbeats_declares_no_worker_dead(clock: Clock) -> None:
     """The cause, such as a lock on the table, may also keep other supervisors from writing heartbeats."""
     worker = make_worker()
     make_job("running", locked_by=worker.pk)

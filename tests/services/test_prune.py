@@ -47,7 +47,7 @@ def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
 
 
 @pytest.mark.usefixtures("theirs")
-def test_jobs_that_a_foreign_key_refers_to_are_skipped_and_named_and_the_others_pruned(
+def test_pruning_skips_and_names_jobs_with_foreign_keys(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = [make_job("completed", finished_at=OLD).pk for _ in range(40)]

@@ -289,7 +289,7 @@ class TestMakePartitions:
         execute("CREATE TABLE by_hand PARTITION OF skipqueue_archivedjob FOR VALUES FROM (MINVALUE) TO ('2200-01-01')")
         assert make_partitions(store, ahead=2) == 0
 
-    def test_a_partition_that_was_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
+    def test_a_manually_detached_partition_is_attached_when_needed(self) -> None:
         make_job("completed", finished_at=OLD)
         Pruner(store).batch()
         execute(f"ALTER TABLE skipqueue_archivedjob DETACH PARTITION skipqueue_archivedjob_{month(now() + OLD)}")

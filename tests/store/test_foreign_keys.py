@@ -26,7 +26,7 @@ def invoices() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("invoices")
-def test_an_open_transaction_that_refers_to_a_job_delays_neither_its_claim_nor_its_outcome(
+def test_a_foreign_key_lock_delays_neither_claim_nor_outcome(
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
     job = make_job()

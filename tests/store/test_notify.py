@@ -304,7 +304,7 @@ def test_a_hook_of_the_callers_that_is_no_notification_is_left_alone(listener: L
     assert listener.heard() == ["a"]
 
 
-def test_where_the_connection_is_lost_after_the_commit_the_callers_other_hooks_are_called(
+def test_a_connection_lost_after_commit_does_not_skip_other_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> None:

@@ -78,7 +78,7 @@ class TestRetry:
                 assert store.retry([job.pk]).keys() == ({job.pk} if status in ("failed", "discarded") else set())
                 assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
 
-    def test_a_retried_job_is_due_at_once_with_all_its_attempts_before_it_and_keeps_its_story(self) -> None:
+    def test_a_retried_job_is_due_at_once_and_keeps_its_history(self) -> None:
         job = make_job(
             "failed", attempts=10, max_attempts=10, lease=20, run_after=-HOUR, finished_at=-HOUR,
             last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
@@ -144,7 +144,7 @@ class TestRetry:
 
 
 @pytest.mark.django_db
-def test_a_retry_gives_a_task_that_nobody_knew_its_time_of_grace_again() -> None:
+def test_a_retry_restarts_the_grace_period_of_an_unknown_task() -> None:
     job = make_job("failed", unknown_since=Now(), deaths=["w"], metadata={"own": 5})
     store.retry([job.pk])
     job.refresh_from_db()

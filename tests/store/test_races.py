@@ -356,7 +356,7 @@ def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
     assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
 
 
-def test_a_job_that_is_being_admitted_is_not_discarded_and_one_that_is_being_discarded_is_not_admitted(
+def test_admission_and_discard_exclude_each_other(
     session: MakeSession,
 ) -> None:
     first, second = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
@@ -434,9 +434,7 @@ def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_writte
     assert state(job)["status"] == "discarded"
 
 
-def test_what_is_being_settled_is_not_pruned_and_what_is_being_pruned_can_no_longer_be_settled(
-    session: MakeSession, settings: Any
-) -> None:
+def test_settling_and_pruning_exclude_each_other(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     make_job()
     (job,) = claim()

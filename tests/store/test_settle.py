@@ -515,7 +515,7 @@ def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: p
     assert [job.id for job in taken] == [waiting.pk]
 
 
-def test_inside_a_transaction_a_refused_outcome_breaks_neither_the_others_nor_the_transaction() -> None:
+def test_a_refused_outcome_does_not_break_its_transaction() -> None:
     bad, good = claimed(2)
     with transaction.atomic():
         before = make_job()

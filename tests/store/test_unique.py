@@ -206,7 +206,7 @@ def test_the_holder_is_found_by_the_unique_index_among_many_finished_jobs_of_its
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
-def test_a_holder_that_finishes_between_the_conflict_and_the_look_leaves_the_key_free(
+def test_a_holder_finished_after_the_conflict_frees_the_key(
     many: bool, monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Any]
 ) -> None:
     make_job("running", unique_key="k")

@@ -261,7 +261,7 @@ def test_callers_that_race_for_a_key_make_one_job(until: Any, on_conflict: str, 
     assert Job.objects.count() == turns
 
 
-def test_a_job_that_is_unique_until_it_starts_does_not_start_before_the_commit_of_a_caller_that_found_it(
+def test_a_unique_job_starts_only_after_its_finder_commits(
     session: Callable[[], Session],
 ) -> None:
     """The caller has changed data that the job reads, and relies on the waiting job."""
@@ -321,7 +321,7 @@ def test_workers_are_notified_of_a_replaced_job_that_is_due(connect: Callable[..
     assert [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)] == ["default"]
 
 
-def test_a_storm_of_callers_and_workers_never_runs_two_of_a_key_that_is_held_until_the_end() -> None:
+def test_a_storm_of_callers_never_runs_two_jobs_of_one_key() -> None:
     """Callers of every kind, claims, settles and releases at once: at no time do two unfinished jobs hold the key."""
     stop, problems = threading.Event(), list[str]()
 

@@ -37,7 +37,7 @@ def test_what_the_last_claim_of_a_dead_process_commits_later_is_released(worker_
 
 
 @pytest.mark.django_db
-def test_all_that_ended_well_are_forgotten_at_once_and_who_crashed_is_not_kept_waiting() -> None:
+def test_cleanly_ended_processes_do_not_delay_a_crashed_one() -> None:
     ids = [make_worker(name=f"w/{number}").pk for number in range(300)]
     job = make_job("running", locked_by=ids[-1])
     ended = [DeadProcess(id, EXIT_RECYCLED, "it was recycled", [], no_statement_after=0.0) for id in ids[:-1]]

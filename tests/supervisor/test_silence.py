@@ -67,7 +67,7 @@ def test_while_a_supervisor_is_stopped_its_workers_job_is_neither_taken_nor_fail
 
 
 @pytest.mark.slow  # it waits for two worker timeouts
-def test_while_a_supervisor_finds_no_connection_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
+def test_a_supervisor_without_a_connection_keeps_its_workers_job(running: ManagePy) -> None:
     with cut_off("skipqueue supervisor A"):
         running.wait_for('database lost who="supervisor A"', times=3)
         wait_until(is_untouched_for_long)

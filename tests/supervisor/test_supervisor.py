@@ -172,7 +172,7 @@ def test_the_garbage_collector_of_a_worker_passes_over_what_was_imported(runwork
     assert job.result > 10_000
 
 
-def test_the_jobs_of_a_worker_that_was_killed_are_recovered_at_once_and_another_takes_over(runworker: Run) -> None:
+def test_the_jobs_of_a_killed_worker_are_recovered_at_once(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--worker-timeout", "600", "--name", "w")
     (first,) = workers()
     jobs.record_and_die.defer("a")
@@ -245,7 +245,7 @@ def test_a_job_that_kills_three_workers_in_a_row_fails_whatever_its_attempts(run
     assert process.log.count('cause="exit code 7"') == 3
 
 
-def test_a_worker_that_dies_again_and_again_without_a_job_is_replaced_more_and_more_slowly(runworker: Run) -> None:
+def test_an_idle_worker_that_keeps_dying_is_replaced_ever_more_slowly(runworker: Run) -> None:
     process = runworker("-c", "1", "--poll-interval", HOUR, jobs=DIES_AT_THE_START)
     process.wait_for("died", times=4)
     delays = [float(delay) for delay in re.findall(r"restart_in=([\d.]+)s", process.log)]
@@ -299,7 +299,7 @@ def test_a_worker_that_dies_by_any_signal_is_replaced(runworker: Run, number: in
     assert not Worker.objects.filter(pk=first.pk).exists()
 
 
-def test_when_the_supervisor_is_killed_its_workers_finish_what_runs_and_end_by_themselves(runworker: Run) -> None:
+def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: Run) -> None:
     hold("a", "b")
     jobs.noop.using(priority=-1).defer_many([()] * 50)
     process = runworker("--processes", "2", "-c", "1", "--poll-interval", HOUR, "--name", "w")
@@ -410,7 +410,7 @@ def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
 # Services
 
 
-def test_a_notification_that_comes_with_the_answer_of_a_statement_is_heard_before_it_sleeps(
+def test_a_notification_within_an_answer_is_handled_before_sleeping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever reads the answer of the statement also reads the notification, and the socket is no longer readable."""
@@ -454,7 +454,7 @@ def test_a_machine_that_died_long_ago_is_forgotten(runworker: Run) -> None:
     assert Worker.objects.filter(pk=recent.pk).exists()
 
 
-def test_a_receiver_of_recoveries_that_is_stuck_does_not_keep_the_next_worker_from_starting(runworker: Run) -> None:
+def test_a_stuck_recovery_receiver_does_not_delay_the_next_worker(runworker: Run) -> None:
     jobs.record_and_die.defer("a")
     process = runworker(
         "--poll-interval",

@@ -117,9 +117,7 @@ def test_a_supervisor_that_was_paused_with_its_worker_gives_it_the_whole_time_ag
     ("code", "job_ids", "longest"),
     [(EXIT_STUCK, [], 0.0), (EXIT_BLOCKED, [], 0.0), (-9, [7], 0.0), (-9, [], LONGEST_RESTART_DELAY)],
 )
-def test_who_dies_of_a_job_is_replaced_at_once_and_who_dies_without_one_later_and_later(
-    code: int, job_ids: list[int], longest: float
-) -> None:
+def test_only_idle_deaths_delay_the_replacement_of_a_worker(code: int, job_ids: list[int], longest: float) -> None:
     process = FakeProcess()
     process._filled_at = float("inf")  # each dies soon after its start
     dead = DeadProcess(process.id, code, "a job was stuck", job_ids, 0.0)
@@ -127,7 +125,7 @@ def test_who_dies_of_a_job_is_replaced_at_once_and_who_dies_without_one_later_an
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_task_that_keeps_the_interpreter_costs_its_own_attempt_and_shows_where_it_is(runworker: Run) -> None:
+def test_a_task_that_blocks_the_interpreter_loses_its_own_attempt(runworker: Run) -> None:
     process = runworker("-c", "1", "--poll-interval", HOUR, "--name", "w", jobs=IMPATIENT)
     workers()
     jobs.noop.defer()

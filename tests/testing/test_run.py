@@ -120,7 +120,7 @@ class RunJobsTests(TestCase):
         jobs.noop.defer()
         assert [job.status for job in run_jobs()] == ["scheduled", "completed"]
 
-    def test_a_task_whose_query_failed_in_its_own_block_does_not_break_the_tests_transaction(self) -> None:
+    def test_a_failed_query_in_a_task_keeps_the_tests_transaction(self) -> None:
         with transaction.atomic():
             jobs.noop.defer()
         run_jobs()

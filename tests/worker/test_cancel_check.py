@@ -115,7 +115,7 @@ def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start,
     assert not Ledger.objects.exists()
 
 
-def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_reported_as_cancelled(
+def test_an_outcome_before_the_cancel_arrives_is_reported_as_cancelled(
     worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
     cancelled, lost = sent(job_cancelled), sent(lease_lost)
@@ -171,7 +171,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
         assert done.status == "completed"
 
 
-def test_code_that_ignores_the_cancel_is_logged_with_its_time_and_place_and_has_its_worker_replaced(
+def test_code_that_ignores_a_cancel_is_logged_and_its_worker_replaced(
     runworker: Callable[..., ManagePy],
 ) -> None:
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything")

@@ -11,7 +11,6 @@ from django.db import OperationalError, connection, transaction
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker import claiming, own_connections
-from django_skipqueue.worker import claiming as frontier
 from django_skipqueue.worker import control_connection as control
 from django_skipqueue.worker import outcomes as slow_outcomes
 from django_skipqueue.worker.in_flight import InFlightJobs
@@ -35,7 +34,7 @@ def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(control, "LONGEST_REOPEN_DELAY", 0.1)
     monkeypatch.setattr(slow_outcomes, "FIRST_SLOW_DELAY", 0.2)
     monkeypatch.setattr(slow_outcomes, "LONGEST_SLOW_DELAY", 0.4)
-    monkeypatch.setattr(frontier, "FIRST_FRONT_PAUSE", 0.2)
+    monkeypatch.setattr(claiming, "FIRST_FRONT_PAUSE", 0.2)
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_outcomes_that_take_too_long_together_are_written_in_parts(
     wait_for_statuses(completed=560, deadline=4 * DEADLINE)
 
 
-def test_an_outcome_that_takes_too_long_alone_keeps_no_other_and_becomes_an_error_that_says_so(
+def test_a_slow_outcome_fails_alone_with_a_clear_error(
     worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     slow_updates("length(NEW.result::text) > 100000", "60")
@@ -114,7 +113,7 @@ def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
     wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
 
 
-def test_where_the_search_for_a_position_to_claim_from_fails_outcomes_are_written_nevertheless(
+def test_a_failed_position_search_does_not_stop_outcomes(
     worker_thread: Start, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     def search(*_: object, **__: object) -> None:
@@ -134,7 +133,7 @@ def test_where_the_search_for_a_position_to_claim_from_fails_outcomes_are_writte
     wait_until(lambda: Job.objects.completed().count() == 2)
 
 
-def test_where_the_look_for_orphans_takes_too_long_jobs_are_claimed_and_written_nevertheless(
+def test_a_slow_orphan_check_does_not_stop_claims_and_outcomes(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(*_: object, **__: object) -> None:

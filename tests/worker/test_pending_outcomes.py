@@ -72,20 +72,20 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     assert len(database.asked) == 1
     pending.answered()
 
-    assert pending.next_look == 101.0
+    assert pending.next_check == 101.0
     assert pending.due_at <= 101.0
     assert pending.next_batch(database, 101.0) == []
     assert len(caplog.records) == 1, "it is told once"
 
     database.locked.clear()
     assert ids(pending.next_batch(database, 102.0)) == [2]
-    assert pending.next_look == float("inf")
+    assert pending.next_check == float("inf")
 
 
 def test_a_failure_with_nothing_to_send_is_no_reason_to_ask() -> None:
     pending = PendingOutcomes()
     fail(pending)
-    assert pending.next_look == float("inf")
+    assert pending.next_check == float("inf")
     assert pending.due_at > 0
 
 

@@ -59,9 +59,7 @@ def _completed_by(supervisor: str) -> int:
     return Job.objects.completed().filter(locked_by=str(worker.id)).count()
 
 
-def test_coroutines_that_turn_out_to_be_long_go_back_while_other_jobs_follow_each_other_fast(
-    worker_thread: Any, gates: Any
-) -> None:
+def test_long_coroutines_are_released_while_short_jobs_run(worker_thread: Any, gates: Any) -> None:
     """A worker that claims hundreds of jobs in each exchange still checks which jobs wait too long."""
     jobs.anoop.using(priority=1, queue_name="coroutines").defer_many([()] * SHORT)
     worker_jobs.apass_gate.using(queue_name="coroutines").defer_many([("g",)] * LONG)

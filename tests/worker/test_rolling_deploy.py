@@ -96,9 +96,7 @@ def make_due() -> None:
     Job.objects.scheduled().update(run_after=Now() - timedelta(seconds=1))
 
 
-def test_under_load_workers_of_the_old_code_hand_over_to_those_of_the_new_and_no_job_is_lost_or_charged(
-    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
-) -> None:
+def test_a_deploy_under_load_loses_and_charges_no_job(old: Callable[[], ManagePy], new: Callable[[], ManagePy]) -> None:
     numbers = itertools.count()
 
     def load() -> None:
@@ -141,9 +139,7 @@ def test_a_new_task_waits_for_the_new_code_at_no_attempt(
     stop(second)
 
 
-def test_jobs_of_a_removed_task_are_put_off_by_the_new_code_and_run_by_what_is_left_of_the_old(
-    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
-) -> None:
+def test_old_workers_run_the_jobs_of_a_removed_task(old: Callable[[], ManagePy], new: Callable[[], ManagePy]) -> None:
     second = new()
     workers()
     enqueue("remove_me", max_attempts=1)
@@ -168,7 +164,7 @@ def test_a_renamed_task_that_keeps_its_name_for_the_queue_runs_in_both(
     assert statuses() == {"completed": 2}
 
 
-def test_a_new_argument_with_a_default_takes_jobs_of_the_old_code_and_its_own_jobs_wait_out_the_old_code(
+def test_a_new_argument_with_a_default_survives_a_rolling_deploy(
     old: Callable[[], ManagePy], new: Callable[[], ManagePy]
 ) -> None:
     second = new()

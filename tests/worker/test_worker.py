@@ -98,7 +98,7 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
     wait_for_statuses(completed=1)
 
 
-def test_a_job_deferred_while_the_connection_was_broken_is_found_as_soon_as_it_is_back(worker_thread: Start) -> None:
+def test_reconnecting_finds_jobs_deferred_meanwhile(worker_thread: Start) -> None:
     """No notification has announced the job, and the worker does not know that its queue has jobs."""
     broken, deferred = threading.Event(), threading.Event()
 
@@ -113,7 +113,7 @@ def test_a_job_deferred_while_the_connection_was_broken_is_found_as_soon_as_it_i
         worker._control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
 
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
-    wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_look > time.monotonic(), "it is idle")
+    wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_check > time.monotonic(), "it is idle")
     broken.set()
     worker.cut()
     jobs.noop.defer()
@@ -172,7 +172,7 @@ def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_
     assert Ledger.objects.exists()
 
 
-def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_the_slots(
+def test_hung_calls_leave_half_of_the_slots_to_other_queues(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process whose slots the hung calls fill is replaced, and the next process knows which queue hangs."""
@@ -206,8 +206,8 @@ def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: An
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
-    frontier = worker.worker._in_flight.claiming._cursor
-    wait_until(lambda: frontier.due_at <= time.monotonic(), "it may look from the front again")
+    cursor = worker.worker._in_flight.claiming._cursor
+    wait_until(lambda: cursor.due_at <= time.monotonic(), "the next claim starts from the front")
     gates["first"].open()
     wait_for_statuses(completed=3)
     assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high", "low"]
@@ -223,7 +223,7 @@ def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("pass_gate",), ("apass_gate",), ("pass_gate", "apass_gate")])
-def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_has_claimed_ahead(
+def test_claiming_ahead_never_exceeds_the_concurrency_of_a_kind(
     worker_thread: Start, gates: Any, kinds: tuple[str, ...]
 ) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 300)
@@ -383,7 +383,7 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
 
 
 @pytest.mark.parametrize("kind", sorted(jobs.UNSTORABLE))
-def test_a_result_that_no_column_takes_is_a_failure_that_says_so(worker_thread: Start, kind: str) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_job_with_a_clear_error(worker_thread: Start, kind: str) -> None:
     jobs.return_unstorable.defer(kind)
     jobs.noop.defer()
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
@@ -581,9 +581,7 @@ def test_a_claim_whose_answer_was_lost_is_released_and_run(worker_thread: Start)
 
 
 @pytest.mark.parametrize("after", range(len(ORPHAN_CHECK_DELAYS) - 1))
-def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_check(
-    worker_thread: Start, after: int
-) -> None:
+def test_a_claim_committed_on_an_abandoned_connection_is_found(worker_thread: Start, after: int) -> None:
     """The statement was still under way when the worker looked for orphans."""
     id = "00000000-0000-0000-0000-000000000002"
 
@@ -919,8 +917,8 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
     gates["g"].open()
     pending = worker.worker._in_flight._pending
     wait_until(lambda: pending._aside)
-    looked = pending.next_look
-    wait_until(lambda: pending.next_look != looked)  # the next one is in a second
+    looked = pending.next_check
+    wait_until(lambda: pending.next_check != looked)  # the next one is in a second
     locker.commit()
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
@@ -1018,9 +1016,7 @@ def test_the_first_result_is_applied_although_the_second_exchange_did_not_come_t
 
 
 @pytest.mark.parametrize("number", [DELAYED_RESULT_JOBS - 1, DELAYED_RESULT_JOBS])
-def test_an_answer_with_many_jobs_waits_for_the_next_exchange_although_there_was_room_for_more(
-    worker_thread: Start, number: int
-) -> None:
+def test_an_answer_with_many_jobs_waits_for_the_next_exchange(worker_thread: Start, number: int) -> None:
     """So PostgreSQL works while the jobs are decoded and run. If keys have limits, a claim seldom reaches its limit."""
     waiting: list[int] = []
 
@@ -1187,7 +1183,7 @@ def test_max_jobs_counts_the_jobs_of_a_result(worker_thread: Start) -> None:
     assert statuses() == {"completed": BACKLOG - 1234, "queued": 1234}
 
 
-def test_an_outcome_that_is_known_when_the_time_is_over_is_written_by_another_connection(worker_thread: Start) -> None:
+def test_an_outcome_known_at_the_timeout_uses_another_connection(worker_thread: Start) -> None:
     tried: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:

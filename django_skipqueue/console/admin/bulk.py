@@ -53,7 +53,7 @@ SEARCH = "search"
 """The action that only finds the jobs of a list, wherever they are in it."""
 
 MOST_FOUND = 1_000
-"""The maximum of ids that a search keeps. A search that has found this number of jobs ends."""
+"""The maximum of ids that a search keeps. The search ends when it has found this number of jobs."""
 
 SIGNER = Signer(salt="django_skipqueue.admin.bulk")
 
@@ -72,7 +72,7 @@ class BulkAction:
     """The jobs that matched when the question was asked."""
     model: str = "job"
     """The name of the model whose list this is: a part may have a list of its own."""
-    is_least: bool = False
+    is_lower_bound: bool = False
     """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
     answers: dict[str, str] = field(default_factory=dict)
     """The answers of the verb's form, by its fields."""
@@ -132,7 +132,7 @@ class BulkAction:
         return replace(self, signature=SIGNER.signature(self._signed_text()))
 
     def _signed_text(self) -> str:
-        """All values but the signature. An id that is no number is signed as the text that the job stores."""
+        """All values but the signature. If an id is not a number, the text that the job stores is signed."""
         return json.dumps(asdict(replace(self, signature="")), sort_keys=True, default=str)
 
 
@@ -222,7 +222,7 @@ class Walk:
         progress = BulkProgress(newest_id(), (front.start, front.end))
         if self.bulk.action == SEARCH:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
-        if not self.bulk.is_least:
+        if not self.bulk.is_lower_bound:
             return progress
         found = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
         return replace(progress, counted=sum(jobs.count() for jobs in found))
@@ -237,7 +237,7 @@ class Walk:
     def search(self, progress: BulkProgress, context: JobContext) -> BulkProgress:
         """Go on with the search, to the end of the list or to `MOST_FOUND` jobs. After each window, it can be stopped.
 
-        A window that an interrupted attempt has not finished is searched again.
+        If an attempt was interrupted within a window, the whole window is searched again.
         """
         for window in self.windows(progress.edges):
             progress = progress.within(window)

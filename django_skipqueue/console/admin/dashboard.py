@@ -30,7 +30,7 @@ from ..facts import NOTHING
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartSection, consoles
 from ..queues_and_workers import (
-    LONGEST_NAME_OFFERED,
+    MAX_LINKED_NAME_LENGTH,
     QueueRate,
     QueueState,
     Workforce,
@@ -292,7 +292,7 @@ class Dashboard:
         `may`: whether the user has a permission. `of_queue`: only what the page of a queue shows.
         """
         started = time.perf_counter()
-        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST_NAME_OFFERED]
+        queue_name = query.get("queue", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH]
         range = next((each for each in RANGES if each.slug == query.get("range")), RANGES[0])
         situation = Situation.of(Store.default(), range, queue_name)
         shown = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
@@ -314,7 +314,7 @@ class Dashboard:
 
     @property
     def queue_names(self) -> list[str]:
-        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST_NAME_OFFERED}
+        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= MAX_LINKED_NAME_LENGTH}
         return sorted(names | ({self.queue_name} if self.queue_name else set()))
 
     @property

@@ -11,7 +11,7 @@ from django.utils.translation import gettext, ngettext
 from ...conf import settings
 from ..counts import grouped
 from ..durations import span
-from ..facts import NOTHING, Looks
+from ..facts import NOTHING, Renderers
 from ..parts import QueueOption, processes_in_words, queue_options
 from ..queues_and_workers import (
     QueueState,
@@ -92,7 +92,7 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
 
 
-QUEUE_LOOKS: Looks[QueueState] = {
+QUEUE_RENDERERS: Renderers[QueueState] = {
     "queue": _queue,
     "queued": _queued,
     "blocked": _blocked,
@@ -105,5 +105,5 @@ QUEUE_LOOKS: Looks[QueueState] = {
 
 def columns_for(queues: Sequence[QueueState]) -> tuple[Column[QueueState], ...]:
     """The columns of a list of `queues`."""
-    options: Looks[QueueState] = {option.name: partial(_setting, option) for option in queue_options()}
-    return columns_of(queue_facts(), queues, {**QUEUE_LOOKS, **options})
+    options: Renderers[QueueState] = {option.name: partial(_setting, option) for option in queue_options()}
+    return columns_of(queue_facts(), queues, {**QUEUE_RENDERERS, **options})

@@ -83,7 +83,7 @@ class SettingForm(forms.Form):
 
     @classmethod
     def in_words(cls, value: Any) -> str:
-        """`None`: any number of jobs."""
+        """`None` means unlimited."""
         return str(cls.any_number if value is None else cls.as_typed(value))
 
     def problem(self, typed: Any) -> Any:
@@ -99,5 +99,5 @@ class SettingForm(forms.Form):
 
     @property
     def chosen(self) -> Any:
-        """The chosen value, as typed; `None`: any number of jobs. Only a valid form has it."""
+        """The chosen value, as typed; `None` means unlimited. Only a valid form has it."""
         return self.cleaned_data[self.typed] if self.cleaned_data[self.choice] == OWN else None

@@ -27,7 +27,7 @@ from ...queue.store import Store
 from ...values.records import worker_name
 from ..counts import grouped
 from ..durations import exact, moment_of, span
-from ..facts import NOTHING, Looks
+from ..facts import NOTHING, Renderers
 from ..job_states import RETRYING
 from ..job_states import STATES as JOB_STATES
 from ..queues_and_workers import STATES
@@ -127,7 +127,7 @@ def _running(worker: ListedWorker, *, id: int, task: str, since: str) -> tuple[S
     return job_link(id, task.rpartition(".")[2] or task), ran
 
 
-WORKER_LOOKS: Looks[ListedWorker] = {
+WORKER_RENDERERS: Renderers[ListedWorker] = {
     "state": _state,
     "worker": _worker,
     "queue_names": _queues,
@@ -136,7 +136,7 @@ WORKER_LOOKS: Looks[ListedWorker] = {
     "memory": _memory,
 }
 
-WORKER_COLUMNS = columns_of(WORKER, (), WORKER_LOOKS)
+WORKER_COLUMNS = columns_of(WORKER, (), WORKER_RENDERERS)
 
 
 def _cell(column: Column[ListedWorker], worker: ListedWorker) -> Cell:
@@ -262,11 +262,11 @@ class WorkerAdmin(ReadOnlyViews):
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
         name = shortened(worker_name(worker_id))
-        looks = {**WORKER_LOOKS, "runs_now": partial(_runs_now, most=MOST_JOBS_OF_WORKER)}
+        renderers = {**WORKER_RENDERERS, "runs_now": partial(_runs_now, most=MOST_JOBS_OF_WORKER)}
         if found:
             found.row.shown = found
         content = {
-            "facts": [(column, _cell(column, found)) for column in columns_of(WORKER, (), looks)] if found else (),
+            "facts": [(column, _cell(column, found)) for column in columns_of(WORKER, (), renderers)] if found else (),
             "buttons": self.buttons(found.row) if found and request.user.has_perm(MAY_CHANGE) else "",
             "jobs": Table(LAST_JOBS, jobs),
             "processes": Table(PROCESSES, processes),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from ...values.fact import Fact
-from ..facts import Looks, as_json, columns, in_terminal
+from ..facts import Renderers, as_json, columns, in_terminal
 from .subcommand import Exit, Watchable
 from .terminal import Console
 
@@ -15,7 +15,7 @@ def print_facts(
     console: Console,
     facts: Sequence[Fact[T]],
     subjects: Sequence[T],
-    looks: Looks[T] | None = None,
+    renderers: Renderers[T] | None = None,
     *,
     in_json: bool = False,
 ) -> None:
@@ -24,7 +24,7 @@ def print_facts(
         for subject in subjects:
             console.json(as_json(facts, subject))
     elif subjects:
-        shown = columns(facts, subjects, looks or {})
+        shown = columns(facts, subjects, renderers or {})
         console.table(
             [str(fact.title) for fact, _ in shown],
             [[look(each) if look else in_terminal(fact, each) for fact, look in shown] for each in subjects],
@@ -41,7 +41,7 @@ class FactList(Watchable, Generic[T]):
     def facts(self) -> Sequence[Fact[T]]:
         raise NotImplementedError
 
-    def looks(self) -> Looks[T]:
+    def renderers(self) -> Renderers[T]:
         return {}
 
     def read(self, **options: Any) -> Sequence[T]:
@@ -49,7 +49,7 @@ class FactList(Watchable, Generic[T]):
 
     def run(self, console: Console, **options: Any) -> Exit:
         found = self.read(**options)
-        print_facts(console, self.facts(), found, self.looks(), in_json=options["json"])
+        print_facts(console, self.facts(), found, self.renderers(), in_json=options["json"])
         if not found:
             console.say(self.nothing)
         return Exit.DONE if found else Exit.NEGATIVE

@@ -119,8 +119,8 @@ def cut_note(cut: Sequence[SearchWindow]) -> str:
     """How many jobs of the lists come after these windows, and how to look at these jobs as well."""
     rests = [window.rest() for window in cut]
     number = sum(rest.shown for rest in rests)
-    is_least = any(rest.is_capped and not rest.estimate for rest in rests)
-    exactness = "at least " if is_least else "about " if any(rest.estimate for rest in rests) else ""
+    is_lower_bound = any(rest.is_capped and not rest.estimate for rest in rests)
+    exactness = "at least " if is_lower_bound else "about " if any(rest.estimate for rest in rests) else ""
     return f"Not looked at: {exactness}{counted(number, 'more job')}; --all goes on to the end of the list."
 
 

@@ -83,7 +83,7 @@ class RunworkerOptions:
         variable = _variable(flags[-1])
         shown = "" if default is None else f"; default: {default}"
         # argparse checks a default that is a str as if it had been typed.
-        given = _Variable(value, variable) if (value := os.environ.get(variable)) else default
+        given = _FromEnvironment(value, variable) if (value := os.environ.get(variable)) else default
         self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
 
     def flag(self, flag: str, *, help: str) -> None:
@@ -103,13 +103,15 @@ class RunworkerOptions:
         value = os.environ.get(variable, "")
         if value.lower() in ON | OFF | {""}:
             return value.lower() in ON if value else None
-        words = ", ".join(sorted(ON)), ", ".join(sorted(OFF))
-        self.wrong_variables.append(f"{variable} must be one of {words[0]}, or of {words[1]}, not {value!r}.")
+        on, off = ", ".join(sorted(ON)), ", ".join(sorted(OFF))
+        self.wrong_variables.append(f"{variable} must be one of {on} (on) or {off} (off), not {value!r}.")
         return None
 
 
-class _Variable(str):
-    def __new__(cls, value: str, name: str) -> "_Variable":
+class _FromEnvironment(str):
+    """An option's value that remembers which environment variable it came from."""
+
+    def __new__(cls, value: str, name: str) -> "_FromEnvironment":
         made = super().__new__(cls, value)
         made.name = name
         return made
@@ -119,7 +121,7 @@ class _Variable(str):
 
 def wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
     """The error for a value that is not `allowed`. It names the variable that the value came from."""
-    variable = f"{text.name} = " if isinstance(text, _Variable) else ""
+    variable = f"{text.name} = " if isinstance(text, _FromEnvironment) else ""
     return argparse.ArgumentTypeError(f"{variable}{str(text)!r} is not {allowed}")
 
 

@@ -15,7 +15,7 @@ from ...models import Status
 from ...queue.store import Store
 from ...values.fact import Fact
 from ..counts import Count
-from ..facts import Looks, as_json, plain
+from ..facts import Renderers, as_json, plain
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles
 from ..periods import Period
@@ -75,7 +75,7 @@ def in_full(count: Count) -> str:
     """The count within a sentence: `at least 5,001`, `more than 10,000`."""
     if count.found > count.cap:
         return f"more than {count.shown:,}"
-    return f"{'at least ' if count.is_least else ''}{count.shown:,}"
+    return f"{'at least ' if count.is_lower_bound else ''}{count.shown:,}"
 
 
 class ShowStatus(Watchable):
@@ -94,7 +94,7 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
     show_verdict(console, snapshot.verdict)
     console.line(shown_time(snapshot.at))
     console.line()
-    print_facts(console, QUEUE, snapshot.queues, QUEUE_LOOKS)
+    print_facts(console, QUEUE, snapshot.queues, QUEUE_RENDERERS)
     if not snapshot.queues:
         console.line("No job is queued or running, and none has ended lately.")
     console.line()
@@ -126,7 +126,7 @@ def _note(queue: QueueState) -> str:
     return Coloured(queue.note, YELLOW if queue.workers else RED)
 
 
-QUEUE_LOOKS: Looks[QueueState] = {"queued": _queued, "note": _note}
+QUEUE_RENDERERS: Renderers[QueueState] = {"queued": _queued, "note": _note}
 
 
 class Queues(FactList[QueueState]):
@@ -140,8 +140,8 @@ class Queues(FactList[QueueState]):
     def facts(self) -> Sequence[Fact[QueueState]]:
         return queue_facts()
 
-    def looks(self) -> Looks[QueueState]:
-        return QUEUE_LOOKS
+    def renderers(self) -> Renderers[QueueState]:
+        return QUEUE_RENDERERS
 
     def read(self, **options: Any) -> list[QueueState]:
         return queue_states()

@@ -34,7 +34,7 @@ class Exit(IntEnum):
     NEGATIVE = 3
     """No job matched, nothing was changed, or the queue is not healthy: the answer is no."""
     PARTIAL = 4
-    """Only a part of the jobs was looked at."""
+    """Only a part of the jobs was read."""
     INTERRUPTED = 130
     """By Ctrl-C, as in a shell."""
     UNREAD = 141

@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from ...events.log_format import in_words, printable
 from ...values.fact import Fact
 from ..durations import moment_of
-from ..facts import Looks
+from ..facts import Renderers
 from ..queues_and_workers import MOST_WORKERS_READ, STATES
 from ..workers import WORKER, WORKER_VERBS, ListedWorker, worker_rows, worker_states
 from .facts import FactList
@@ -66,7 +66,7 @@ class Workers(FactList[ListedWorker]):
     def facts(self) -> Sequence[Fact[ListedWorker]]:
         return WORKER
 
-    def looks(self) -> Looks[ListedWorker]:
+    def renderers(self) -> Renderers[ListedWorker]:
         return {
             "state": _state,
             "worker": lambda worker: " · ".join(filter(None, [worker.row.name, worker.cells.get("detail")])),

@@ -48,7 +48,7 @@ def rules_of(alias: str) -> tuple[Rule, ...]:
 def examine(store: Store, *, only_watched: bool = False, seconds: float | None = None) -> list[Finding]:
     """Apply the rules on this thread's connection. Returns the findings, the worst first, one at least for each rule.
 
-    A rule that finds nothing has a finding of the severity "ok". A rule that fails has a finding that says so, unless
+    If a rule finds nothing, it yields a finding of the severity "ok". If a rule fails, its finding says so, unless
     migrations are missing. `seconds`: for all rules; each has a tenth of a second or more.
     """
     if problem := engine_problem(store.alias):

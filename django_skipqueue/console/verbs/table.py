@@ -13,7 +13,7 @@ from django.utils.translation import ngettext_lazy
 
 from ...conf import settings
 from ...models import FINISHED, UNFINISHED, WAITING, Job, Status
-from ...models.copies import copy_jobs, why_not_copied
+from ...models.copies import copy_jobs, copy_refusal
 from ...queue.store import Store
 from ..parts import consoles, why_held_elsewhere
 from .options import DELAY, OVER, PRIORITY, QUEUE_NAME, RUN_AFTER
@@ -165,7 +165,7 @@ RUN_AGAIN = Verb(
     looked_for_in=(),
     change=run_again,
     exception="whose unique key another job holds, or that cannot be run again",
-    why_unchanged=lambda job, _instruction: why_not_copied(job) or why_held_elsewhere(job),
+    why_unchanged=lambda job, _instruction: copy_refusal(job) or why_held_elsewhere(job),
     button=Button(
         label=_("Run again as a new job"),
         hint=_(

@@ -1,7 +1,7 @@
 """A carrier whose jobs run in Celery's workers, behind RabbitMQ.
 
-The carrier has two connections, one to publish and one to consume. A broker that lacks memory or space reads nothing
-more from a connection that publishes, so it would not read acknowledgements there either.
+The carrier has two connections, one to publish and one to consume. If a broker lacks memory or space, it stops reading
+from each connection that publishes, so it would not read acknowledgements there either.
 
 Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. The carrier
 acknowledges a message of the broker when the relay says so. Otherwise the broker sends it again.

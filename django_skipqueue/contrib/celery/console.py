@@ -38,7 +38,7 @@ from .settings import CarrierSettings, carrier_for, carriers
 
 # pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest
 # job is, and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since a
-# relay last reached the broker; how many jobs it has refused. The statement looks once at the `limit` running jobs that
+# relay last reached the broker; how many jobs it has refused. The statement reads once the `limit` running jobs that
 # workers claimed first, and at none if there is no carrier. Index: recover.
 CARRIERS_NOW = """
 WITH held AS MATERIALIZED (
@@ -95,7 +95,7 @@ LIMIT 1000
 """
 
 MOST_RUNNING_READ = 100_000
-"""Running jobs that a statement looks at: the largest window."""
+"""Running jobs that a statement reads: the largest window."""
 
 DELIVERIES = 3
 """The maximum of times that the broker delivers a job."""

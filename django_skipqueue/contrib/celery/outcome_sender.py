@@ -59,7 +59,7 @@ FIRST_SEND_DELAY, LONGEST_SEND_DELAY = 0.2, 15.0
 """Seconds until the next try to reach the broker, doubled after each try up to the second number."""
 
 LATE_CONFIRM_LOOK_SECONDS = 1.0
-"""Seconds between two looks at whether the confirm of an outcome takes too long."""
+"""Seconds between two checks whether the confirm of an outcome takes too long."""
 
 SMALL_MESSAGE = 16_384
 """Bytes of a message that every broker takes."""

@@ -6,8 +6,8 @@ refuses it. A message that waits too long, or is delivered too often, goes to th
 Invariant: `receive` takes what has come, and waits for nothing else. Any other call waits for the broker for
 `STEP_SECONDS` at most.
 
-Invariant: each published message is either confirmed or refused, once. A message that the broker returns counts as
-refused, although the broker then confirms it.
+Invariant: each published message is either confirmed or refused, once. A returned message counts as refused, although
+the broker then confirms it.
 
 Invariant: a link acknowledges a delivery once, after the relay has acknowledged each of its parts.
 
@@ -176,7 +176,7 @@ STEP_SECONDS = 10
 """Seconds that each step may take, such as to connect, to declare a queue, or to write a message."""
 
 HEARTBEAT_SECONDS = 60
-"""A connection that has received nothing for twice this time counts as broken. The broker may ask for less."""
+"""A connection counts as broken once it has received nothing for twice this time. The broker may ask for less."""
 
 HEARTBEAT_CHECK_SECONDS = 1.0
 

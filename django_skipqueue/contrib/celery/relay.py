@@ -37,7 +37,7 @@ from .settings import carriers, make_carrier
 from .window import CarriedJobs, CarrierWindow
 
 REJECTED_DELAY = 10.0
-"""Seconds until the next attempt of a job that a worker of the carrier has refused: it may have another version."""
+"""Seconds until the next attempt of a refused job: the carrier's worker that refused it may have another version."""
 
 UNREADABLE_NAME = "?"
 """The task and the queue in events and roll-ups about a job whose outcome the relay cannot read."""
@@ -46,8 +46,8 @@ UNREADABLE_NAME = "?"
 def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
     """Return the attempt of a job that came back; `None`: there is nothing to settle.
 
-    A refused job is scheduled again, and costs no attempt. A job whose outcome the relay cannot read has run, so it
-    fails; the relay knows only its lease.
+    A refused job is scheduled again, and costs no attempt. If the relay cannot read an outcome, the job fails, because
+    it has run. The relay knows only its lease.
     """
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:
@@ -79,11 +79,11 @@ def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
 
 
 GATHER_SECONDS = 0.02
-"""Seconds between two looks at what the carrier has sent, if the first brought something. Each look leads to
+"""Seconds between two reads of what the carrier has sent, if the first brought something. Each read leads to
 statements, which cost little more for many outcomes than for one outcome."""
 
 CONFIRM_TIME = 5.0
-"""Seconds that a stopping relay waits for the confirms of the jobs that it has published."""
+"""How many seconds a stopping relay waits for the confirms of its published jobs."""
 
 LAST_RELAY_EVENTS = 2.0
 """Seconds for which signal receivers may delay the end of a relay."""
@@ -132,7 +132,7 @@ class Relay(ControlLoop):
         store = self._store
         store.guards, store.holder = GUARDS, {"carrier": chosen.name, "carrier_id": holder}
         self._is_paused = False  # the relay claims and publishes nothing while it stops, or has no row
-        self._look_at = 0.0  # the monotonic time of the next look at what the carrier has sent
+        self._check_at = 0.0  # the monotonic time of the next read of what the carrier has sent
         self._unreadable = 0  # the number of unreadable messages since the start
         self._jobs = CarriedJobs()
         self._window = CarrierWindow(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
@@ -165,7 +165,7 @@ class Relay(ControlLoop):
         self._lost_window = LostWindow(store, chosen, connection, self._window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._control.on_broken = self._database_broke
-        look_again = self._exchanges.claiming.start_over
+        start_over = self._exchanges.claiming.start_over
         services: list[Service] = [
             ReceiverCheck(
                 self._dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
@@ -174,7 +174,7 @@ class Relay(ControlLoop):
             self._window,
             connection,
             self._orphans,
-            *([WatchItself(self._control, self._shared, look=look_again)] * options.listen),
+            *([WatchItself(self._control, self._shared, on_listen=start_over)] * options.listen),
             self._exchanges,
             self._hand_over,
             self._take_back,
@@ -201,11 +201,11 @@ class Relay(ControlLoop):
 
     def _receive(self) -> None:
         connection = self._connection
-        if not connection.is_open or (now := time.monotonic()) < self._look_at:
+        if not connection.is_open or (now := time.monotonic()) < self._check_at:
             return
         with connection.handling_errors():
             taken = connection.carrier.take()
-            self._look_at = now + GATHER_SECONDS if taken else 0.0
+            self._check_at = now + GATHER_SECONDS if taken else 0.0
             if (is_blocked := connection.carrier.is_blocked) != self._window.is_blocked:
                 self._window.is_blocked = is_blocked
                 log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
@@ -304,7 +304,7 @@ class Relay(ControlLoop):
         self._shared.offer(slots=room, room=room, claimed=self._exchanges.jobs_claimed, running=self._jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
-        gathers = self._look_at - time.monotonic()
+        gathers = self._check_at - time.monotonic()
         if gathers > 0:
             super()._sleep(min(longest, gathers), files)
         else:
@@ -330,7 +330,7 @@ class Relay(ControlLoop):
         while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-        exchanges.pending.look_now()
+        exchanges.pending.check_now()
         while failures < 2 and exchanges.pending.due_at <= time.monotonic() < deadline:
             exchanges.exchange(Plan(0.0, settles=True))
             failures += self._control.is_broken

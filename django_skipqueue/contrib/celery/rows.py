@@ -287,7 +287,7 @@ class TakeBack(Service):
         chosen = [list(place)[:RELAY_BATCH] for place in (jobs.begun, jobs.to_recover, jobs.to_release)]
         locked = self._store.locked([ref for refs in chosen for ref in refs])
         begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
-        if begun:  # first: RECOVER_RETURNED looks for it
+        if begun:  # first, because RECOVER_RETURNED reads it
             self._store.rows(NOTE_BEGUN, {**leases_as_values(begun), **self._store.holder})
             self._connection.acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
         recovered = {job.id for job in recover_returned(self._store, returned)} if returned else set()
@@ -307,10 +307,10 @@ class TakeBack(Service):
 
 
 TAKE_BACK_INTERVAL = 1.0
-"""Seconds between two looks for cancelled jobs."""
+"""Seconds between two checks for cancelled jobs."""
 
 MOST_REVOKED = 1_000
-"""The maximum of jobs of one look."""
+"""The maximum of jobs of one check."""
 
 
 class RevokeCancelled(Periodic):
@@ -325,7 +325,7 @@ class RevokeCancelled(Periodic):
         self._store, self._connection, self._carrier_id = store, connection, carrier_id
 
     def run(self, now: float) -> None:
-        """Look for the jobs that were cancelled since the last look, or a little before."""
+        """Look for the jobs that were cancelled since the last check, or a little before."""
         values = {"carrier_id": self._carrier_id, "seconds": 2 * TAKE_BACK_INTERVAL, "limit": MOST_REVOKED}
         rows = self._store.rows(CANCELLED_JOBS, values)
         if rows and self._connection.is_open:
@@ -337,7 +337,7 @@ class RevokeCancelled(Periodic):
 # The jobs that the carrier has lost
 
 LOST_WINDOW_INTERVAL = 30.0
-"""Seconds between two looks, while the window is full."""
+"""Seconds between two checks, while the window is full."""
 
 BROKERS_TIMEOUT = 1_800.0
 """Seconds after which RabbitMQ by default takes an unacknowledged message back from a worker."""
@@ -354,8 +354,8 @@ def time_limit(task: str, timeout: float | None) -> float:
 def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
     """Return whether the window is full, and each of its jobs should have ended or come back.
 
-    A job that waits with the broker for longer than `WAIT` comes back, and a job that a worker runs ends within its
-    time limit. If all jobs of a full window are older than both times together, the broker has lost them.
+    The broker gives a job back after `WAIT`, and a job in a worker ends within its time limit. If all jobs of a full
+    window are older than both times together, the broker has lost them.
     """
     rows = store.rows(CARRIED_BY_TASK, {"carrier_id": carrier_id(carrier.name)})
     return sum(number for *_, number, _ in rows) >= carrier.window and all(
@@ -417,7 +417,7 @@ class Reclaim:
     def run(self) -> Iterator[int]:
         """Release the jobs in batches, which costs no attempts. Yield the number of jobs of each batch.
 
-        A job whose row another transaction has locked stays with the carrier.
+        The carrier keeps the jobs whose rows another transaction has locked.
         """
         while released := self.store.release_orphans(carrier_id(self.name), known=[], claimed_until=self.since):
             yield len(released)

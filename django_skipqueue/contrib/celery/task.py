@@ -108,7 +108,7 @@ class Retirement:
 
 
 LONGEST_LIMITS_REST = 60.0
-"""Seconds between two looks at the time limits, if no attempt has one."""
+"""Seconds between two checks of the time limits, if no attempt has one."""
 
 
 class DatabaseJobs:

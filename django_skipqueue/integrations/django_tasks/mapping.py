@@ -222,7 +222,7 @@ def _failed(job: "Job") -> dict[int, Entry]:
     A manual retry starts again at attempt 1. Earlier errors belong to the row's history, and not to the result.
     """
     found: dict[int, Entry] = {}
-    # An attempt that runs or was completed has no entry: an entry with its number is older than the last manual retry.
+    # A running or completed attempt has no entry, so an entry with its number is older than the last manual retry.
     # Read backwards, the numbers fall until this retry.
     limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
     for entry in reversed(job.errors):

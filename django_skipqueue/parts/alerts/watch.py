@@ -25,7 +25,7 @@ LASTS_SECONDS = 60.0
 jobs that wait for the workers may have been due for long."""
 
 CALM_SECONDS = 120.0
-"""A problem is over when checks have not found it for this time: a problem that comes and goes is one incident."""
+"""A problem is over when checks have not found it for this time, so that a recurring problem is one incident."""
 
 CONFIRM_PATIENCE_SECONDS = 60.0
 """Seconds after which another process claims an alert that its process has not confirmed."""
@@ -145,7 +145,7 @@ ALERT_CHECK_INTERVAL = 20.0
 """Seconds between two checks by any supervisor."""
 
 CONFIRM_INTERVAL = 0.5
-"""Seconds between two looks whether the sinks have handled the alerts."""
+"""Seconds between two checks whether the sinks have handled the alerts."""
 
 
 # supervisor → a row if no supervisor has checked for `interval` seconds: then the caller checks. Index: the primary

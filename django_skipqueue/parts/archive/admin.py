@@ -35,11 +35,11 @@ from ...console.admin.verbs.one_job import log_entries
 from ...console.job_states import LAST_FINISHED, Indexed, Order
 from ...console.parts import why_held_elsewhere
 from ...console.periods import Period
-from ...console.queues_and_workers import LONGEST_NAME_OFFERED
+from ...console.queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...console.search import Search, is_id
 from ...console.verbs.table import BUTTONS, RUN_AGAIN
 from ...models import FINISHED, ArchivedJob, Job, Status
-from ...models.copies import ARGUMENT_TEXTS, call_of, spec_of, why_not_copied
+from ...models.copies import ARGUMENT_TEXTS, call_of, copy_refusal, spec_of
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
             if self._may_run_again(request, job)
             else [],
             "others": self.address("changelist", query={"task": job.task})
-            if len(job.task) <= LONGEST_NAME_OFFERED
+            if len(job.task) <= MAX_LINKED_NAME_LENGTH
             else "",
             "history": self.address("history", job.pk),
         }
@@ -264,4 +264,4 @@ class ArchivedJobAdmin(ReadOnlyViews):
 
     def _may_run_again(self, request: HttpRequest, job: ArchivedJob | None) -> bool:
         allowed = request.user.has_perm(f"{self.opts.app_label}.{RUN_AGAIN.permission}_job")
-        return allowed and not (job and why_not_copied(job))
+        return allowed and not (job and copy_refusal(job))

@@ -149,7 +149,7 @@ lock on the archive that a transaction waits for."""
 MONTHS_AHEAD = 2
 
 PARTITIONS_SECONDS = 3600.0
-"""Seconds between two looks at the partitions."""
+"""Seconds between two checks of the partitions."""
 
 PARTITIONS_RETRY_SECONDS = 60.0
 """Seconds until a process tries again to make the partitions that finished jobs need."""

@@ -32,7 +32,7 @@ from ...console.admin.ui.cells import Cell, badge, columns_of, rows, shortened
 from ...console.admin.ui.views import READ, OwnChangeList, ReadOnlyViews, guarded, refreshing
 from ...console.counts import Count, grouped
 from ...console.durations import exact, span
-from ...console.facts import NOTHING, Looks
+from ...console.facts import NOTHING, Renderers
 from ...console.job_states import Group, Indexed
 from ...console.search import is_id
 from ...console.verbs.table import CANCEL, DISCARD, RETRY
@@ -99,7 +99,7 @@ def _outside(batch: BatchState) -> Cell:
     return format_html('<a href="{}">#{}</a>', address_of("jobbatch_change", parent_id), parent_id)
 
 
-LOOKS: Looks[BatchState] = {
+RENDERERS: Renderers[BatchState] = {
     "id": None,
     "batch": lambda batch: link_to(batch.row),
     "state": state_badge,
@@ -109,7 +109,7 @@ LOOKS: Looks[BatchState] = {
     "outside": _outside,
 }
 
-COLUMNS = columns_of(BATCH_FACTS, (), LOOKS)
+COLUMNS = columns_of(BATCH_FACTS, (), RENDERERS)
 
 ON_DASHBOARD = COLUMNS[:5]
 

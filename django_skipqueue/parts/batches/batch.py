@@ -138,7 +138,7 @@ class Batch:
     `with Batch(on_success=notify.s(1)) as batch:` opens a transaction on the queue's database. Every job that this
     thread inserts in the block, by `.defer()` for example, joins the batch. Once the last job is finished, `on_success`
     is enqueued if all jobs completed, otherwise `on_failure`, and then `on_finish` in any case: each is a task, or a
-    task with arguments. A batch that is made in the block of another batch belongs to the other batch.
+    task with arguments. If a batch is made in the block of another batch, it belongs to the other batch.
     """
 
     def __init__(

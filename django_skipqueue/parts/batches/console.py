@@ -22,7 +22,7 @@ from ...console.cli.facts import print_facts
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
 from ...console.counts import MOST_JOBS_COUNTED, MOST_JOBS_OF_BATCH, grouped
-from ...console.facts import Looks, as_json
+from ...console.facts import Renderers, as_json
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
 from ...console.rules.jobs_and_workers import number_of
@@ -65,7 +65,7 @@ class BatchState:
     """The database's time."""
     counts: Mapping[str, int]
     """The number of jobs by status, without zeros, in the order of `Status`."""
-    is_least: bool = False
+    is_lower_bound: bool = False
     """Whether there may be more jobs than `counts` has."""
 
     @property
@@ -94,14 +94,14 @@ class BatchState:
     @property
     def share(self) -> float | None:
         """The share of finished jobs, from 0.0 to 1.0; `None` if not all jobs were counted."""
-        if self.is_least:
+        if self.is_lower_bound:
             return None
         return self.done / self.total if self.total else 1.0
 
     @property
     def numbers(self) -> str:
         """The number of finished jobs and of all jobs: `40/100`."""
-        more = "+" if self.is_least else ""
+        more = "+" if self.is_lower_bound else ""
         return f"{grouped(self.done)}/{grouped(self.total)}{more}"
 
 
@@ -111,7 +111,7 @@ BATCH_FACTS: tuple[Fact[BatchState], ...] = (
     Fact("state", _("state"), lambda batch: batch.state),
     Fact("progress", _("done"), lambda batch: batch.done, "jobs", field="done"),
     Fact("total", "", lambda batch: batch.total),
-    Fact("is_least", "", lambda batch: batch.is_least),
+    Fact("is_lower_bound", "", lambda batch: batch.is_lower_bound),
     Fact("jobs", _("jobs"), lambda batch: dict(batch.counts), field="counts"),
     Fact("failed", _("failed"), lambda batch: batch.failures, "jobs", field=None),
     Fact("created", _("created"), lambda batch: batch.row.created_at, "time", field="created_at"),
@@ -147,7 +147,7 @@ def batch_states(rows: Iterable[Any]) -> list[BatchState]:
         if _is_capped(row, own, most) and time.monotonic() < until:
             most, own = MOST_JOBS_OF_BATCH, batch_progress(Store.default(), [row.pk], most=MOST_JOBS_OF_BATCH)[row.pk]
         ordered = {status.value: own[status] for status in Status if own.get(status)}
-        found.append(BatchState(row, row.now, ordered, is_least=_is_capped(row, own, most)))
+        found.append(BatchState(row, row.now, ordered, is_lower_bound=_is_capped(row, own, most)))
     return found
 
 
@@ -290,7 +290,7 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
 
 BATCH_COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 
-LOOKS: Looks[BatchState] = {
+RENDERERS: Renderers[BatchState] = {
     "state": lambda each: Coloured(str(BATCH_STATES[each.state]), BATCH_COLOURS[each.state]),
     "progress": lambda each: each.numbers,
     "jobs": None,
@@ -318,7 +318,7 @@ class Batches(Watchable):
             JobBatch.objects.filter(STATE_CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
         )
         found = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
-        print_facts(console, BATCH_FACTS, found, LOOKS, in_json=options["json"])
+        print_facts(console, BATCH_FACTS, found, RENDERERS, in_json=options["json"])
         if not found:
             console.say("There is no such batch." if options["state"] else "There is no batch.")
         return Exit.DONE if found else Exit.NEGATIVE
@@ -332,7 +332,7 @@ def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
     if in_json:
         console.json(as_json(BATCH_FACTS, found) | {"callbacks": [each._asdict() for each in callbacks]})
         return Exit.DONE
-    print_facts(console, BATCH_FACTS, [found], LOOKS)
+    print_facts(console, BATCH_FACTS, [found], RENDERERS)
     if callbacks:
         console.line("")
         rows = [[each.name, each.task, str(each.job_id or ""), each.state] for each in callbacks]

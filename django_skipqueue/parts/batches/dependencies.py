@@ -136,8 +136,8 @@ FOR NO KEY UPDATE OF job SKIP LOCKED
 
 # admit, worker after a settle, enqueue → the dependants that wait for no job any more: admitted, or discarded because a
 # predecessor has not completed. A statement of its own after the locks: if two predecessors end at once, the second
-# statement sees both ends. A job that was discarded by hand while it waited stays discarded; if it is retried, it need
-# not wait. Reads the predecessors once, whatever their number. Indexes: the primary keys.
+# statement sees both ends. If a waiting job was discarded by hand, it stays discarded; after a retry, it need not wait.
+# Reads the predecessors once, whatever their number. Indexes: the primary keys.
 ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (
@@ -329,10 +329,10 @@ class Dependants:
 
 
 DEPENDENCY_CHECK = 1.0
-"""The longest time in seconds between two looks of the gate of dependencies while jobs wait there."""
+"""The longest time in seconds between two checks of the gate of dependencies while jobs wait there."""
 
 MOST_PAGES = 20
-"""The maximum of batches of predecessors that one look reads."""
+"""The maximum of batches of predecessors that one check reads."""
 
 
 def hold(store: Store, spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
@@ -423,14 +423,14 @@ def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_
 class DependencyGate:
     """Holds a job until the jobs that it needs are finished.
 
-    A worker that settles a job of a batch admits the jobs that need it. This gate looks at some of all predecessors at
+    A worker that settles a job of a batch admits the jobs that need it. This gate checks some of all predecessors at
     each call.
     """
 
     name = "held"
 
     def __init__(self) -> None:
-        self._after: dict[str, int] = {}  # where the next look begins, by database
+        self._after: dict[str, int] = {}  # where the next check begins, by database
 
     def admit(self, store: Store, *, limit: int) -> GateResult:
         ready, end = self._ready(store, limit=limit)
@@ -443,13 +443,13 @@ class DependencyGate:
         return GateResult(found.admitted, has_discarded)
 
     def next_due(self, store: Store) -> float | None:
-        """0 if a job may be admitted now; the seconds until the next look if a job waits; `None` if no job waits."""
+        """0 if a job may be admitted now; the seconds until the next check if a job waits; `None` if no job waits."""
         if self._ready(store, limit=BATCH_ROWS)[0]:
             return 0.0
         return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 
     def _ready(self, store: Store, *, limit: int) -> tuple[list[int], int]:
-        """The next predecessors that may admit a dependant, and the id after which the next look may go on.
+        """The next predecessors that may admit a dependant, and the id after which the next check may go on.
 
         Reads on from where the last look has ended, at most once round, and at most `MOST_PAGES` batches.
         """

@@ -22,16 +22,16 @@ from .dependencies import admit_dependants
 from .finish import FinishResult, finish_batches, finish_open_batches, prune_batches
 
 FINISH_SECONDS = 1.0
-"""Seconds between two looks at open batches. Workers finish most batches at once."""
+"""Seconds between two checks of open batches. Workers finish most batches at once."""
 
 LOOK_SECONDS = 0.1
-"""The seconds after which a run looks at no further open batches: a tenth of the supervisor's time."""
+"""The seconds after which a run checks no further open batches: a tenth of the supervisor's time."""
 
 FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
 """Seconds until a batch is tried again whose callbacks could not be enqueued. The delay doubles each time."""
 
 PRUNE_SECONDS = 60.0
-"""Seconds between two looks at finished batches."""
+"""Seconds between two checks of finished batches."""
 
 
 class FinishBatches(Periodic):
@@ -48,12 +48,12 @@ class FinishBatches(Periodic):
     def run(self, now: float) -> None:
         """Look at the next open batches. The next run goes on with the batches that are left over."""
         until = time.monotonic() + LOOK_SECONDS
-        result = self._look(now)
+        result = self._check(now)
         while self._after and not (result.left or result.failed) and time.monotonic() < until:
-            result = self._look(now)
+            result = self._check(now)
         self.run_again_in(0.0 if result.left and not result.failed else FINISH_SECONDS)
 
-    def _look(self, now: float) -> FinishResult:
+    def _check(self, now: float) -> FinishResult:
         after, self._after = self._after, 0  # from the front again if the statement fails
         waiting = [id for id, (_, until) in self._failed.items() if until > now]
         last, result = finish_open_batches(self._store, after=after, skipped=waiting)

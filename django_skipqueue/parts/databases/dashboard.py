@@ -27,7 +27,7 @@ from ...queue.session import short_transaction
 from ...queue.store import Store
 
 DATABASE_CONNECT_SECONDS = 0.5
-"""The longest time to connect to a database: a database that is down takes all of it."""
+"""The longest time to connect to a database. If the database is down, connecting takes all of this time."""
 
 DATABASE_QUERY_SECONDS, DATABASE_VERDICT_SECONDS, DATABASES_SECONDS = 1.0, 0.5, 2.0
 """The longest time for each query of a database, for its verdict, and for all databases with the time to connect."""

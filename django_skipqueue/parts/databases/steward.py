@@ -57,7 +57,7 @@ class SupervisorProcess(ForkedProcess):
 
     @property
     def state(self) -> SupervisorState:
-        """The state that the process has shown last. No worker of a process that has ended counts as running."""
+        """The last shown state of the process. Once the process has ended, none of its workers counts as running."""
         shown = self.shared.read()
         if self.pid:
             return shown
@@ -180,7 +180,7 @@ class Steward:
         return EXIT_CLEAN
 
     def _notice_ended(self) -> None:
-        """Replace supervisors that died. A supervisor that ended by itself has no work left, or was stopped."""
+        """Replace supervisors that died. If a supervisor ended by itself, it has no work left, or was stopped."""
         for process in self._processes:
             code = process.take_exit_code()
             if code is None:

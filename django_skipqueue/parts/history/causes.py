@@ -104,7 +104,7 @@ _HAS_ENDED_SINCE = joined(
     queue_names="served.queue_names",
 )
 
-# pages, skipqueue failures → the causes of 7 days. The statement looks at the `among` causes that failed last. Index:
+# pages, skipqueue failures → the causes of 7 days. The statement reads the `among` causes that failed last. Index:
 # prune of the failures.
 FAILING = joined(
     _FAILING,

@@ -144,7 +144,7 @@ def _duration(seconds: float) -> str:
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
 
 
-# charts → the names of the queues that were deepest since a time, the deepest queue first. The statement looks at a
+# charts → the names of the queues that were deepest since a time, the deepest queue first. The statement reads a
 # thousand queues. Index: the primary key of the roll-ups.
 DEEPEST_QUEUES = """
 WITH queue AS MATERIALIZED (
@@ -253,7 +253,7 @@ def recovered(situation: Situation) -> Card:
 
 # slowest tasks → the tasks with the longest mean run time since a time: task, queue, attempts, failed attempts, mean
 # and longest run time in seconds, and the buckets of the histogram of run times that are not empty, each as a pair of a
-# place, from 1 on, and a count. The statement looks at the newest 50,000 roll-ups. Indexes: prune of the roll-ups, and
+# place, from 1 on, and a count. The statement reads the newest 50,000 roll-ups. Indexes: prune of the roll-ups, and
 # their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (

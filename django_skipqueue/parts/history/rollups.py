@@ -185,7 +185,7 @@ class RollUpTally:
             counted.claim_times = added(counted.claim_times, histogram([seconds]))
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
-        """Count jobs that were recovered from dead workers. A job that failed by it counts as failed as well."""
+        """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed."""
         for job in jobs:
             at = job.recovered_at.timestamp()
             counted = self._counts_of(int(at // 60), job.queue_name, job.task)
@@ -512,7 +512,7 @@ MOST_ENQUEUED_COUNTED = 100_000
 """The maximum of enqueued jobs that one statement counts."""
 
 LONGEST_COMMIT = 60.0
-"""A job whose commit comes more than this many seconds after its INSERT may be missing among the enqueued jobs."""
+"""If a job is committed more than this many seconds after its INSERT, the enqueued jobs may lack it."""
 
 
 def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
@@ -630,7 +630,7 @@ class CountEnqueued(Periodic):
 
 
 SAMPLE_INTERVAL = 20.0
-"""Seconds between two looks whether this minute has a sample."""
+"""Seconds between two checks whether this minute has a sample."""
 
 MOST_CLAIMS_MEASURED = 3
 """How many of the deepest queues have a claim measured."""

@@ -234,7 +234,7 @@ LIMIT 1000
 """
 
 # retry-storm → the number of retrying jobs that are due within `seconds`, by queue and task, and the seconds until the
-# last of these jobs is due. The statement looks at the `limit` scheduled jobs that are due first. Index: admit.
+# last of these jobs is due. The statement reads the `limit` scheduled jobs that are due first. Index: admit.
 DUE_RETRIES = """
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after

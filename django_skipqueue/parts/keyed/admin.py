@@ -17,7 +17,7 @@ from ...console.admin.ui.addresses import carrying
 from ...console.admin.ui.views import refreshing
 from ...console.arguments import redacted
 from ...console.parts import PartPage
-from ...console.queues_and_workers import LONGEST_NAME_OFFERED
+from ...console.queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...console.search import is_id
 from ...models import Job
 from ...queue.store import Store
@@ -72,7 +72,7 @@ class KeysPage:
 
     @classmethod
     def of(cls, store: Store, query: Mapping[str, str]) -> "KeysPage":
-        text = query.get("from", "").replace("\0", "")[:LONGEST_NAME_OFFERED].strip()
+        text = query.get("from", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH].strip()
         after, key = _start(query.get("after", ""))
         found = [table.cards(store, text, key) for table in tables()]
         cards = [card for each in found for card in each.first] + [card for each in found for card in each.listed]

@@ -17,7 +17,7 @@ from ...console.cli.list import print_jobs
 from ...console.cli.options import positive
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import Console
-from ...console.facts import Looks
+from ...console.facts import Renderers
 from ...console.parts import BarEntry, PartConsole, consoles
 from ...events.log_format import printable
 from ...queue.store import Store
@@ -66,7 +66,7 @@ class KeyTable(Generic[State]):
     """The keys of one part."""
 
     facts: tuple[Fact[State], ...]
-    looks: Looks[State]
+    renderers: Renderers[State]
     """How the table of the command shows the facts."""
     first: Callable[[Store, int], Sequence[State]]
     """Returns the states of the keys that the command lists. Its second argument: the maximum of keys."""
@@ -127,7 +127,7 @@ def _print(console: Console, found: Sequence[tuple[KeyTable[Any], Sequence[Any]]
     for number, (table, states) in enumerate((table, states) for table, states in found if states):
         if number and not in_json:
             console.line()
-        print_facts(console, table.facts, states, table.looks, in_json=in_json)
+        print_facts(console, table.facts, states, table.renderers, in_json=in_json)
 
 
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:

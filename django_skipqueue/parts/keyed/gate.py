@@ -1,4 +1,4 @@
-"""What the gates of limits and of rates share: keys to look at by name, and sweeps over the keys with blocked jobs.
+"""What the gates of limits and of rates share: keys to check by name, and sweeps over the keys with blocked jobs.
 
 A sweep finds the jobs that can be admitted and that nobody has admitted: a process has died before it admitted, an
 operator has made a permit free, or the clock was set back.
@@ -15,7 +15,7 @@ from ...queue.store import Store
 T = TypeVar("T")
 
 KEYS_AT_ONCE = 1_000
-"""The maximum of keys whose jobs one transaction admits, or that one look at the keys reads."""
+"""The maximum of keys whose jobs one transaction admits, or that one scan of the keys reads."""
 
 SWEEP_INTERVAL = 1.0
 """The shortest time in seconds between two sweeps. Most jobs are admitted without a sweep: by the worker that settles a
@@ -39,7 +39,7 @@ def admit_in_batches(store: Store, keys: Sequence[str], admit: Callable[[Store, 
 
 
 class BlockedKeys(Protocol):
-    """Reads at most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
+    """Reads at most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a check."""
 
     def __call__(self, store: Store, /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
 
@@ -57,11 +57,11 @@ class Sweep:
         self.found_any = False
         """Whether the last sweep has found a key with blocked jobs."""
 
-    def run(self, store: Store, look: Callable[[Store, list[str]], T], *, limit: int) -> T:
-        """Call `look` with those of the next keys that need a look. Its time counts as time of the sweep."""
+    def run(self, store: Store, check: Callable[[Store, list[str]], T], *, limit: int) -> T:
+        """Call `check` with the next keys that need a check. Its time counts as time of the sweep."""
         started = time.monotonic()
         keys = self._blocked(store, after=self.after, limit=limit)
-        found = look(store, [key for key, needs_look in keys.items() if needs_look])
+        found = check(store, [key for key, needs_look in keys.items() if needs_look])
         self.found_any = bool(keys)
         self.after = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()
@@ -97,10 +97,10 @@ class KeyedGate:
         self._new_sweep = new_sweep
         self._sweeps: defaultdict[str, Sweep] = defaultdict(new_sweep)
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
-        """Keys to look at by name: a sweep over a million keys takes minutes."""
+        """Keys to check by name: a sweep over a million keys takes minutes."""
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have the next `admit` look at these keys; at all keys, if there are too many."""
+        """Have the next `admit` check these keys; at all keys, if there are too many."""
         wanted = self._wanted[alias]
         wanted.update(keys)
         if len(wanted) > KEYS_AT_ONCE:

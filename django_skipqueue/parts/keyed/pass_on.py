@@ -40,7 +40,7 @@ from ...queue.parameters import Admitted, Statement, as_array, fetched, pipeline
 from ...queue.store import Store
 
 # The queues that are served: if `are_all`, all queues that are not paused, else the queues of `names`. With `idle`,
-# only workers with a free slot count. A worker that hands its jobs on has no slots. Index: recover, once for each
+# only workers with a free slot count. If a worker hands its jobs on, it has no slots. Index: recover, once for each
 # worker.
 SERVED = """served AS MATERIALIZED (
     SELECT

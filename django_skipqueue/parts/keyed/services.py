@@ -1,7 +1,7 @@
 """The services of keys: pass permits and tokens on, and have jobs wait again after a queue's limit was lowered.
 
 Invariant: of the unclaimed jobs of a key, a worse job holds a permit or a token for which a better job waits at most
-until the next look.
+until the next scan.
 
 Queued jobs wait again after the limit or the rate of their queue was lowered or set. Invariant: a running job runs on,
 and no further job is admitted until the queue is below its limit.
@@ -18,30 +18,30 @@ from ...worker.loop import Periodic
 from .gate import KEYS_AT_ONCE
 from .pass_on import Held, contested, pass_on
 
-CONTESTED_LOOK = 1.0
-"""Seconds between two looks while jobs wait for permits or tokens that unclaimed jobs hold."""
+CONTESTED_SCAN = 1.0
+"""Seconds between two scans while jobs wait for permits or tokens that unclaimed jobs hold."""
 
 HELD_UP_SECONDS = 1.0
 """Seconds after which an unclaimed job gives its permit to a job that a worker could start at once."""
 
 PUT_BACK_SECONDS = 60.0
-"""Seconds for which a job that was put back keeps its next permit. A worker with a free slot need not claim: it may be
-about to stop. Without a pause, two jobs would give each other the permit for ever."""
+"""How many seconds a job keeps its next permit after it was put back. The pause is needed because a worker with a free
+slot may be about to stop, and so not claim: then two jobs would give each other the permit for ever."""
 
-LOOK_SHARE = 1 / 20
-"""The largest share of the time that looks may take."""
+SCAN_SHARE = 1 / 20
+"""The largest share of the time that scans may take."""
 
-LEAST_LOOK = 0.05
-"""The shortest time in seconds between two looks, even if notifications ask for one."""
+LEAST_SCAN_PAUSE = 0.05
+"""The shortest time in seconds between two scans, even if notifications ask for one."""
 
 Admit = Callable[[Store, Admitted], Mapping[str, int]]
 """Admits jobs by the next gate if they wait there now. Returns the number of all admitted jobs, by queue."""
 
 
 class PassOn(Periodic):
-    """Passes the permits or tokens of unclaimed jobs on: looks at the keys for which jobs wait.
+    """Scans the keys for which jobs wait, and passes on the permits or tokens of unclaimed jobs.
 
-    Looks at once if a better job was enqueued, or a queue was paused.
+    Scans at once if a better job was enqueued, or a queue was paused.
     """
 
     def __init__(self, store: Store, *, name: str, held: Held, admit: Admit) -> None:
@@ -51,31 +51,32 @@ class PassOn(Periodic):
         self._store = store
         self._held = held
         self._admit = admit
-        self._looked_at = float("-inf")
-        self._after = ""  # the key after which the next look goes on
-        self._since: dict[int, float] = {}  # when each unclaimed job was first seen, noted by the last round of looks
-        self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, noted by this round
+        self._scanned_at = float("-inf")
+        self._after = ""  # where the next scan resumes
+        # A round is one scan of all keys. By the id of each unclaimed job:
+        self._first_seen_last_round: dict[int, float] = {}
+        self._first_seen_this_round: dict[int, float] = {}
         self._put_back: dict[int, float] = {}  # when each held-up job was put back
 
     def run(self, now: float) -> None:
-        started = self._looked_at = time.monotonic()
-        is_contested = self._look(now)
-        rest = (time.monotonic() - started) * (1 / LOOK_SHARE - 1)
-        self.run_again_in(max(CONTESTED_LOOK if is_contested else SOON, rest))
+        started = self._scanned_at = time.monotonic()
+        is_contested = self._scan(now)
+        pause = (time.monotonic() - started) * (1 / SCAN_SHARE - 1)
+        self.run_again_in(max(CONTESTED_SCAN if is_contested else SOON, pause))
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Look at the named keys at once. If too many keys are named, the next looks find them.
+        """Scan the named keys at once. If too many keys are named, the next scans find them.
 
-        After an error, the delay is not shortened.
+        An error's back-off is not cut short.
         """
         keys = keys_in(payloads, self._held.prefix)
         self.urgent.update(keys)
         if len(self.urgent) > KEYS_AT_ONCE:
             self.urgent.clear()
         if (keys or QUEUES_PAYLOAD in payloads) and not self.has_failed:
-            self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
+            self.due_at = min(self.due_at, self._scanned_at + LEAST_SCAN_PAUSE)
 
-    def _look(self, now: float) -> bool:
+    def _scan(self, now: float) -> bool:
         """Return whether jobs wait for permits or tokens that unclaimed jobs hold."""
         urgent, self.urgent = self.urgent, set()
         found = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
@@ -87,7 +88,7 @@ class PassOn(Periodic):
             self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
         self._after = found[-1].key if len(found) == KEYS_AT_ONCE else ""
         if not self._after:
-            self._since, self._seen = self._seen, {}
+            self._first_seen_last_round, self._first_seen_this_round = self._first_seen_this_round, {}
             self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
         return any(each.is_inverted or each.unserved or each.held_up for each in found)
 
@@ -100,17 +101,17 @@ class PassOn(Periodic):
         return put_back
 
     def _is_held_up(self, id: int, now: float) -> bool:
-        self._seen[id] = self._since.get(id, now)
-        return now - self._seen[id] >= HELD_UP_SECONDS and id not in self._put_back
+        first_seen = self._first_seen_this_round[id] = self._first_seen_last_round.get(id, now)
+        return now - first_seen >= HELD_UP_SECONDS and id not in self._put_back
 
 
 SURPLUS_SECONDS = 10.0
-"""Seconds between two looks for jobs beyond a limit. A notification announces each change of a limit. Nothing else
+"""Seconds between two scans for jobs beyond a limit. A notification announces each change of a limit. Nothing else
 makes a surplus."""
 
 
 class BlockSurplus(Periodic):
-    """Looks at the queues whose limits, or rates, were changed, and has one batch of their jobs wait again."""
+    """Scans the queues whose limits or rates were changed, and has one batch of their jobs wait again."""
 
     def __init__(self, store: Store, *, name: str, block: Callable[[Store], int]) -> None:
         self.name = name
@@ -121,6 +122,6 @@ class BlockSurplus(Periodic):
         self.run_again_in(0.0 if self._block(self._store) else SURPLUS_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Look at once, because a limit may have changed. After an error, the delay is not shortened."""
+        """Scan at once, because a limit may have changed. An error's back-off is not cut short."""
         if QUEUES_PAYLOAD in payloads and not self.has_failed:
             self.due_at = 0.0

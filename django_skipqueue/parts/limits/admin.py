@@ -14,7 +14,7 @@ from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import Cell, badge, columns_of, rows
 from ...console.counts import grouped
 from ...console.durations import span
-from ...console.facts import Looks
+from ...console.facts import Renderers
 from ...console.job_states import Key
 from ...models import Status
 from ...queue.store import Store
@@ -55,7 +55,7 @@ def _held(state: LimitState) -> Cell:
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 
 
-LOOKS: Looks[LimitState] = {
+RENDERERS: Renderers[LimitState] = {
     "key": _key,
     "kind": lambda state: state.kind,
     "state": _state,
@@ -63,7 +63,7 @@ LOOKS: Looks[LimitState] = {
     "capacity": None,
 }
 
-COLUMNS = columns_of(LIMIT_OF_KEY, (), LOOKS)
+COLUMNS = columns_of(LIMIT_OF_KEY, (), RENDERERS)
 
 MOST_KEYS_ON_DASHBOARD = 10
 

@@ -331,7 +331,7 @@ COMMIT;
 
 
 MISSED_INTERVAL = 0.02
-"""Seconds until a supervisor looks again at a key that another transaction had locked. They double each time."""
+"""Seconds until a supervisor checks a key again that another transaction had locked. They double each time."""
 
 NOTIFIED_SHARE = 1 / 2
 """The share of the time that sweeps may take while notifications without keys ask for sweeps."""
@@ -404,9 +404,9 @@ class LimitGate(KeyedGate):
     def __init__(self) -> None:
         super().__init__(partial(Sweep, blocked_keys, notified_share=NOTIFIED_SHARE))
         self._named_at: defaultdict[str, float] = defaultdict(float)
-        """When to look at the named keys, by database."""
+        """When to check the named keys, by database."""
         self._rests: dict[str, float] = {}
-        """The seconds between the last look and the next one, by database, while a key stays locked."""
+        """The seconds between the last check and the next one, by database, while a key stays locked."""
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         """Try each key that another transaction has locked once more: most transactions hold a lock for a millisecond.
@@ -447,7 +447,7 @@ class LimitGate(KeyedGate):
         return GateResult(dict(admitted))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""
+        """The seconds until the next check of named keys, or the next sweep; `None` if no job waits at this gate."""
         until_sweep = self._sweeps[store.alias].next_due(store)
         if not self._wanted[store.alias]:
             return until_sweep
@@ -460,7 +460,7 @@ class LimitGate(KeyedGate):
         super().want(alias, keys)
 
     def _admit_named(self, store: Store) -> Mapping[str, int]:
-        """Admit jobs of the named keys. A key that another transaction has locked stays named."""
+        """Admit jobs of the named keys. A key stays named while another transaction has locked it."""
         alias, wanted = store.alias, self._wanted[store.alias]
         if not wanted or self._named_at[alias] > time.monotonic():
             return {}

@@ -251,7 +251,7 @@ def _state(state: LimitState) -> str:
 
 LIMIT_KEYS = KeyTable(
     facts=LIMIT_OF_KEY,
-    looks={"key": lambda state: state.key, "kind": lambda state: state.kind, "state": _state},
+    renderers={"key": lambda state: state.key, "kind": lambda state: state.kind, "state": _state},
     first=_first,
     of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
     key_as_json=lambda states: as_json(LIMIT_OF_KEY, states[0]) if states else {},

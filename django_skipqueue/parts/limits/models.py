@@ -24,7 +24,7 @@ class LimitColumns(models.Model):
 
     limit_key = models.TextField(_("limit key"), null=True)  # noqa: DJ001 (NULL: no limit)
     limit_kind = models.TextField(_("kind of limit"), null=True)  # noqa: DJ001 (NULL: no limit)
-    """`concurrency`; `fair`; `sequence`; or `halting`: a sequence that stops at a job that fails."""
+    """`concurrency`; `fair`; `sequence`; or `halting`: a sequence that stops when one of its jobs fails."""
     capacity = models.SmallIntegerField(_("capacity"), null=True)
     """How many jobs of the key may be queued or running."""
 
@@ -70,7 +70,7 @@ class LimitedQueue(models.Model):
     """The limit of a queue."""
 
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many jobs of the queue may run at once; 0: any number; `None`: the number of the settings."""
+    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the number of the settings."""
 
     class Meta:
         abstract = True

@@ -89,7 +89,7 @@ class QueueLimited(Event):
     database: str
     queue_name: str
     concurrency: int | None
-    """The new limit; 0: any number; `None`: that of the settings."""
+    """The new limit; 0 means unlimited; `None`: that of the settings."""
     by: str
 
     def write_lines(self) -> None:
@@ -127,7 +127,7 @@ class LimitVerbs:
 
     @staticmethod
     def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
-        """Let at most `concurrency` jobs of a queue run at once, in place of the setting; `None`: any number.
+        """Let at most `concurrency` jobs of a queue run at once, in place of the setting; `None` means unlimited.
 
         The limit holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue,
         `None` included. Running jobs run on: no further job is admitted until fewer run. Raises `InvalidOption` for a

@@ -36,7 +36,7 @@ HOLDS = """(
     OR (limit_kind = 'halting' AND status = 'failed')
 )"""
 
-# How many permits the key has; NULL: any number. `head`: the job whose columns count, such as the next one of the key.
+# How many permits the key has; NULL means unlimited. `head`: the job whose columns count, such as the key's next job.
 LIMITED = """LATERAL (
     SELECT CASE WHEN concurrency IS NULL THEN {head}.capacity ELSE NULLIF(concurrency, 0) END AS permits
     FROM (

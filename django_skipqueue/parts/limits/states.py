@@ -75,10 +75,13 @@ ORDER BY min(id)
 LIMIT %(most)s
 """
 
-# pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
-# next job; the kind of the limit and its capacity, NULL for any number; the number of jobs that hold a permit, and the
-# number of waiting jobs, both counted up to `limit`; the seconds since the first waiting job was due. Index:
-# limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
+# pages, commands → one row for each of these keys that has waiting jobs:
+# - the key;
+# - the next job: its id, task and arguments;
+# - the limit: its kind and its capacity; NULL means unlimited;
+# - the number of jobs that hold a permit, and the number of waiting jobs, both counted up to `limit`;
+# - the seconds since the first waiting job was due.
+# Index: limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
 KEYS_NOW = joined(
     """
 SELECT
@@ -151,7 +154,7 @@ class HaltedKey(NamedTuple):
 class LimitNow(KeyNow):
     kind: str
     capacity: int | None
-    """`None`: any number, if the limit of a queue was removed."""
+    """`None` means unlimited, because somebody has removed the queue's limit."""
     held: int
     """The number of jobs that hold a permit. It is counted up to `OF_KEY` + 1."""
 
@@ -256,7 +259,7 @@ def holders_of(key: str) -> "QuerySet[Job]":
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:
-    """How many jobs of the key may be queued or running; `None`: any number. `capacity`: that of one of its jobs."""
+    """How many jobs of the key may be queued or running; `None` means unlimited. `capacity`: of one of its jobs."""
     name = limit_key.removeprefix(key_of(""))
     if name == limit_key:
         return capacity

@@ -8,7 +8,7 @@ from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import Cell, columns_of
 from ...console.counts import grouped
 from ...console.durations import roughly
-from ...console.facts import Looks
+from ...console.facts import Renderers
 from ...queue.store import Store
 from ..keyed.admin import unmasked_states
 from ..keyed.console import KeyCard, KeyCards
@@ -35,14 +35,14 @@ def _due(state: RateState) -> Cell:
     return gettext("now") if state.now.due_in < 1 else gettext("in %(span)s") % {"span": roughly(state.now.due_in)}
 
 
-LOOKS: Looks[RateState] = {
+RENDERERS: Renderers[RateState] = {
     "key": _key,
     "rate": lambda state: state.rate or gettext("any number of jobs"),
     "held": _tokens,
     "due": _due,
 }
 
-RATE_COLUMNS = columns_of(RATE_OF_KEY, (), LOOKS)
+RATE_COLUMNS = columns_of(RATE_OF_KEY, (), RENDERERS)
 
 MOST_RATES = 50
 

@@ -78,8 +78,8 @@ CROSS JOIN LATERAL (
 # `free` is the number of tokens that can be taken now. Once they are taken, no more jobs are queued than the burst.
 # The key is due again when the next token is there, but not before a twentieth of a second has passed, or half a second
 # if a full burst is queued. The key is due several times in the time of a burst.
-# The jobs of paused queues are passed over. A job that was written a moment ago may be locked here and not admitted: it
-# takes no token.
+# The jobs of paused queues are passed over. If a job was written a moment ago, it may be locked here and not
+# admitted. Then it takes no token.
 # Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
 # primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
 ADMIT_BY_RATE = joined(
@@ -223,7 +223,7 @@ ORDER BY due_at, full_at
 LIMIT %(limit)s
 """
 
-# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether each key needs a look:
+# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether each key needs a check:
 # `due_at` is unknown, or too late because the clock was set back. Locks nothing.
 # Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
 # queues.
@@ -316,7 +316,7 @@ def next_rate(store: Store) -> float | None:
 
 
 def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-    """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
+    """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a check."""
     return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
 
 
@@ -357,7 +357,7 @@ class RateGate(KeyedGate):
         ordered = sorted(keys)
         notify_of_keys(store, self.prefix, ordered[RATES_AFTER_COMMIT:])
         admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
-        wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would look after `SOON` seconds
+        wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would check after `SOON` seconds
         if is_urgent:
             notify_of_keys(store, self.prefix, ordered)
         return admitted
@@ -389,7 +389,7 @@ class RateGate(KeyedGate):
         return GateResult(dict(found.counts))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the gate has to look at a key; `None` if no job waits at this gate."""
+        """The seconds until the gate has to check a key; `None` if no job waits at this gate."""
         dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
         if self._wanted[store.alias]:
             dues.append(0.0)

@@ -90,7 +90,7 @@ def _before(job: Job) -> Count:
 
 RATE_KEYS = KeyTable(
     facts=RATE_OF_KEY,
-    looks={
+    renderers={
         "key": lambda state: state.key,
         "rate": lambda state: state.rate or "any",
         "due": lambda state: "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0)),

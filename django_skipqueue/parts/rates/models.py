@@ -88,7 +88,7 @@ class RatedQueue(models.Model):
     """The rate of a queue."""
 
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
-    """Seconds for each job that may start; 0: any number of jobs; `None`: the rate of the settings."""
+    """Seconds for each job that may start; 0 means unlimited; `None`: the rate of the settings."""
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
     """How many jobs may start at once after a time without a start."""
 

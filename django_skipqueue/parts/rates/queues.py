@@ -100,7 +100,7 @@ class QueueRated(Event):
     database: str
     queue_name: str
     interval: float | None
-    """The new rate: seconds for each job; 0: any number of jobs; `None`: that of the settings."""
+    """The new rate: seconds for each job; 0 means unlimited; `None`: that of the settings."""
     by: str
 
     def write_lines(self) -> None:
@@ -139,7 +139,7 @@ class RateVerbs:
 
     @staticmethod
     def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
-        """Set how many jobs of a queue may start in a time, such as "50/s"; `None`: any number.
+        """Set how many jobs of a queue may start in a time, such as "50/s"; `None` means unlimited.
 
         The rate holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
         included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that

@@ -27,11 +27,16 @@ from ..keyed.states import KeyNow, KeyState, read_keys
 from .admit import RATED, WAITS_FOR_RATE, blocked_rates
 from .queues import rate_columns_of
 
-# pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
-# next job; the seconds for each job and the burst, NULL for any number; the tokens that can be taken now; the number of
-# waiting jobs, counted up to `limit`; the seconds until the next job is admitted, NULL if no supervisor has looked yet;
-# the seconds since the first of the counted jobs was due. Index: rate_waiting, rate_queued and the primary key of the
-# buckets, once for each key; for the key of a queue the primary key of queues.
+# pages, commands → one row for each of these keys that has waiting jobs:
+# - the key;
+# - the next job: its id, task and arguments;
+# - the rate: the seconds for each job and the burst; NULL means unlimited;
+# - the tokens that are free now; 0.000001 makes up for rounding errors of the division, which would lose a whole token;
+# - the number of waiting jobs, counted up to `limit`;
+# - the seconds until the next job is admitted; NULL means that no supervisor has scanned the key yet;
+# - the seconds since the first of the counted jobs was due.
+# Index: rate_waiting, rate_queued and the primary key of the buckets, once for each key; for the key of a queue the
+# primary key of queues.
 RATE_KEYS_NOW = joined(
     """
 SELECT
@@ -85,10 +90,10 @@ ORDER BY key.place
 @dataclass(frozen=True)
 class RateNow(KeyNow):
     interval: float | None
-    """Seconds for each job; `None`: any number, if the rate of a queue was removed."""
+    """Seconds for each job; `None` means unlimited, because somebody has removed the queue's rate."""
     burst: int | None
     tokens: int | None
-    """How many jobs may start now; `None`: any number."""
+    """How many jobs may start now; `None` means unlimited."""
     due_in: float | None
     """Seconds until the next job is admitted, below 0 if it is late; `None`: no supervisor has looked yet."""
 
@@ -97,7 +102,7 @@ class RateNow(KeyNow):
 class RateState(KeyState[RateNow]):
     @property
     def rate(self) -> str | None:
-        """The rate, such as "50/s"; `None`: any number of jobs."""
+        """The rate, such as "50/s"; `None` means unlimited."""
         return None if self.now.interval is None else rate_text(self.now.interval)
 
 
@@ -137,7 +142,7 @@ def waiting_for_a_token(key: str) -> "QuerySet[Job]":
 
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:
-    """The interval and the burst of a key, by the columns of one of its jobs; `None`: any number of jobs."""
+    """The interval and the burst of a key, by the columns of one of its jobs; `None` means unlimited."""
     name = rate_key.removeprefix(key_of(""))
     changed = None if name == rate_key else RATES.changed_in_row(name)
     if changed is not None:

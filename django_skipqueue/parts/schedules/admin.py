@@ -3,7 +3,7 @@
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every view logs its changes.
 
 Invariant: supervisors can fire what the form accepts, since the code of `@periodic` checks it. The browser never gets a
-secret: a mask that the user leaves as it is stands for the schedule's own value.
+secret: if the user leaves a masked value unchanged, the schedule keeps its own value.
 
 A column of the list is a fact of `SCHEDULE`.
 """
@@ -34,7 +34,7 @@ from ...console.admin.ui.cells import Cell, arguments, badge, columns_of, rows, 
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
-from ...console.facts import NOTHING, Looks
+from ...console.facts import NOTHING, Renderers
 from ...console.job_states import STATES as JOB_STATES
 from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
@@ -124,7 +124,7 @@ def _state(schedule: ScheduleState) -> Cell:
     return format_html("{} " + CELL_WITH_DETAIL.format("", "{}"), state_badge(schedule), detail)
 
 
-SCHEDULE_CELLS: Looks[ScheduleState] = {
+SCHEDULE_CELLS: Renderers[ScheduleState] = {
     "name": _name,
     "state": _state,
     "times": times,

@@ -26,7 +26,7 @@ from ...console.cli.facts import print_facts
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
 from ...console.durations import clock_time, span
-from ...console.facts import Looks
+from ...console.facts import Renderers
 from ...console.job_states import STATES as JOB_STATES
 from ...console.job_states import state_of
 from ...console.metrics.catalogue import MOST_SERIES, gauges
@@ -280,7 +280,7 @@ def schedule_states(using: str | None = None, **filters: object) -> list[Schedul
         .order_by("name", "pk")[:MOST_SCHEDULES_SHOWN]
     )
     ids = {row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in found}
-    wanted = {job_id for of_row in ids.values() for job_id in of_row if job_id is not None}
+    wanted = {job_id for job_ids in ids.values() for job_id in job_ids if job_id is not None}
     columns = ("pk", "status", "attempts", "last_error", "enqueued_at")
     jobs = Job.objects.db_manager(using).filter(pk__in=wanted).only(*columns) if wanted else ()
     by_id = {job.pk: job for job in jobs}
@@ -426,7 +426,7 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
 
 STATE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
 
-SCHEDULE_TEXTS: Looks[ScheduleState] = {
+SCHEDULE_TEXTS: Renderers[ScheduleState] = {
     "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), STATE_COLOURS[each.state]),
     "timezone": lambda each: each.row.timezone if each.row.cron else "",
     "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",

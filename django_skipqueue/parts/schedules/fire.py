@@ -288,10 +288,10 @@ ENTRY_CONFIRM_SECONDS = 30.0
 """Seconds between two confirmations of the entries."""
 
 LONGEST_SCHEDULE_WAIT = 2.0
-"""Seconds between two looks for due schedules, since somebody may add, change or resume a schedule."""
+"""Seconds between two checks for due schedules, since somebody may add, change or resume a schedule."""
 
 LOCKED_SCHEDULE_WAIT = 0.5
-"""Seconds until the next look if a schedule is due, and another transaction has locked it."""
+"""Seconds until the next check if a schedule is due, and another transaction has locked it."""
 
 SKIP_SECONDS = 15.0
 """Seconds for which a supervisor leaves a schedule whose task it does not know to other supervisors."""

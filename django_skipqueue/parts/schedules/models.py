@@ -70,7 +70,7 @@ class Schedule(models.Model):
     next_run_at = models.DateTimeField(_("next run"), null=True)
     """The next time by the definition; `None`: there is none."""
     fire_at = models.DateTimeField(null=True)
-    """When a supervisor looks at the row: at `next_run_at`, or later after an error."""
+    """When a supervisor reads the row: at `next_run_at`, or later after an error."""
     last_run_at = models.DateTimeField(_("last run"), null=True)
     """When a supervisor or a user last enqueued a job."""
     last_job_id = models.BigIntegerField(_("last job"), null=True)

@@ -1,7 +1,7 @@
 """When a schedule fires: by a cron expression in a time zone, or at an interval. Pure, except for the library cronsim.
 
 Invariant: an expression that names hours (`0 2 * * *`) means the clock on the wall. A time that the clock skips fires
-once, as soon as the clock has skipped it. A time that the clock shows twice fires the first time.
+once, as soon as the clock has skipped it. If the clock shows a time twice, the schedule fires the first time.
 
 Invariant: an expression that means every hour (`*/10 * * * *`) fires by elapsed time, whatever the clock is set to. In
 a zone that sets the clock forward by half an hour, this needs minutes that are also its minutes half an hour later.

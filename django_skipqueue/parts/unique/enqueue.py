@@ -61,7 +61,7 @@ FROM inserted
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
 # call: unique_key, id, status, run_after, enqueued_at, and the seconds until the job is due. Each key is there once.
-# ON CONFLICT DO UPDATE would lock a row before it looks at the condition, and so would keep a running job locked until
+# ON CONFLICT DO UPDATE would lock a row before it checks the condition, and so would keep a running job locked until
 # the caller's commit. Index: unique, the primary key.
 _REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
@@ -243,6 +243,7 @@ def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
     if len(keys) > 1:
         keys = [each.unique_key for each in _holders(store, keys) if each.is_unclaimed]
     rows = _lock_by_key(store, sorted(keys), lock)
+    # In autocommit, the locks end with the statement, so the workers need no notification.
     if not store.connection.get_autocommit() and (
         queued := Counter(queue for _, _, queue, status in rows if status == "queued")
     ):
@@ -251,9 +252,9 @@ def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
 
 
 def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
-    """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
+    """Update each waiting job that holds one of these keys with the arguments, due time and limit of the new call.
 
-    A running holder stays as it is. If somebody else writes a holder, the call waits for the end of that transaction.
+    A running job stays as it is. Blocks while another transaction has locked one of the jobs.
     """
     by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
@@ -272,7 +273,7 @@ def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[Enc
 def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
     """Call `lock` with these sorted keys. It sends a statement that locks the waiting holders, and returns rows by key.
 
-    PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
+    PostgreSQL locks the newest version of a row, and checks the condition afterwards: a job that was claimed in
     between is locked, and not returned. So a statement that returns fewer jobs than keys is rolled back, and each half
     of the keys is tried on its own. Several jobs are locked without waiting. A lone job is waited for: in the order of
     the keys it comes after all jobs that stay locked, and no job that stays locked runs.

@@ -4,7 +4,7 @@ A finished task can leave code in the event loop, or in the one thread in which 
 block later tasks. The runner detects the blockage, so that the worker is replaced.
 
 The calls that `async def` tasks make by `asyncio.to_thread` and `run_in_executor` run in threads of the loop.
-Invariant: a call that hangs after its task has ended takes no thread from later calls.
+Invariant: if a call hangs after the end of its task, later calls lose no thread to it.
 
 In the query thread, asgiref runs the queries and other calls of all `async def` tasks, one after the other. Invariant:
 the time limit of an attempt leaves out the time, up to `running_attempt.LONGEST_CLOCK_STOP`, for which the attempt's
@@ -87,7 +87,7 @@ class EventLoopRunner:
 
     @property
     def blocked_at(self) -> float:
-        """The time from which code that runs on after its attempt counts as blocking the event loop, or its threads.
+        """When code that outlives its attempt begins to count as blocking the event loop, or its threads.
 
         In monotonic seconds. A running attempt may block the loop until its time limit. Once an attempt is stuck, the
         loop must respond.

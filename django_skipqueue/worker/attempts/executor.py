@@ -86,7 +86,7 @@ class Executor:
         token, noting = log_context.job.set(running.job), current_attempt.set(running)
         named = log_context.database.set(self.database)
         attempt = await self._execute_async(running)
-        # Not in a `finally`: a coroutine that is closed while it waits ends in another context.
+        # Not in a `finally`, because closing a waiting coroutine ends it in another context.
         log_context.database.reset(named)
         current_attempt.reset(noting)
         log_context.job.reset(token)
@@ -184,7 +184,7 @@ class Executor:
     def _attempt(
         self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
     ) -> Attempt:
-        """The attempt with its outcome. An outcome that the task has committed itself takes precedence."""
+        """The attempt with its outcome. If the task has committed an outcome itself, that outcome takes precedence."""
         written, noted = running.completed, running.noted
         if written is None:
             final = running.with_notes(outcome)
@@ -293,7 +293,7 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
 
 
 def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
-    """The outcome of a task that returned. A result that cannot be stored raises `UnstorableResult`.
+    """The outcome of a task that returned. Raises `UnstorableResult` if the result cannot be stored.
 
     Such a job is not retried: another attempt would repeat its effects.
     """

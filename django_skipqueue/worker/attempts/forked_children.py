@@ -43,7 +43,7 @@ class Children:
             self.leave()
 
     def keep_in(self, job: ClaimedJob) -> "Children":
-        """Middleware: a child that is forked in an attempt ends with the attempt."""
+        """Middleware. If an attempt forks a child process, the child ends with the attempt."""
         return self
 
     def leave(self) -> None:

@@ -244,7 +244,7 @@ class Runner(Protocol):
 
     @property
     def blocked_at(self) -> float:
-        """The time from which code that runs on after its attempt counts as blocking other jobs, in monotonic seconds.
+        """When code that outlives its attempt begins to count as blocking other jobs, in monotonic seconds.
 
         Read it again when this time has come: the time may have changed.
         """
@@ -361,7 +361,7 @@ class ThreadRunner:
         if not self._free_entries or self._is_ending:
             return
         entry = self._free_entries.pop()
-        # A daemon: a thread that is stuck in a task must not keep the process from ending.
+        # A daemon, so that a thread stuck in a task does not keep the process from ending.
         thread = threading.Thread(target=self._run, args=[entry], name=f"skipqueue-{entry + 1}", daemon=True)
         self._threads[entry] = thread
         thread.start()

@@ -160,9 +160,7 @@ class TestThePage:
             assert response.redirect_chain == [(archived_page(job_id), 302)]
         assert operator.get(page("change", job_id), {"fragment": "1"}).status_code == 404
 
-    def test_the_page_of_a_pruned_job_leads_nowhere_without_permission_to_view_the_archive(
-        self, log_in: Callable[..., Client]
-    ) -> None:
+    def test_a_pruned_job_has_no_archive_link_without_permission(self, log_in: Callable[..., Client]) -> None:
         job_id = archive()
         client = log_in("view_job")
         response = client.get(page("change", job_id), follow=True)

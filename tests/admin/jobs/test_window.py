@@ -37,9 +37,7 @@ class TestWindow:
     @pytest.mark.parametrize(
         "address", ["?task=a", "?queue=mail", "?q=a", "?task=a&time=hour", "?status=completed&queue=mail"]
     )
-    def test_what_no_index_finds_is_searched_for_in_the_front_of_the_list_and_the_page_says_so(
-        self, operator: Client, address: str
-    ) -> None:
+    def test_a_search_without_an_index_covers_the_front_and_says_so(self, operator: Client, address: str) -> None:
         jobs = [make_job("completed", task="a", queue_name="mail") for _ in range(2)]
         Job.objects.filter(pk=jobs[0].pk).update(finished_at=F("finished_at") - timedelta(hours=1))
         assert set(listed(operator, address)) == {job.pk for job in jobs}

@@ -7,12 +7,12 @@ from ..ledger import note
 
 
 @job(rate=rate("100/m", by="tenant"))
-def free_hundred(tenant: int) -> None:
+def hundred_a_minute(tenant: int) -> None:
     """Do nothing."""
 
 
 @job(rate=rate("1/h", by="tenant", burst=3))
-def three_at_once(tenant: int) -> None:
+def burst_of_three(tenant: int) -> None:
     """Do nothing."""
 
 

@@ -34,7 +34,7 @@ SLOW_STEWARD = """
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_no_worker_is_taken_for_dead_by_a_supervisor_that_waits_for_the_command_of_its_steward(runworker: Run) -> None:
+def test_a_waiting_supervisor_declares_no_worker_dead(runworker: Run) -> None:
     for alias in ("default", "other"):
         make_job(using=alias)
     process = runworker("--poll-interval", HOUR, jobs=SLOW_STEWARD, skipqueue={"DATABASES": ("default", "other")})

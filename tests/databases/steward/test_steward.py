@@ -178,7 +178,7 @@ def test_a_killed_supervisor_is_replaced_while_the_other_database_goes_on(stewar
     assert process.wait() == 0
 
 
-def test_a_supervisor_killed_while_stopping_is_not_replaced_and_shows_in_the_exit_code(steward: Run) -> None:
+def test_a_supervisor_killed_while_stopping_sets_the_exit_code(steward: Run) -> None:
     process = steward("--poll-interval", HOUR, "--shutdown-timeout", HOUR)
     hold_in_both()
     pids = supervisors(process)

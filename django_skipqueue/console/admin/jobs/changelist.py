@@ -291,7 +291,7 @@ class JobChangeList(OwnChangeList):
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
         if state == self.state:
-            return replace(self.total, is_least=self.unsearched is not None)
+            return replace(self.total, is_lower_bound=self.unsearched is not None)
         indexed = self._indexed_in(state)
         if not self._is_found_by(indexed, state, is_searched=bool(self.query)):
             return None

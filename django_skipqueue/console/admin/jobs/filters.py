@@ -88,7 +88,7 @@ class NameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
 
     def names(self) -> list[str]:
-        """The choices. A filter that only links offer has no choices."""
+        """The choices. There are none if only links offer this filter."""
         return []
 
     def value(self) -> str | None:

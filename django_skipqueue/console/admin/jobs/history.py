@@ -20,7 +20,7 @@ from ...verbs.table import VERBS
 from ..ui.views import logged_id
 
 RELEASE_VERB = "release"
-"""A worker that stops while the job runs notes this verb."""
+"""A worker notes this verb if it stops while the job runs."""
 
 SNOOZE_VERB = "snooze"
 """The worker notes this verb when a task snoozes: once for all snoozes in a row."""
@@ -74,7 +74,7 @@ class HistoryEntry:
 
 
 def history_of(job: Job) -> list[HistoryEntry]:
-    """Return the entries, the newest first. An operation that is in the row and in Django's log is listed once.
+    """Return the entries, the newest first. If the row and Django's log both have an operation, it is listed once.
 
     The secrets of the job are masked: a reason may quote a secret.
     """

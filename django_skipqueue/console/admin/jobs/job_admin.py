@@ -3,7 +3,7 @@
 Invariant: jobs are never added or edited here, and the list reads nothing that it does not show.
 
 The actions are the verbs of the table that have one. Invariant: many jobs are changed only after a question is
-answered. An action that would skip all jobs of the list is not offered.
+answered. The list offers no action that would skip all of its jobs.
 """
 
 from collections.abc import Callable, Sequence
@@ -179,7 +179,7 @@ class JobAdmin(VerbViews):
                 queue_name,
                 action=verb.action_name,
                 number=number,
-                is_least=selection.total.is_capped,
+                is_lower_bound=selection.total.is_capped,
                 answers=form.answers(),
             )
         return Afterwards(partial(self._apply_now, request, verb, selection, instruction))

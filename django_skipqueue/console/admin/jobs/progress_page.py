@@ -27,7 +27,7 @@ class ProgressPage(ShownState):
     @property
     def is_waiting(self) -> bool:
         """Whether no worker has the job yet, and the server may apply the verb: the server searches one window only."""
-        return self.job.status in WAITING and not self.bulk.is_least
+        return self.job.status in WAITING and not self.bulk.is_lower_bound
 
     @property
     def title(self) -> str:
@@ -44,7 +44,7 @@ class ProgressPage(ShownState):
 
     @property
     def done(self) -> int:
-        """The number of jobs that were looked at: all, once the job is completed."""
+        """The number of jobs that were read: all, once the job is completed."""
         return self._progress.done
 
     @property
@@ -52,8 +52,8 @@ class ProgressPage(ShownState):
         return self._progress.counted or self.bulk.number
 
     def _in_words(self, number: int) -> str:
-        is_least = self.bulk.is_least and self._progress.counted is None
-        return Count(number, is_least, cap=number).in_words
+        is_lower_bound = self.bulk.is_lower_bound and self._progress.counted is None
+        return Count(number, is_lower_bound, cap=number).in_words
 
     @property
     def most(self) -> int:

@@ -24,7 +24,7 @@ from ....conf import settings, using_database
 from ....exceptions import UnknownTask
 from ....jobs.registry import registry
 from ....models import Job
-from ....models.copies import BULK_TASK, why_not_copied
+from ....models.copies import BULK_TASK, copy_refusal
 from ....queue.store import Store
 from ....values.codec import shorten
 from ...parts import why_existing
@@ -37,7 +37,7 @@ from ..ui.views import READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs
 from ..verbs.edit import EDIT, EditForm
 from ..verbs.many_jobs import SAMPLE_SIZE, Selection, Summary
-from ..verbs.one_job import MESSAGE_NAME_LIMIT, LoggedChange, VerbForm, apply_to_one, does_not_fit
+from ..verbs.one_job import MESSAGE_NAME_LIMIT, LoggedChange, VerbForm, apply_to_one, misfit_message
 from .changelist import WINDOW_VAR
 from .filters import FoundFilter
 from .progress_page import ProgressPage, SearchPage
@@ -62,7 +62,7 @@ class VerbViews(JobViews):
             shown_id = self._apply_to_one(request, verb, button, job, instruction)
             return HttpResponseRedirect(self.address("change", shown_id))
         if not verb.fits(job):
-            self.message_user(request, does_not_fit(button, job), messages.WARNING)
+            self.message_user(request, misfit_message(button, job), messages.WARNING)
             return HttpResponseRedirect(page)
         return self._ask_for_one(
             request, button, job, form, target=self.address(verb.name, job.pk), is_dangerous=verb.is_dangerous
@@ -75,7 +75,7 @@ class VerbViews(JobViews):
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         fits = job.status in RUN_AGAIN.statuses
-        reason = why_not_copied(job) if fits else does_not_fit(EDIT, job)
+        reason = copy_refusal(job) if fits else misfit_message(EDIT, job)
         if not reason and not (isinstance(job.args, list) and isinstance(job.kwargs, dict)):  # written by hand
             text = gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.")
             reason = text % {"id": job.pk}
@@ -117,7 +117,7 @@ class VerbViews(JobViews):
 
         `is_for_workers`: a worker changes the jobs, because there are, or may be, too many for a request.
         """
-        summary = Summary.of(selection, verb, is_least=selection.is_part and is_for_workers)
+        summary = Summary.of(selection, verb, is_lower_bound=selection.is_part and is_for_workers)
         sample = selection.sample() if summary.count.found <= SAMPLE_SIZE else []
         return self.ask(
             request,

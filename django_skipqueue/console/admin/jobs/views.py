@@ -18,12 +18,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ....conf import settings
 from ....models import Job, Status
-from ....models.copies import BULK_TASK, why_not_copied
+from ....models.copies import BULK_TASK, copy_refusal
 from ....queue.store import Store
 from ...durations import span
 from ...metrics.page import page as metrics_page
 from ...parts import PartPage, consoles
-from ...queues_and_workers import LONGEST_NAME_OFFERED
+from ...queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
 from ...rules.verdict import Verdict
@@ -80,7 +80,7 @@ class JobViews(OwnViews):
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
-            "others": others if len(job.task) <= LONGEST_NAME_OFFERED else "",
+            "others": others if len(job.task) <= MAX_LINKED_NAME_LENGTH else "",
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
@@ -118,7 +118,7 @@ class JobViews(OwnViews):
     @guarded(*READ)
     def task_view(self, request: HttpRequest) -> HttpResponse:
         """Show a task."""
-        page = TaskPage(request.GET.get("task", "").replace("\0", "")[:LONGEST_NAME_OFFERED])
+        page = TaskPage(request.GET.get("task", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH])
         content = {"page": page, "sections": page.sections}
         return self.show(request, "job/task.html", page.name, content, title=page.name)
 
@@ -151,7 +151,7 @@ class JobViews(OwnViews):
         ]
         if RUN_AGAIN.is_offered_for(job.status) and self.may(request, RUN_AGAIN):
             buttons.append((EDIT, self.address("edit", job.pk)))
-        copying = (EDIT, RUN_AGAIN.button) if why_not_copied(job) else ()
+        copying = (EDIT, RUN_AGAIN.button) if copy_refusal(job) else ()
         return [(button, address) for button, address in buttons if button not in copying]
 
 

@@ -18,9 +18,9 @@ from ....values.fact import Fact
 from ....values.records import worker_name
 from ....values.redaction import Redacted
 from ...arguments import names_in_order
-from ...facts import Looks, columns, on_page
+from ...facts import Renderers, columns, on_page
 from ...job_states import STATES, state_of
-from ...queues_and_workers import LONGEST_NAME_OFFERED
+from ...queues_and_workers import MAX_LINKED_NAME_LENGTH
 from .addresses import address_of
 
 CELL_LIMIT = 120
@@ -56,7 +56,8 @@ def worker_link(worker_id: str, text: str = "") -> SafeString:
 
 
 def _page_link(model: str, pk: str, text: str) -> SafeString:
-    if not pk or len(pk) > LONGEST_NAME_OFFERED:  # another program has written the row
+    # The queue never stores such a name, but another program may have written the row.
+    if not pk or len(pk) > MAX_LINKED_NAME_LENGTH:
         return format_html("{}", shortened(text))
     return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))
 
@@ -64,14 +65,14 @@ def _page_link(model: str, pk: str, text: str) -> SafeString:
 def task_link(task: str, text: str = "") -> SafeString:
     """The name of a task, or a text, as a link to the page of the task; no link if its name is too long for one."""
     shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
-    if len(task) > LONGEST_NAME_OFFERED:
+    if len(task) > MAX_LINKED_NAME_LENGTH:
         return format_html("{}", shown)
     address = address_of("job_task", query={"task": task})
     return format_html('<a href="{}">{}</a>', address, shown)
 
 
 def arguments(task: str, call: Redacted) -> str:
-    """The arguments as in a call: `payment_id=42, email="x"`; a value alone where its place has no known name."""
+    """The arguments as in a call: `payment_id=42, email="x"`; just the value if its parameter has no known name."""
     dumped = partial(json.dumps, ensure_ascii=False)
     names = names_in_order(task, call.args)
     shown = [f"{name}={dumped(value)}" for name, value in zip(names, call.args, strict=False)]
@@ -92,11 +93,11 @@ class Column(NamedTuple, Generic[T]):
     cell: Callable[[T], Cell]
 
 
-def columns_of(facts: Sequence[Fact[T]], subjects: Sequence[T], looks: Looks[T]) -> tuple[Column[T], ...]:
-    """The columns of a table of `subjects`. A fact that has no function in `looks` is shown as text."""
+def columns_of(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderers[T]) -> tuple[Column[T], ...]:
+    """The columns of a table of `subjects`. A fact that has no function in `renderers` is shown as text."""
     return tuple(
-        Column(fact.name, fact.title, look or partial(plain_cell, fact))
-        for fact, look in columns(facts, subjects, looks)
+        Column(fact.name, fact.title, renderer or partial(plain_cell, fact))
+        for fact, renderer in columns(facts, subjects, renderers)
     )
 
 

@@ -1,7 +1,7 @@
 """Running a job again with other arguments, from a form of its task's parameters.
 
-Invariant: the arguments are checked by the code of `.defer()`. A secret is never sent to the browser: a mask that is
-left as it is stands for the job's own value.
+Invariant: the code of `.defer()` checks the arguments. Secrets are never sent to the browser. If the user leaves a
+masked value unchanged, the job keeps its original value.
 """
 
 import json

@@ -58,7 +58,7 @@ class Selection:
 
     @cached_property
     def total(self) -> Count:
-        counted = replace(self.listed or Count.in_any_order(self.jobs), is_least=self.is_part)
+        counted = replace(self.listed or Count.in_any_order(self.jobs), is_lower_bound=self.is_part)
         return counted.or_about(self.expected()) if counted.is_capped else counted
 
     def count_from(self, first: int) -> Count:
@@ -90,7 +90,7 @@ def newest_id() -> int:
 KINDS_SHOWN = 8
 
 MOST_JOBS_READ = 5_000
-"""Jobs whose tasks and errors are looked at: their rows may be anywhere in the table."""
+"""Jobs whose tasks and errors are read: their rows may be anywhere in the table."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 """The class of an exception, at the start of the line about an error."""
@@ -120,16 +120,16 @@ class Summary:
     """The kinds of the jobs that the verb can change, the most frequent first."""
 
     @classmethod
-    def of(cls, selection: Selection, verb: Verb, *, is_least: bool = False) -> "Summary":
-        """Read the jobs of the selection, for a verb. `is_least`: there may be more."""
+    def of(cls, selection: Selection, verb: Verb, *, is_lower_bound: bool = False) -> "Summary":
+        """Read the jobs of the selection, for a verb. `is_lower_bound`: there may be more."""
         fits = ExpressionWrapper(verb.condition, BooleanField())
         rows = list(
             selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
                 :MOST_JOBS_READ
             ]
         )
-        is_all = len(rows) < MOST_JOBS_READ and not is_least
-        count = Count(len(rows)) if is_all else replace(selection.total, is_least=is_least)
+        is_all = len(rows) < MOST_JOBS_READ and not is_lower_bound
+        count = Count(len(rows)) if is_all else replace(selection.total, is_lower_bound=is_lower_bound)
         unfit = Counter(status for status, *_, fits in rows if not fits)
         refused = [(unfit[status], status.label) for status in Status if unfit[status]]
         kinds = Counter(
@@ -138,7 +138,7 @@ class Summary:
         return cls(
             count,
             kinds.total(),
-            refused if count.found == len(rows) and not count.is_least else [],
+            refused if count.found == len(rows) and not count.is_lower_bound else [],
             len(rows),
             [JobKind(number, *kind) for kind, number in kinds.most_common()],
         )
@@ -150,7 +150,7 @@ class Summary:
 
     @property
     def is_partial(self) -> bool:
-        return self.count.is_least or self.count.found > self.looked_at
+        return self.count.is_lower_bound or self.count.found > self.looked_at
 
     @property
     def read(self) -> str:

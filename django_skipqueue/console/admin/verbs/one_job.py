@@ -64,14 +64,17 @@ class VerbForm(forms.Form):
         """Accept the number that was shown, with or without separators."""
         typed: str = self.cleaned_data["typed"]
         if re.sub(r"\D", "", typed) != str(self.number):
-            raise forms.ValidationError(_("This is another number."))
+            raise forms.ValidationError(_("The number does not match."))
         return typed
 
     def instruction(self, user: str) -> Instruction:
         return Instruction(user, self.cleaned_data["reason"], {name: self.cleaned_data[name] for name in self._names})
 
     def answers(self) -> dict[str, str]:
-        """What was answered, to be asked again in another process; a time with its zone."""
+        """The form's answers as strings, so that another process can submit the form again.
+
+        Datetimes are in ISO format with their offset.
+        """
         times = {name: each for name, each in self.cleaned_data.items() if isinstance(each, datetime)}
         return {
             name: times[name].isoformat() if name in times else self.data.get(name, "")
@@ -131,7 +134,7 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
     if now is None:
         return gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}
     if now.status not in verb.statuses and not verb.fits(now):
-        return does_not_fit(button, now)
+        return misfit_message(button, now)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason
     values = {"id": job.pk, "verb": button.label}
@@ -142,6 +145,6 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
     return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values
 
 
-def does_not_fit(button: Button, job: Job) -> str:
+def misfit_message(button: Button, job: Job) -> str:
     values = {"id": job.pk, "status": job.get_status_display(), "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values

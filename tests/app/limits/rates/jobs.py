@@ -8,7 +8,7 @@ from ...ledger import note
 
 
 @job(rate=rate("100/m", by="tenant"), concurrency=limit(2, by="tenant"))
-def free_hundred_of_two(tenant: int) -> None:
+def hundred_a_minute_of_two(tenant: int) -> None:
     """Do nothing."""
 
 
