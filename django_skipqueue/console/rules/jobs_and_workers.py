@@ -152,6 +152,9 @@ LIMIT 2000
     is_keyed=_IS_KEYED,
 )
 
+MOST_IDS = 50
+"""Ids in a command, at most."""
+
 MOST_SUBJECTS_NAMED = 5
 """How many jobs, tasks, queues or workers one finding names, at most."""
 
@@ -506,6 +509,7 @@ def full_pools(store: Store) -> Iterator[FullPool]:
 def no_free_slot(store: Store) -> Iterator[Finding]:
     for workers, queues, jobs in full_pools(store):
         ((task, number),) = Counter(job.task for job in jobs).most_common(1)
+        ids = [job_name(store.alias, job.id) for job in jobs if job.task == task][:MOST_IDS]
         waits = max(queue.oldest or 0.0 for queue in queues)
         yield Finding.of(
             Severity.CRITICAL,
@@ -518,7 +522,7 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
                 "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
                 "slow, start more workers."
             ),
-            shlex.join(["python", "manage.py", "skipqueue", "cancel", "--status", "running", "--task", task]),
+            shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
             facts={
                 "task": printable(task),
                 "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),
