@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.utils.timezone import now
 
 from django_skipqueue.console.rules import server
@@ -39,6 +40,28 @@ def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connec
     assert waiting.result(20) == 1
     wait_until(lambda: not found("lock-waits"))
     holder.close()
+
+
+def test_a_session_that_blocks_and_waits_itself_is_not_to_be_ended(found: Found, connect: Any, session: Any) -> None:
+    job = make_job()
+    holder = connect(autocommit=False, application_name="migration")
+    holder.execute("LOCK TABLE skipqueue_job IN SHARE MODE")
+    first, second = session(), session()
+    updating = first.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=2))
+    first.wait_until_blocked()
+    updating_too = second.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=3))
+    second.wait_until_blocked()
+    third = session()
+    locking = third.start(lock_all)
+    third.wait_until_blocked()
+    assert {each.subject for each in found("lock-waits")} == {str(holder.info.backend_pid)}
+    holder.close()
+    assert (updating.result(20), updating_too.result(20), locking.result(20)) == (1, 1, None)
+
+
+def lock_all() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
 
 
 def test_a_long_wait_is_critical_and_a_prepared_transaction_has_no_session() -> None:

@@ -441,8 +441,9 @@ LONG_LOCK_WAIT, VERY_LONG_LOCK_WAIT = 2.0, 30.0
 """Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
 
 
-# lock-waits → the sessions that use our tables and have waited for a lock for the longest time, each with those that
-# block it. The process id 0 stands for a prepared transaction.
+# lock-waits → the sessions that use our tables and have waited for a lock for the longest time, each with the sessions
+# that block it and wait for nobody: to end a session that waits itself would help nobody. The process id 0 stands for a
+# prepared transaction.
 LOCK_WAITS = """
 SELECT
     waiting.pid,
@@ -473,6 +474,7 @@ FROM
     CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
     LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
     LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
+WHERE cardinality(pg_blocking_pids(blocking.pid)) = 0
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
 """
