@@ -28,10 +28,17 @@ from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import logs_of
 
 from ..app.models import Ledger
-from ..schedules.rows import STORE, fire_all, let_pass
+from ..schedules.rows import STORE, fire_all, let_pass, own_entries
 from .test_pages import PAGES, Reader, blocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
+
+
+@pytest.fixture(autouse=True)
+def _own_entries() -> Iterator[None]:
+    """Forget the schedules of a page after the test."""
+    with own_entries():
+        yield
 
 
 def names_of(page: str, *defined: str, given: Mapping[str, Any] | None = None) -> Any:
