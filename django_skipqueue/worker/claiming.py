@@ -6,7 +6,7 @@ in monotonic seconds, and the results of claims. `Capacity` counts the slots of 
 The control loop calls `next_plan` before each exchange and before each sleep. An exchange both settles and claims: to
 claim in the round trip of a settle costs nothing more.
 
-A worker claims jobs ahead of its free slots: as many as it finished in the last fifth of a second. Half of these jobs
+A worker claims more jobs than it has free slots: the number that it finished in the last 0.2 s. Half of these jobs
 run while the worker claims the other half. So short jobs come in batches of hundreds, which share a round trip. Long
 jobs are not claimed ahead, so that no job waits behind a long job while another worker is idle. The worker keeps as
 many waiting jobs as it finished in the last half second, and releases the rest: the jobs of a batch may be longer than

@@ -60,7 +60,9 @@ def test_as_many_jobs_are_queued_as_run_so_a_tenant_alone_gets_all_slots() -> No
         assert len(more) == expected
         running = more
     settle(touched=tuple(running), limit=1)
-    assert Job.objects.queued().count() == 31, "as many as run when the permits were counted, less the claimed job"
+    assert Job.objects.queued().count() == 31, (
+        "one queued job for each running job when the permits were counted, less the claimed job"
+    )
 
 
 def test_a_job_of_another_tenant_comes_before_jobs_that_are_admitted_after_it() -> None:

@@ -98,7 +98,7 @@ def dead_rows(store: Store) -> Iterator[Finding]:
             )
 
 
-# never-analyzed → the tables and partitions of more than so many pages without statistics for the planner.
+# never-analyzed → the tables and partitions above `bytes` that have no statistics for the planner.
 NEVER_ANALYZED = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
@@ -151,7 +151,7 @@ def table_sizes(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.OK, gettext("Sizes of the tables"), "; ".join(sizes))
 
 
-# index-bloat → the valid indexes of more than so many bytes, with the number of their entries at the last vacuum.
+# index-bloat → the valid indexes above `bytes`, with the number of their entries at the last vacuum.
 LARGE_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
 FROM

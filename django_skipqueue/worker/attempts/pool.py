@@ -204,9 +204,8 @@ class Pool:
                     runner.ignore_blocked()
                 logs.blocked(self._executor.worker, stacks())
                 return True
-            time.sleep(
-                RESPONSE_CHANCE_SECONDS / 10
-            )  # a call into C may have stopped all threads, and the control loop may have continued first
+            # A call into C may have stopped all threads, and the control loop may have continued first.
+            time.sleep(RESPONSE_CHANCE_SECONDS / 10)
         return False
 
     def charge_only_stuck(self) -> None:
