@@ -12,9 +12,10 @@ before it has begun.
 A column of the jobs says how many permits their key has. If somebody has changed the limit of a queue, the row of the
 queue says how many permits the key of the queue (`queue:mail`) has. In that row 0, and in a job NULL, is any number.
 
-A key of the kind `fair` does not limit the running jobs. Few of its jobs are queued at a time: one for each running job,
-and two for each job that has just ended. So a key without competitors soon has all workers. A job is due at the moment in which it is
-admitted. Otherwise workers would claim all jobs of a key that were enqueued long ago before the jobs of other keys.
+A key of the kind `fair` does not limit the running jobs. Few of its jobs are queued at a time: one for each running
+job, and two for each job that has just ended. So a key without competitors soon has all workers. A job is due at the
+moment in which it is admitted. Otherwise workers would claim all jobs of a key that were enqueued long ago before the
+jobs of other keys.
 
 Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` raise the number of held
 permits. `ADMIT_BY_KEY` and `CHOOSE_BY_KEY` run after `LOCK_KEYS` in its transaction, and `ADMIT_LONE` runs after
