@@ -2,7 +2,7 @@
 
 The text of the search box is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of the
 task, the queue, the error, the arguments or the result. A job must match all words. Invariant: the search never finds
-a masked value. Who could find it could guess it.
+a masked value. Whoever could find it could guess it.
 
 A window is the part of a list in which a page searches for what no index finds. Invariant: no page searches more than
 `WINDOW_SIZE` jobs, and the page says which jobs. Each window is the next part of an index; nothing is sorted.

@@ -581,7 +581,7 @@ class Dataclass(Codec):
             if name not in self._fields:
                 return f"has no field {name!r}"
         for name, field in self._fields.items():
-            is_optional = field.default is not field.default_factory  # one of the two is not UNSET
+            is_optional = field.default is not field.default_factory  # one of the two is not dataclasses.MISSING
             if name not in value and not is_optional:
                 return f"lacks the field {name!r}"
         return ""

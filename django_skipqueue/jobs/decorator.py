@@ -138,7 +138,7 @@ class Given:
 
     options: Options = field(default_factory=Options)
     backoff: Backoff | None = None
-    """`None`: the default of `RetryPolicy`."""
+    """`None`: not given."""
     retry_on: tuple[type[BaseException], ...] | None = None
     discard_on: tuple[type[BaseException], ...] = ()
     redact: tuple[str, ...] = ()

@@ -52,14 +52,14 @@ WHERE
 # than `age`.
 # The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
-# 30 s, so that other jobs run beside it; after the first death for up to 5 s, if the process `crashed`: a job may be
-# the cause. From the second death on a job is a suspect, which runs alone in a process. If this process dies as well,
-# the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job alone,
-# and so does a loop written by hand, which has no row. An external worker runs jobs in processes without rows in this
-# table. A manual retry empties the list, and so does every outcome except the outcome of an unknown task. A job waits
-# again at its last gate with keys: for its rate with the permit that it holds. A job is never taken from a live worker,
-# however long it runs: only the heartbeat in the worker's row counts. A loop written by hand has no row: the job's own
-# heartbeat counts. A job is never taken from an external worker.
+# 30 s, so that it does not run beside the same jobs again; after the first death for up to 5 s, if the process
+# `crashed`, because a job may be the cause. From the second death on a job is a suspect, which runs alone in a process.
+# If this process dies as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with
+# one slot runs each job alone, and so does a loop written by hand, which has no row. An external worker runs jobs in
+# processes without rows in this table. A manual retry empties the list, and so does every outcome except the outcome of
+# an unknown task. A job waits again at its last gate with keys: for its rate with the permit that it holds. A job is
+# never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop written by
+# hand has no row: the job's own heartbeat counts. A job is never taken from an external worker.
 _RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at
@@ -193,8 +193,10 @@ def recover(
 ) -> list[RecoveredJob]:
     """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
 
-    worker_timeout: default: the setting.
-    job_ids: recover only these jobs. The attempt is charged; a job without attempts left fails.
+    The attempt is charged; a job without attempts left fails.
+
+    worker_timeout: in seconds; by default the setting `WORKER_TIMEOUT`.
+    job_ids: recover only these jobs.
     crashed: a process has ended, and its jobs may be the cause. So the jobs wait for some seconds.
     """
     age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout

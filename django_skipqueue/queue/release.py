@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .store import Store
 
 # release → id and queue of the jobs that were put back into their queues; the gate at which a job waits again, because
-# it was claimed ahead, without a permit; and the key by which the gate admits. No attempt is charged. A row whose lease
-# does not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up,
-# and when. `later`: the jobs wait for up to 10 s first. Index: the primary key.
+# it may have been claimed ahead, without a permit; and the key by which the gate admits. No attempt is charged. A row
+# whose lease does not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker
+# gave them up, and when. `later`: the jobs wait for up to 10 s first. Index: the primary key.
 _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE

@@ -191,7 +191,7 @@ class WorkerProcess(ForkedProcess):
     stamps: Stamps = field(init=False)
     """The stamps of its control loop; shared with it."""
     awaiting_recovery: list[DeadProcess] = field(default_factory=list)
-    """Ended processes whose jobs may not be recovered or released yet."""
+    """Ended processes that may still have jobs to recover or to release."""
     shared: SharedCounts = field(init=False)
     """What the supervisor and the process let each other know."""
     hanging_queues: HangingQueues = field(default_factory=HangingQueues)

@@ -69,7 +69,7 @@ class Supervisor:
         log: LogQueue | None = None,
         shared: SharedState | None = None,
     ) -> None:
-        """health_listener: the socket on which to answer probes. log: of this process. shared: shows the state."""
+        """health_listener: the socket on which to answer probes. log: the log lines of this process."""
         close_before_fork()  # connections that the project may have opened at import
         self.options = options
         self._lifeline = lifeline

@@ -99,7 +99,7 @@ def _site(context: Context) -> str | None:
 @register.simple_tag
 def queue_fields() -> SafeString:
     """Hidden fields for a form with the method GET, in place of the query of its address, which a browser drops."""
-    from ..console.admin.ui.addresses import carried  # as above
+    from ..console.admin.ui.addresses import carried  # a project may be without the admin
 
     return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
 
@@ -107,7 +107,7 @@ def queue_fields() -> SafeString:
 @register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)
 def queue_top(context: Context) -> dict[str, Any]:
     """The bar, and the notices that parts show over the content of every page."""
-    from ..console.admin.bar import Bar  # as above
+    from ..console.admin.bar import Bar  # a project may be without the admin
     from ..console.parts import consoles
 
     request = context["request"]

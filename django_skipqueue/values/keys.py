@@ -71,8 +71,7 @@ def _value(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    if (
-        4 * len(text) <= KEY_PART_BYTES or len(text.encode()) <= KEY_PART_BYTES
-    ):  # UTF-8 has 4 bytes for a character, at most
+    # UTF-8 has at most 4 bytes for a character.
+    if 4 * len(text) <= KEY_PART_BYTES or len(text.encode()) <= KEY_PART_BYTES:
         return text
     return "#" + hashlib.sha256(text.encode()).hexdigest()

@@ -72,7 +72,7 @@ class Part:
     returns whether the sinks have handled all events of the process."""
     gauges: tuple[tuple[Any, Callable[[Any], float | None]], ...] = ()
     """Metrics of the health port with a series for each process, each with the function that returns the value for a
-    `WorkerState`; `None`: the process has no value."""
+    `WorkerProcessState`; `None`: the process has no value."""
     run_supervisors: Callable[..., int] | None = None
     """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
 

@@ -80,7 +80,8 @@ class JobSpec(NamedTuple):
     after: tuple[JobReference, ...] = ()
     """The jobs that must be finished before the new jobs begin. Rows of a table of their own, not a column."""
     after_failure: str = "wait"
-    """If a job in `after` fails: `wait` until it is retried and completes, `discard` the new jobs, or `run` them."""
+    """If a job in `after` fails or is discarded: `wait` until it is retried and completes, `discard` the new jobs, or
+    `run` them."""
     on_conflict: "OnConflict" = "skip"
     """What an enqueue does if a job holds the unique key of a call. Not a column."""
 

@@ -25,7 +25,7 @@ class OneDatabase:
 
     @property
     def served_databases(self) -> tuple[str, ...]:
-        """The aliases of the databases that have workers and pages: databases that new jobs are put into or were."""
+        """The aliases of the databases that have workers and pages: the retiring databases are among them."""
         return self.queue_databases
 
     @property

@@ -133,7 +133,7 @@ class ControlConnection:
                 self._succeeded()
 
     def listen(self, *, as_supervisor: bool = False) -> bool:
-        """Send LISTEN for queued jobs, and for a supervisor its other channels. Returns whether LISTEN was sent.
+        """Send LISTEN for queued jobs, and for a supervisor its own channel too. Returns whether LISTEN was sent.
 
         Later calls probe whether notifications arrive.
         """

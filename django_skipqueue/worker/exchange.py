@@ -35,7 +35,7 @@ class Exchange(NamedTuple):
     attempts: list[Attempt]
     """The attempts whose outcomes were sent."""
     room: int
-    """The limit of the claim; 0 if the exchange claimed nothing."""
+    """The limit of the claim; 0 if the exchange sent no claim."""
     after: Mapping[str, QueuePosition]
     """Position to search from, by queue. A queue without one was searched from its front."""
     free: Free

@@ -252,6 +252,7 @@ ACTION = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 1
         ACTION | {"action": []},
         ACTION | {"number": "two"},
         ACTION | {"query": 5},
+        ACTION | {"model": "rollup"},
         [ACTION],
     ],
 )

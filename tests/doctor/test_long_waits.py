@@ -56,6 +56,14 @@ def test_postgresql_is_slow(found: Found, monkeypatch: pytest.MonkeyPatch, conne
     worker.close()
 
 
+def test_a_job_that_is_claimed_at_once_has_not_waited(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction began six minutes ago, and has just committed."""
+    make_job(run_after=LONG_AGO)
+    make_worker()
+    monkeypatch.setattr("time.sleep", lambda _: Job.objects.update(status="running", started_at=Now(), locked_at=Now()))
+    assert found("long-wait") == []
+
+
 @pytest.mark.parametrize(
     "arrange",
     [

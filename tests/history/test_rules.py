@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.console.rules.rule import Finding, Severity
-from django_skipqueue.models import FailureRollUp, Queue
+from django_skipqueue.models import FailureRollUp, Queue, Worker
 from django_skipqueue.parts.history import rules
 from django_skipqueue.parts.history.rollups import WORKER_DIED
 from django_skipqueue.values.records import Cause
@@ -44,7 +44,10 @@ class TestFailingTask:
         assert finding.title.startswith("shop.jobs.send fails since ")
         assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts, 3 jobs retrying")
         assert finding.found == ("Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail.")
-        assert finding.command == "python manage.py skipqueue run-now --retrying --task shop.jobs.send"
+        assert finding.command == (
+            "python manage.py skipqueue run-now --retrying --task shop.jobs.send "
+            "--exception 'builtins.KeyError in shop.jobs.send'"
+        )
         assert finding.subject == TASK
         assert finding.since is not None
         assert finding.link is not None
@@ -76,6 +79,14 @@ class TestFailingTask:
         (finding,) = found("failing-task")
         assert finding.severity == "critical"
         assert finding.found.startswith("Of the last 10 attempts 100 %")
+
+    def test_a_rare_new_cause_hides_no_old_cause(self) -> None:
+        roll_up(KEY_ERROR, seconds_ago=HOUR * 2)
+        for minutes in range(10):
+            fail(6, ago=minutes * MINUTE)
+        fail(1, Cause(TASK, "builtins.OSError", "shop.jobs.send"), ago=2 * MINUTE)
+        (finding,) = found("failing-task")
+        assert "KeyError" in finding.title
 
     @pytest.mark.parametrize(
         ("failed", "completed", "severity"),
@@ -157,15 +168,28 @@ class TestWorkerDeaths:
         assert finding.command == "python manage.py runworker --max-memory-mb 500"
         assert finding.subject == "shop.jobs.render"
 
+    def lose(self, worker: Worker) -> None:
+        """Recover a job whose worker died."""
+        job = make_job("scheduled", errors=[{"exception": WORKER_DIED, "worker_id": worker.pk}])
+        count(recovered=3)
+        roll_up(Cause(TASK, WORKER_DIED, ""), 3, job_id=job.pk)
+
     def test_a_machine_that_died_is_named_by_its_workers(self) -> None:
-        make_worker(name="web-1/1", heartbeat=timedelta(minutes=-5))
+        one, two = (make_worker(name=f"web-1/{number}", heartbeat=timedelta(minutes=-5)) for number in (1, 2))
         make_worker(name="long-ago/1", heartbeat=timedelta(minutes=-40))
         make_worker(name="web-2/1")
-        count(recovered=3)
+        self.lose(one)
         (finding,) = found("worker-deaths")
         assert finding.title.startswith("Workers and their supervisor are gone since ")
-        assert finding.title.endswith(": web-1/1. 3 running jobs were lost")
+        assert {part.strip() for part in finding.title[:-28].rpartition(": ")[2].strip(".").split(",")} >= {two.name}
+        assert "long-ago" not in finding.title
         assert finding.command == "python manage.py runworker"
+
+    def test_a_dead_worker_that_lost_no_job_is_not_blamed(self) -> None:
+        make_worker(name="idle/1", heartbeat=timedelta(minutes=-5))
+        self.lose(Worker(id="web-1/1:0123456789ab"))
+        (finding,) = found("worker-deaths")
+        assert finding.title.startswith("Workers die since ")
 
     def test_a_job_that_kills_is_named(self) -> None:
         entry = {"exception": WORKER_DIED}

@@ -157,7 +157,10 @@ def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
         r"\d+ jobs retrying",
         finding.title,
     )
-    assert finding.command == "python manage.py skipqueue run-now --retrying --task extra.jobs.send_receipt"
+    assert finding.command == (
+        "python manage.py skipqueue run-now --retrying --task extra.jobs.send_receipt "
+        "--exception 'builtins.KeyError in extra.jobs.send_receipt'"
+    )
 
 
 def test_a_task_hangs(runworker: Run, rules: Any) -> None:

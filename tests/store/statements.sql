@@ -6019,7 +6019,6 @@ FROM
     CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
     LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
     LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
-WHERE cardinality(pg_blocking_pids(blocking.pid)) = 0
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
 

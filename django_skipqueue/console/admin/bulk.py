@@ -58,6 +58,12 @@ MOST_FOUND = 1_000
 SIGNER = Signer(salt="django_skipqueue.admin.bulk")
 
 
+def _searched_models() -> set[str | None]:
+    """The names of the models whose lists have bulk actions or the search of everything."""
+    admins = [(model, admin) for site in all_sites for model, admin in site._registry.items()]
+    return {model._meta.model_name for model, admin in admins if hasattr(admin, "search_view")}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     action: str
@@ -89,7 +95,7 @@ class BulkAction:
         except TypeError:
             return None
         is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
-        is_known = read.action in (*BY_ACTION, SEARCH) and read.model in apps.all_models[Job._meta.app_label]
+        is_known = read.action in (*BY_ACTION, SEARCH) and read.model in _searched_models()
         return read if is_sound and is_known else None
 
     @property

@@ -54,25 +54,29 @@ class _Cache:
     def get(self) -> Verdict:
         """The verdict on the database that is shown, a few seconds old at most. Two threads may query at once."""
         key = (settings.database, get_language())
-        if self._is_old(key):
-            self._cached[key] = (time.monotonic(), Verdict.now(Store.default()))
-        return self._cached[key][1]
+        if (verdict := self._fresh(key)) is None:
+            verdict = Verdict.now(Store.default())
+            self._cached[key] = (time.monotonic(), verdict)
+        return verdict
 
     def elsewhere(self) -> dict[str, Verdict]:
         """The verdicts on the other databases, by their aliases, a few seconds old at most."""
         keys = [(alias, get_language()) for alias in settings.served_databases if alias != settings.database]
-        old = [key for key in keys if self._is_old(key)]
+        fresh = {key: verdict for key in keys if (verdict := self._fresh(key)) is not None}
+        old = [key for key in keys if key not in fresh]
         findings = examine_at_once([alias for alias, _ in old], only_watched=True)
         for key in old:
-            verdict = Verdict.of(each for each in findings if each.database == key[0])
-            self._cached[key] = (time.monotonic(), verdict)
-        return {key[0]: self._cached[key][1] for key in keys}
+            fresh[key] = Verdict.of(each for each in findings if each.database == key[0])
+            self._cached[key] = (time.monotonic(), fresh[key])
+        return {key[0]: fresh[key] for key in keys}
 
     def clear(self) -> None:
         self._cached.clear()
 
-    def _is_old(self, key: tuple[str, str | None]) -> bool:
-        return key not in self._cached or time.monotonic() - self._cached[key][0] >= CACHE_SECONDS
+    def _fresh(self, key: tuple[str, str | None]) -> Verdict | None:
+        """The cached verdict, unless it is too old. Another thread may clear the cache at any time."""
+        at, verdict = self._cached.get(key, (0.0, None))
+        return verdict if time.monotonic() - at < CACHE_SECONDS else None
 
 
 notices_cache = _Cache()

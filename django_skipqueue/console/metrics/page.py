@@ -1,6 +1,6 @@
 """The page that Prometheus scrapes.
 
-Invariant: only staff who may view jobs, and who has the token, get the page.
+Invariant: only staff who may view jobs, and clients with the token, get the page.
 """
 
 from django.contrib.auth.decorators import login_not_required

@@ -5,6 +5,7 @@ Each statement reads a bounded number of rows of the job table, by an index.
 
 import math
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -171,6 +172,9 @@ LONGEST_WAIT = Threshold("long-wait", 300.0, "seconds", has_queues=True)
 
 USUAL_WAIT_FACTOR = 1.5
 """By which factor a job may wait longer than jobs of its queue usually do at this hour."""
+
+SECOND_LOOK = 0.05
+"""Seconds after which a job is looked for again: the commit of a long transaction may just have shown the job."""
 
 MOST_WORKERS_NAMED = 10
 """How many workers one finding names, at most."""
@@ -567,6 +571,9 @@ def long_waits(store: Store) -> Iterator[Finding]:
     waiting = _waiting_for_long(store)
     if not waiting:
         return
+    time.sleep(SECOND_LOOK)
+    still = _waiting_for_long(store)
+    waiting = {name: row for name, row in waiting.items() if still.get(name, (0,))[0] == row[0]}
     explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
     workforce, held = Workforce.now(using=store.alias), held_now(store, shown=1)
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}

@@ -441,9 +441,8 @@ LONG_LOCK_WAIT, VERY_LONG_LOCK_WAIT = 2.0, 30.0
 """Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
 
 
-# lock-waits → the sessions that use our tables and have waited for a lock for the longest time, each with the sessions
-# that block it and wait for nobody: to end a session that waits itself would help nobody. The process id 0 stands for a
-# prepared transaction.
+# lock-waits, metrics → the sessions that use our tables and have waited for a lock for the longest time, each with the
+# sessions that block it. The process id 0 stands for a prepared transaction.
 LOCK_WAITS = """
 SELECT
     waiting.pid,
@@ -474,16 +473,20 @@ FROM
     CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
     LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
     LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
-WHERE cardinality(pg_blocking_pids(blocking.pid)) = 0
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
 """
 
 
 def lock_waits(store: Store) -> Iterator[Finding]:
-    """Find sessions that block others, each with the session that has waited for the longest time."""
+    """Find sessions that block others, each with the session that has waited for the longest time.
+
+    A session that blocks and waits itself is left out, if others are left: to end it would help nobody.
+    """
+    rows = store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": LONG_LOCK_WAIT})
+    waiters = {row[0] for row in rows}
     waiting: dict[int, list[tuple[Any, ...]]] = {}
-    for row in store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": LONG_LOCK_WAIT}):
+    for row in [row for row in rows if row[4] not in waiters] or rows:
         waiting.setdefault(row[4], []).append(row)
     for rows in waiting.values():
         pid, age, application, query, blocker, *of_blocker, now = rows[0]

@@ -39,7 +39,7 @@ from .settings import CarrierSettings, carrier_for, carriers
 # pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest
 # job is, and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since a
 # relay last reached the broker; how many jobs it has refused. The statement reads once the `limit` running jobs that
-# workers claimed first, and at none if there is no carrier. Index: recover.
+# workers claimed first, and none if there is no carrier. Index: recover.
 CARRIERS_NOW = """
 WITH held AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest

@@ -133,7 +133,7 @@ class SkipQueueBackend(BaseTaskBackend):
         found += [
             Error(
                 f"TASKS[{self.alias!r}]['OPTIONS']: {problem}",
-                hint="The page Django's tasks of the documentation (docs/how-to/django-tasks.md) lists every option.",
+                hint="The page “Django's tasks” of the documentation (docs/how-to/django-tasks.md) lists every option.",
                 id="skipqueue.E007",
             )
             for problem in option_problems(self.options)

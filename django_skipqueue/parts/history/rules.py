@@ -91,7 +91,7 @@ ORDER BY recent.number DESC
 LIMIT 1000
 """
 
-# failing-task → for each pair of a task and a queue: the median of the share of failed attempts in this hour of the
+# failing-task → for each task, over these of its queues: the median of the share of failed attempts in this hour of the
 # last seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups, once for each
 # day.
 USUAL_SHARES = """
@@ -140,8 +140,8 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# failing-task → for each pair of a task and a queue: the first minute of the last day since which in every minute at
-# least `share` of the attempts have failed. Index: the primary key of the roll-ups.
+# failing-task → for each task, over these of its queues: the first minute of the last day since which in every minute
+# at least `share` of the attempts have failed. Index: the primary key of the roll-ups.
 FAILING_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT
@@ -233,8 +233,9 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# retry-storm → the number of retrying jobs that are due within `seconds`, by queue and task, and the seconds until the
-# last of these jobs is due. The statement reads the `limit` scheduled jobs that are due first. Index: admit.
+# retry-storm → the number of retrying jobs among the first `limit` scheduled jobs that are due within `seconds`, by
+# queue and task, and the seconds in which these scheduled jobs are due: `seconds`, or less if there are more jobs.
+# Index: admit.
 DUE_RETRIES = """
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after
@@ -350,10 +351,13 @@ def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping
 
     Otherwise a deploy that breaks a task would hide for minutes behind the successful attempts before it.
     """
-    asked = _task_queue_pairs([tasks[name] for name in new_causes], MOST_COMPARED)
+    asked = _task_queue_pairs(
+        sorted((tasks[name] for name in new_causes), key=lambda each: -each.failed), MOST_COMPARED
+    )
     asked["since"] = [new_causes[name][0].first_at for name in asked["tasks"]]
     for name, attempts, failed in store.rows(SINCE_NEW, asked) if new_causes else ():
-        if _is_most(failed, attempts):
+        number = sum(each.number for each in new_causes[name])  # else an old cause makes them fail
+        if _is_most(min(failed, number), attempts):
             tasks[name].attempts, tasks[name].failed = attempts, failed
 
 
@@ -375,9 +379,7 @@ def _failing_task(
             "%(task)s fails since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed attempts, "
             "%(retrying)s jobs retrying"
         )
-    command = ["retry", "--failed", "--task", task.name, "--exception", cause_text(cause.cause)]
-    if number_retrying.found:
-        command = ["run-now", "--retrying", "--task", task.name]
+    verb = ["run-now", "--retrying"] if number_retrying.found else ["retry", "--failed"]
     return Finding.of(
         Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
         title,
@@ -388,7 +390,9 @@ def _failing_task(
             "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, "
             "and retry the failed ones."
         ),
-        shlex.join(["python", "manage.py", "skipqueue", *command]),
+        shlex.join(
+            ["python", "manage.py", "skipqueue", *verb, "--task", task.name, "--exception", cause_text(cause.cause)]
+        ),
         facts={
             "task": printable(task.name),
             "time": clock_time(since, task.now),
@@ -443,8 +447,8 @@ DEATHS = Threshold("worker-deaths", 3, "number")
 MOST_NAMED = 4
 """Workers in a title, at most."""
 
-DEAD = timedelta(minutes=15)
-"""The time since its last heartbeat after which a dead worker is no cause of what is lost now."""
+SAME_MOMENT = timedelta(minutes=1)
+"""Between the last heartbeats of workers that died together, at most."""
 
 
 def worker_deaths(store: Store) -> Iterator[Finding]:
@@ -483,8 +487,7 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
             link=PageLink("job_change", (last.pk,)),
         )
         return
-    gone = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live and worker.age < DEAD]
-    if gone:  # a supervisor removes the row of a worker that died alone
+    if gone := _gone_with(store, last):
         since = task.now - max(worker.age for worker in gone)
         yield Finding.of(
             Severity.WARNING,
@@ -514,13 +517,29 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
     )
 
 
+def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
+    """The dead workers whose last heartbeat came with that of the worker that died with this job.
+
+    There are none if that worker died alone: its supervisor deletes its row.
+    """
+    died = [each.get("worker_id") for each in job.errors if _is_death(each)] if job is not None else []
+    dead = [worker for worker in Workforce.now(using=store.alias).workers if not worker.is_live] if died else []
+    ages = [worker.age for worker in dead if worker.id == died[-1]]
+    return [worker for worker in dead if abs(worker.age - ages[0]) < SAME_MOMENT] if ages else []
+
+
 def _names(workers: Sequence[WorkerHealth]) -> str:
     return ", ".join([printable(each.name) for each in workers[:MOST_NAMED]] + ["…"] * (len(workers) > MOST_NAMED))
 
 
 def _deaths_of(job: Job) -> int:
     """Count the errors of the job that say that its worker died."""
-    return sum(isinstance(each, dict) and each.get("exception") == WORKER_DIED for each in job.errors)
+    return sum(map(_is_death, job.errors))
+
+
+def _is_death(error: Any) -> bool:
+    """Whether an error of a job's row says that its worker died. Another program may have written the row."""
+    return isinstance(error, dict) and error.get("exception") == WORKER_DIED
 
 
 DRAIN = Threshold("growing-queue", 1_800.0, "seconds", has_queues=True)

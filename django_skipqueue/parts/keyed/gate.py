@@ -100,7 +100,7 @@ class KeyedGate:
         """Keys to check by name: a sweep over a million keys takes minutes."""
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have the next `admit` check these keys; at all keys, if there are too many."""
+        """Have the next `admit` check these keys, or all keys if there are too many."""
         wanted = self._wanted[alias]
         wanted.update(keys)
         if len(wanted) > KEYS_AT_ONCE:

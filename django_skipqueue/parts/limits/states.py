@@ -156,7 +156,7 @@ class LimitNow(KeyNow):
     capacity: int | None
     """`None` means unlimited, because somebody has removed the queue's limit."""
     held: int
-    """The number of jobs that hold a permit. It is counted up to `OF_KEY` + 1."""
+    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY` + 1."""
 
 
 @dataclass(frozen=True)

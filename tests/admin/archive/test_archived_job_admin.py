@@ -272,9 +272,12 @@ class TestSearchingEverything:
         assert listed(operator, f"{found}&status=completed") == listed(operator, f"{found}&q=nothing") == []
         assert {tab.count for tab in operator.get(ARCHIVE + found).context["cl"].tabs} == {None}
 
-    def test_is_for_those_who_may_view_the_archive(self, log_in: Callable[..., Client]) -> None:
+    @pytest.mark.parametrize("permission", ["view_job", "view_archivedjob"])
+    def test_a_user_must_see_the_archive_and_the_page_of_the_progress(
+        self, log_in: Callable[..., Client], permission: str
+    ) -> None:
         make_worker()
-        assert log_in("view_job").post(f"{ARCHIVE}search/?q=x").status_code == 403
+        assert log_in(permission).post(f"{ARCHIVE}search/?q=x").status_code == 403
         assert not Job.objects.exists()
 
     def test_is_discarded_once_the_user_may_no_longer_view_the_archive(self, log_in: Callable[..., Client]) -> None:

@@ -55,7 +55,7 @@ NARROWING = (CauseFilter, KeyFilter, QueueFilter, RunsFilter, TaskFilter, TimeFi
 
 
 class CappedPaginator(JobPaginator):
-    """Pages through the first `CAP` jobs of a list, so that no page skips more rows than that."""
+    """Pages through the first `MOST_JOBS_COUNTED` jobs of a list, so that no page skips more rows than that."""
 
     @cached_property
     def total(self) -> Count:

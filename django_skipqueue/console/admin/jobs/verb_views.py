@@ -140,7 +140,12 @@ class VerbViews(JobViews):
 
     @guarded("POST")
     def search_view(self, request: HttpRequest) -> HttpResponse:
-        """Enqueue a job that searches all of a list, whose query the address has, and show its progress."""
+        """Enqueue a job that searches all of a list, whose query the address has, and show its progress.
+
+        The page of the progress is for users who may view jobs, also if the list is that of the archive.
+        """
+        if not self.admin_site.get_model_admin(Job).has_view_permission(request):
+            raise PermissionDenied
         if served := queue_with_workers():
             return self.hand_over(request, served, action=SEARCH)
         self.message_user(request, gettext("No worker is alive that could search everything."), messages.WARNING)
