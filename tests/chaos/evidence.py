@@ -101,8 +101,9 @@ class Change(NamedTuple):
     def _end_of_lease(self) -> str:
         error = self.error or ""
         if self.after == "running":
-            kept = (self.lease, self.attempts) == (self.lease_before, self.attempts_before)
-            return "hand_over" if kept and self.holder != self.holder_before else "illegal"
+            if self.holder == self.holder_before or self.attempts != self.attempts_before:
+                return "illegal"
+            return "hand_over" if self.lease == self.lease_before else "take_over"
         if "WorkerDied" in error:
             return "recover"
         if self.after == "discarded" and CANCELLED in error:

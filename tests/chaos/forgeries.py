@@ -31,8 +31,37 @@ def leave_a_job_of_a_transaction_that_was_rolled_back(story: Story) -> None:
 def claim_a_running_job(story: Story) -> None:
     story.defer(7)
     story.claim(7)
-    story.change(7, "running", "running", lease=2, holder="third")
+    story.change(7, "running", "running", lease=2, attempts=2, holder="third")
     story.settle(7)
+
+
+def take_over(story: Story, *, deaths: int = 2, claimed_by: str = "third", holder: str = "alone") -> None:
+    """Have a process take a job over; with these defaults it may."""
+    story.defer(7)
+    for _ in range(deaths):
+        story.claim(7, "victim")
+        story.recover(7)
+    story.claim(7, claimed_by)
+    story.take_over(7, holder)
+    story.settle(7)
+
+
+def take_over_after_one_death(story: Story) -> None:
+    take_over(story, deaths=1)
+
+
+def take_over_on_another_machine(story: Story) -> None:
+    take_over(story, claimed_by="other")
+
+
+def take_over_as_an_ordinary_worker(story: Story) -> None:
+    take_over(story, claimed_by="victim", holder="other")
+
+
+def take_over_a_job_that_has_begun(story: Story) -> None:
+    take_over(story)
+    claim = next(change for change in reversed(story.evidence.changes) if change.verb == "claim" and change.job == 7)
+    story.evidence.entries.append(Entry(7, claim.lease, "begin", claim.at))
 
 
 def give_a_lease_twice(story: Story) -> None:

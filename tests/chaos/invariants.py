@@ -71,6 +71,8 @@ def changes_are_legal(evidence: Evidence) -> Iterator[str]:
         for change in changes:
             if change.verb == "illegal":
                 yield f"job {job} went from {change.before} to {change.after}"
+            elif change.verb == "take_over" and not _may_take_over(evidence, change):
+                yield f"job {job} was running, and {_name(evidence, change.holder)} took it over"
             elif change.verb not in KEEP_THE_LEASE and change.lease <= (change.lease_before or 0):
                 yield f"job {job} kept lease {change.lease} through a {change.verb}"
         for earlier, later in pairwise(changes):
@@ -170,7 +172,8 @@ def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
             yield f"job {change.job} was taken from {_name(evidence, change.holder_before)}, which was alive"
     harmed = {death.pid for _, death in evidence.deaths} | {pid for _, stop in evidence.stops for pid in stop.pids}
     for pid, life in evidence.lives.items():
-        if life.is_over and pid not in harmed and not _had_trouble(evidence, life) and not _was_recycled(evidence, pid):
+        excused = _is_alone(evidence, pid) or _had_trouble(evidence, life) or _was_recycled(evidence, pid)
+        if life.is_over and pid not in harmed and not excused:
             yield f"a worker of {life.machine} ended, and nothing was done to it"
 
 
@@ -267,6 +270,21 @@ def _was_charged(end: Change) -> bool:
 def _had_trouble(evidence: Evidence, life: Life) -> bool:
     """Whether a worker that ended may have had a reason: an attempt that hung in a connection, say."""
     return hindrance(evidence, life.last_seen - 30, life.last_seen, life.machine) > 0
+
+
+def _is_alone(evidence: Evidence, pid: int) -> bool:
+    """Whether the process was started for one job that two workers had died of, and so ends with that job."""
+    return any(evidence.names[holder].endswith("/alone") for holder, its in evidence.processes.items() if its == pid)
+
+
+def _may_take_over(evidence: Evidence, change: Change) -> bool:
+    """Whether a process that runs one job alone may take the job: two workers died of it, and it has not begun."""
+    pid = evidence.processes.get(change.holder or "", 0)
+    same_machine = evidence.machine_of(change.holder) == evidence.machine_of(change.holder_before)
+    earlier = [known for known in evidence.by_job[change.job] if known.seq < change.seq]
+    deaths = sum(known.verb == "recover" for known in earlier)
+    has_begun = (change.job, change.lease_before) in evidence.first_entry
+    return _is_alone(evidence, pid) and same_machine and deaths >= 2 and not has_begun
 
 
 def _was_recycled(evidence: Evidence, pid: int) -> bool:

@@ -18,9 +18,9 @@ class Story:
     def __init__(self) -> None:
         self.time = 100.0
         self.evidence = Evidence(
-            processes={"victim": 10, "other": 11, "third": 12},
-            names={"victim": "machine-1/1", "other": "machine-1/2", "third": "machine-2/1"},
-            lives={pid: Life(f"machine-{1 + pid // 12}", 99.0, 999.0) for pid in (10, 11, 12)},
+            processes={"victim": 10, "other": 11, "third": 12, "alone": 13},
+            names={"victim": "machine-1/1", "other": "machine-1/2", "third": "machine-2/1", "alone": "machine-2/alone"},
+            lives={pid: Life(f"machine-{1 + pid // 12}", 99.0, 999.0) for pid in (10, 11, 12, 13)},
             calm_from=100.0,
             broken_from=110.0,
             calm_again=130.0,
@@ -40,6 +40,10 @@ class Story:
     def hand_over(self, job: int, holder: str = "celery:4b2c3e1d0f9a") -> None:
         """Have the row name a carrier."""
         self.change(job, "running", "running", holder=holder)
+
+    def take_over(self, job: int, holder: str = "alone") -> None:
+        """Have a process that runs one job alone take the job from the worker that has claimed it."""
+        self.change(job, "running", "running", lease=self.last(job).lease + 1, holder=holder)
 
     def write(self, job: int, *what: str) -> None:
         for each in what:
@@ -140,6 +144,15 @@ def uneventful() -> Story:
     story.claim(3, "other")
     story.write(3, "begin", "end")
     story.settle(3)
+    story.defer(10)
+    for _ in range(2):
+        story.claim(10, "victim")
+        story.recover(10)
+    story.claim(10, "third")
+    story.take_over(10)
+    story.write(10, "begin", "end")
+    story.settle(10)
+    story.end(13)
     for job in (4, 5):
         story.defer(job, key="the key")
         story.claim(job)

@@ -82,7 +82,7 @@ def hand_over_to_somebody_else(story: Story) -> None:
 def hand_over_under_a_new_lease(story: Story) -> None:
     story.defer(5_002)
     story.claim(5_002)
-    story.change(5_002, "running", "running", lease=2, holder=HOLDER)
+    story.change(5_002, "running", "running", lease=2, attempts=2, holder=HOLDER)
     story.settle(5_002)
 
 
