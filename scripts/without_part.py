@@ -49,6 +49,7 @@ LISTS = (
     "django_skipqueue/jobs/task_call.py",
     "django_skipqueue/models/__init__.py",
     "django_skipqueue/models/job.py",
+    "django_skipqueue/models/managers.py",
     "django_skipqueue/models/queue.py",
     "django_skipqueue/parts/installed.py",
     "django_skipqueue/queue/fragments.py",

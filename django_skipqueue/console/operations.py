@@ -35,6 +35,8 @@ class Operation:
     """The start of the attempt that ended, if a worker released the running job, or the task snoozed."""
     times: int = 1
     """The number of snoozes in a row."""
+    attempts_after: int | None = None
+    """The number of attempts that the job has had from then on, where they were counted anew; `None`: they were not."""
 
 
 def operations_of(job: Job) -> list[Operation]:
@@ -44,9 +46,9 @@ def operations_of(job: Job) -> list[Operation]:
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
-    """The number of attempts before manual retries up to `moment` (`None`: all): each retry started at 1 again."""
-    retries = (each for each in operations if each.verb == "retry")
-    return sum(each.attempts for each in retries if moment is None or each.at <= moment)
+    """The number of attempts that count no more up to `moment` (`None`: all), such as those before a manual retry."""
+    anew = (each for each in operations if each.attempts_after is not None and (moment is None or each.at <= moment))
+    return sum(each.attempts - (each.attempts_after or 0) for each in anew)
 
 
 def number_of_attempts(job: Job) -> int:
@@ -74,6 +76,7 @@ def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
 def _read(entry: Any) -> Operation | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
         return None
+    after = entry.get("attempts_after")
     by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
     return Operation(
         verb=shorten(entry["verb"], LONGEST_OPERATION_TEXT),
@@ -82,6 +85,7 @@ def _read(entry: Any) -> Operation | None:
         reason=shorten(reason, LONGEST_OPERATION_TEXT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
+        attempts_after=0 if entry["verb"] == "retry" else after if isinstance(after, int) else None,
         times=times if isinstance(times := entry.get("times"), int) else 1,
         change=_change(entry),
     )

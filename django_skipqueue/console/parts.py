@@ -49,8 +49,9 @@ class PartPage:
     name: str
     """Its address is that of `admin:django_skipqueue_job_NAME`."""
     path: str
-    view: Callable[[Any, "HttpRequest"], "HttpResponse"]
-    """Called with the `JobAdmin`, for one of the methods, by somebody who may view jobs."""
+    view: Callable[..., "HttpResponse"]
+    """Called with the `JobAdmin`, the request and what the path names, for one of the methods, by somebody who may view
+    jobs."""
     methods: tuple[str, ...] = ("GET", "HEAD")
     permission: str = ""
     """A further permission that the user needs, beside that to view jobs; an empty string: none."""
@@ -278,6 +279,12 @@ class PartConsole:
     """Imports and returns pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None
     """Returns what the page of a job says below the job's outcome."""
+    section_of_job: Callable[["Job"], PartNotice | None] | None = None
+    """Returns sections of the page of a job, below its facts."""
+    export: Callable[["Job"], Mapping[str, Any]] | None = None
+    """Returns what `skipqueue show --json` prints of a job beside its columns."""
+    lines_about: Callable[["Job"], Iterable[str]] | None = None
+    """Returns the lines that `skipqueue show` prints of a job below its facts."""
     on_delete: Callable[[Collection[int], str], None] | None = None
     """Called in the transaction that deletes jobs. Its arguments: their ids, and the alias of the database."""
     find_job: Callable[["HttpRequest", str, str], str] | None = None

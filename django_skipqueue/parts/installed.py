@@ -10,6 +10,7 @@ from .keyed.part import PART as KEYED
 from .limits.part import PART as LIMITS
 from .rates.part import PART as RATES
 from .schedules.part import PART as SCHEDULES
+from .steps.part import PART as STEPS
 from .unique.part import PART as UNIQUE
 
 PARTS: tuple[Part, ...] = (
@@ -18,6 +19,7 @@ PARTS: tuple[Part, ...] = (
     LIMITS,
     RATES,
     SCHEDULES,
+    STEPS,
     BATCHES,
     DATABASES,
     HISTORY,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ..parts.batches import columns as of_batches
 from ..parts.limits import columns as of_limits
 from ..parts.rates import columns as of_rates
+from ..parts.steps import columns as of_steps
 from ..parts.unique import columns as of_unique
 from ..values.part import Condition, PartColumns
 
@@ -27,6 +28,7 @@ COLUMNS_OF_PARTS: tuple[PartColumns, ...] = (
     of_batches.COLUMNS,
     of_limits.COLUMNS,
     of_rates.COLUMNS,
+    of_steps.COLUMNS,
 )
 """The columns of parts. A job meets the gates of parts in this order."""
 
@@ -55,6 +57,7 @@ PIECES = {
     "retry_spread": "random()",
     "discard_also": "",
     "unless_held": "",
+    "unless_needed": "",
     "pruned": "",
     "after_prune": "",
 }
@@ -66,8 +69,12 @@ written. retry_started_at: the jobs' `started_at`. retry_spread: a job's place w
 1.
 discard_also: `OR` and a condition for further jobs that DISCARD changes.
 unless_held: the end of an INSERT that inserts no job whose unique key is held.
+unless_needed: `AND` and a condition for the jobs that are pruned; a column of the job is `job.id`.
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
 """
+
+SHARED_PLACES = {"after_prune"}
+"""The places that several parts may fill: their pieces follow each other, in the order of the parts."""
 
 
 def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
@@ -76,8 +83,9 @@ def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
     for part in parts:
         if wrong := part.pieces.keys() - (pieces.keys() - filled):
             raise ValueError(f"No statement has these places, or another part fills them: {sorted(wrong)}.")
-        pieces |= part.pieces
-        filled |= part.pieces.keys()
+        shared = {name: pieces[name] + piece for name, piece in part.pieces.items() if name in SHARED_PLACES}
+        pieces |= {**part.pieces, **shared}
+        filled |= part.pieces.keys() - SHARED_PLACES
 
 
 fill(PIECES, COLUMNS_OF_PARTS)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 # their own, which is shorter; the first SELECT finds these jobs too if both retentions are over. A job is kept for
 # `grace` seconds longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for
 # each status, and prune_own.
-EXPIRED = """
-SELECT job.id
+EXPIRED = joined(
+    """
+SELECT kept_job.id
 FROM
     (
         VALUES
@@ -31,33 +32,35 @@ FROM
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
-        FROM skipqueue_job
+        FROM skipqueue_job AS job
         WHERE
             status IN ('completed', 'failed', 'discarded')
             AND status = kept.status
             AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
-            AND id <> ALL (%(skipped)s::bigint[])
+            AND id <> ALL (%(skipped)s::bigint[]){unless_needed}
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    ) AS job
+    ) AS kept_job
 UNION ALL
 SELECT id
 FROM (
     SELECT id
-    FROM skipqueue_job
+    FROM skipqueue_job AS job
     WHERE
         status IN ('completed', 'failed', 'discarded')
         AND retention IS NOT NULL
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
             <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
-        AND id <> ALL (%(skipped)s::bigint[])
+        AND id <> ALL (%(skipped)s::bigint[]){unless_needed}
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ) AS with_their_own
 LIMIT %(limit)s
-"""
+""",
+    unless_needed=PIECES["unless_needed"],
+)
 
 # supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
 PRUNE = joined(

@@ -12,6 +12,7 @@ from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, Protocol, Self
 
+from .outcomes import Outcome
 from .records import Dependant, EncodedCall, JobSpec
 
 
@@ -63,6 +64,11 @@ class Part:
     before_drained: Callable[[Any], Any] | None = None
     """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
 
+    # When an operator changes jobs
+
+    on_operate: Callable[[Any, str, Sequence[int]], None] | None = None
+    """Called with the `Store`, a verb, and the ids of the jobs that the verb has changed, in the verb's transaction."""
+
     # In a supervisor
 
     services: tuple[Callable[[Any], Any], ...] = ()
@@ -100,10 +106,26 @@ class Part:
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
     """Returns each `testing.run.Planned` event, for tests that pass the time. Its argument: `True` for all events, or a
     list of tasks for the events of these tasks."""
+    after_step: Callable[[str, Callable[[], None]], Any] | None = None
+    """Makes a context manager. In it a function is called, in the attempt, once a step of this name is recorded: tests
+    end the attempt there."""
     clock: Callable[[str], Any] | None = None
     """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
     console: Callable[[], Any] | None = None
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
+
+
+class PartOfAttempt(Protocol):
+    """What a part keeps of one attempt: see `AttemptHandle.parts`. It raises nothing."""
+
+    def raised(self) -> None:
+        """The task's code has raised; the outcome is decided after this. Called in its thread."""
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        """The task's code has ended with this outcome. Returns the outcome of the attempt. Called in its thread."""
+
+    def released(self, store: Any) -> None:
+        """The worker is about to release the job, whose code runs on. Called in the thread of the control loop."""
 
 
 def console_of(package: str) -> Callable[[], Any]:

@@ -84,6 +84,7 @@ class InFlightJobs:
         self.suspects = Suspects(shared, self._put_back)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: released as soon as possible
         self._next_surplus_check = 0.0
+        self._is_stopping = False
         control.on_broken = self._connection_broke
 
     def room(self, now: float) -> int:
@@ -124,7 +125,12 @@ class InFlightJobs:
         return bool(self._pool.finished)
 
     def take_finished(self) -> list[Attempt]:
-        return self._pool.take_finished()
+        """The attempts to settle. Jobs whose attempts have ended because the worker stops are released here."""
+        finished = self._pool.take_finished()
+        if self._is_stopping and any(attempt.outcome.is_release for attempt in finished):
+            self._release_unlocked([each.job for each in finished if each.outcome.is_release], interrupted=True)
+            finished = [attempt for attempt in finished if not attempt.outcome.is_release]
+        return finished
 
     def settled(self, attempts: list[Attempt]) -> None:
         self._forget([attempt.job for attempt in attempts])
@@ -195,7 +201,10 @@ class InFlightJobs:
             self.exchanges.apply()
             self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))
 
-    def release_unstarted(self) -> None:
+    def begin_to_stop(self) -> None:
+        """Release the jobs that have not started, and tell the attempts to end at their next boundary."""
+        self._is_stopping = True
+        self._pool.stop_at_boundaries()
         self.exchanges.apply()
         self._release_withdrawn(self._pool.withdraw() + self.suspects.withdraw())
 
@@ -207,12 +216,12 @@ class InFlightJobs:
         self.exchanges.apply()
         self._release_unlocked(suspects, later=True)
 
-    def _release_unlocked(self, jobs: list[ClaimedJob], *, later: bool = False) -> None:
+    def _release_unlocked(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
         if jobs:
             if locked := self._locked(jobs):
                 self.orphan_check.expect(time.monotonic())
             self._forget([job for job in jobs if job.id in locked])
-            self._release([job for job in jobs if job.id not in locked], later=later)
+            self._release([job for job in jobs if job.id not in locked], interrupted=interrupted, later=later)
 
     def settle_last(self) -> None:
         self._pending.check_now()
@@ -238,6 +247,10 @@ class InFlightJobs:
         self.settle_last()
         with self._control.handling_errors():
             self.exchanges.write_notes.write_all()
+        for attempt in list(self._pool.attempts):
+            for part in attempt.parts:
+                with self._control.handling_errors():
+                    part.released(self._store)
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0

@@ -209,7 +209,7 @@ class WorkerLoop(ControlLoop):
         The worker does not wait for a stuck attempt. If a stuck attempt is kept back, its outcome is written last.
         """
         in_flight = self._in_flight
-        in_flight.release_unstarted()
+        in_flight.begin_to_stop()
         while in_flight.has_open_jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()

@@ -1,9 +1,9 @@
 """Admit jobs by the limits of their keys.
 
 The jobs of a key that hold a permit are in the index `limit_held`: the queued and the running jobs, and the jobs that
-have a permit and wait for their rate. In a sequence, a job that waits for its next attempt holds the permit as well; if
-the sequence halts, so does a job that failed. All other unfinished jobs of the key wait at the gate `limit`, in the
-index `limit_waiting`.
+have a permit and wait for their rate. In a sequence, a job that has begun and waits for its next attempt, or is held,
+holds the permit as well; if the sequence halts, so does a job that failed. All other unfinished jobs of the key wait at
+the gate `limit`, in the index `limit_waiting`.
 
 A job has begun if it has `started_at`, which a release removes, or attempts, which a manual retry sets to 0. No verb
 removes both. A new lease does not show that a job has begun: a job also gets a lease if it is discarded, or released,

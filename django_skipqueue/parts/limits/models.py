@@ -40,7 +40,7 @@ JOB_INDEXES = (
         condition=Q(limit_key__isnull=False)
         & (
             Q(status__in=["queued", "running"])
-            | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
+            | Q(HAS_BEGUN, Q(status="scheduled") | Q(gate="held"), limit_kind__in=["sequence", "halting"])
             | Q(limit_kind="halting", status="failed")
             | Q(gate="rate")
         ),

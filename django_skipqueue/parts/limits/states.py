@@ -251,7 +251,7 @@ def holders_of(key: str) -> "QuerySet[Job]":
     """The jobs that hold a permit of this key. Index: limit_held."""
     held = (
         (Q(status__in=["queued", "running"]) & (Q(gate=None) | ~Q(gate="ahead")))
-        | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
+        | Q(HAS_BEGUN, Q(status="scheduled") | Q(gate="held"), limit_kind__in=["sequence", "halting"])
         | Q(limit_kind="halting", status="failed")
         | Q(gate="rate")
     )

@@ -212,6 +212,10 @@ class Pool:
         """Have only stuck jobs lose an attempt when this process ends, and no other running job."""
         self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
 
+    def stop_at_boundaries(self) -> None:
+        """Tell the attempts that the worker stops."""
+        self._executor.stop.set()
+
     def stop(self) -> None:
         """End the runners, which have no jobs left. Waits at most `RUNNERS_END_SECONDS`."""
         deadline = time.monotonic() + RUNNERS_END_SECONDS

@@ -81,6 +81,9 @@ class JobViews(OwnViews):
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
             "others": others if len(job.task) <= MAX_LINKED_NAME_LENGTH else "",
+            "sections": [
+                section for part in consoles() if part.section_of_job and (section := part.section_of_job(job))
+            ],
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
@@ -100,10 +103,10 @@ class JobViews(OwnViews):
         content = {"job": job, "entries": history_of(job)} | (extra_context or {})
         return self.show(request, "job/object_history.html", job, content, title=title)
 
-    def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
+    def part_page_view(self, request: HttpRequest, *, page: PartPage, **named: Any) -> HttpResponse:
         @guarded(*page.methods, may=lambda _, request: not page.permission or request.user.has_perm(page.permission))
         def view(self: "JobViews", request: HttpRequest) -> HttpResponse:
-            return page.view(self, request)
+            return page.view(self, request, **named)
 
         return view(self, request)
 

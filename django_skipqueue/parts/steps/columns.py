@@ -1,0 +1,30 @@
+"""The places of steps in the statements of the core: the job row has no column of theirs. Pure."""
+
+from ...values.part import PartColumns
+
+COLUMNS = PartColumns(
+    are_kept=False,
+    pieces={
+        # A child is kept until the step that waits for it has recorded its result. Indexes: child_job, the primary key.
+        "unless_needed": """
+            AND NOT EXISTS (
+                SELECT
+                FROM
+                    skipqueue_child AS child
+                    JOIN skipqueue_step AS step ON step.job_id = child.parent_id AND step.name = child.name
+                    JOIN skipqueue_job AS parent ON parent.id = child.parent_id
+                WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
+            )""",
+        # Indexes: the primary keys.
+        "after_prune": """,
+steps AS (
+    DELETE FROM skipqueue_step AS step USING pruned WHERE step.job_id = pruned.id
+),
+signals AS (
+    DELETE FROM skipqueue_signal AS signal USING pruned WHERE signal.job_id = pruned.id
+),
+children AS (
+    DELETE FROM skipqueue_child AS child USING pruned WHERE child.parent_id = pruned.id
+)""",
+    },
+)
