@@ -5582,6 +5582,47 @@ WHERE
 ORDER BY age DESC
 LIMIT 100
 
+-- STEP_COUNTS (parts.steps.console)
+SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
+FROM
+    (
+        SELECT
+            count(*) AS number,
+            COALESCE(extract(epoch FROM statement_timestamp() - min(started_at)), 0)::float8 AS seconds
+        FROM (SELECT started_at FROM skipqueue_step WHERE is_waiting ORDER BY started_at LIMIT 10000) AS step
+    ) AS waiting,
+    (
+        SELECT
+            count(*) AS number,
+            COALESCE(extract(epoch FROM statement_timestamp() - min(sent_at)), 0)::float8 AS seconds
+        FROM (SELECT sent_at FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY sent_at LIMIT 10000) AS signal
+    ) AS untaken,
+    (
+        SELECT count(*) AS number
+        FROM (
+            SELECT
+            FROM skipqueue_step
+            WHERE kind = 'sleep' AND wakes_at > statement_timestamp()
+            LIMIT 10000
+        ) AS step
+    ) AS sleeping
+LIMIT 1
+
+-- UNTAKEN (parts.steps.console)
+SELECT signal.job_id, job.task, signal.name, signal.sent_at
+FROM
+    (
+        SELECT job_id, name, sent_at
+        FROM skipqueue_signal
+        WHERE taken_at IS NULL AND sent_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY sent_at
+        LIMIT 1000
+    ) AS signal
+    JOIN skipqueue_job AS job ON job.id = signal.job_id
+WHERE job.finished_at IS NULL
+ORDER BY signal.sent_at
+LIMIT 100
+
 -- PAUSE_SCHEDULE (parts.schedules.operate)
 UPDATE skipqueue_schedule
 SET paused_at = statement_timestamp(), paused_by = %(by)s
