@@ -27,6 +27,7 @@ from .invariants import (
 )
 from .story import Story, uneventful
 from .test_policies import POLICIES
+from .test_step_invariants import FORGERIES as STEP_FORGERIES
 
 Forgery = Callable[[Story], None]
 
@@ -120,4 +121,4 @@ def test_a_violation_is_found(subtests: pytest.Subtests) -> None:
 
 
 def test_every_invariant_has_a_forgery() -> None:
-    assert {invariant for invariant, _, _ in FORGERIES} | POLICIES == set(INVARIANTS)
+    assert {invariant for invariant, _, _ in (*FORGERIES, *STEP_FORGERIES)} | POLICIES == set(INVARIANTS)
