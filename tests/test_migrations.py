@@ -36,8 +36,8 @@ INDEXES = {
     "skipqueue_job_batch": "(batch_id, status, id) WHERE (batch_id IS NOT NULL)",
     "skipqueue_job_limit_held": (
         "(limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued', 'running'])) "
-        "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) "
-        "AND (status = 'scheduled')) "
+        "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND ((status = 'scheduled') OR (gate = 'held')) "
+        "AND (limit_kind = ANY (ARRAY['sequence', 'halting']))) "
         "OR ((limit_kind = 'halting') AND (status = 'failed')) "
         "OR (gate = 'rate')))"
     ),

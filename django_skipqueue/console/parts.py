@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .metrics.catalogue import Scraped
     from .queues_and_workers import QueueRate, Workforce
     from .rules.rule import Rule
+    from .verbs.verb import Verb
 
 
 T = TypeVar("T")
@@ -240,6 +241,8 @@ class PartConsole:
     """Says that a job cannot be copied because a job of another database holds its unique key; else an empty string.
     Its arguments: the job, and the copy."""
     subcommands: tuple["Subcommand", ...] = ()
+    verbs: tuple["Verb", ...] = ()
+    """Verbs of operators, for the pages of jobs, the lists of jobs, and the command line."""
     rules: tuple["Rule", ...] = ()
     metrics: tuple["Scraped", ...] = ()
     known_since: Callable[["Store"], Mapping[tuple[str, str], datetime]] | None = None

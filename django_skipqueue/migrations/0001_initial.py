@@ -63,7 +63,7 @@ JOB_INDEXES = [
         condition=Q(limit_key__isnull=False)
         & (
             Q(status__in=["queued", "running"])
-            | Q(HAS_BEGUN, Q(status="scheduled") | Q(gate="held"), limit_kind__in=["sequence", "halting"])
+            | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
             | HALTS
             | Q(gate="rate")
         ),
@@ -457,94 +457,6 @@ class Migration(migrations.Migration):
                         condition=Q(is_met=False),
                     )
                 ],
-            },
-        ),
-        migrations.CreateModel(
-            name="JobStep",
-            fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("job_id", models.BigIntegerField()),
-                ("name", models.TextField()),
-                (
-                    "kind",
-                    models.TextField(
-                        choices=[
-                            ("step", "step"),
-                            ("sleep", "sleep"),
-                            ("wait", "wait"),
-                            ("run", "run"),
-                            ("each", "each"),
-                        ]
-                    ),
-                ),
-                ("number", models.IntegerField()),
-                ("attempt", models.IntegerField()),
-                ("started_at", models.DateTimeField()),
-                ("recorded_at", models.DateTimeField(null=True)),
-                ("result", models.JSONField(null=True)),
-                ("error", models.JSONField(null=True)),
-                ("wakes_at", models.DateTimeField(null=True)),
-                ("is_waiting", models.BooleanField(null=True)),
-            ],
-            options={
-                "db_table": "skipqueue_step",
-                "default_permissions": (),
-                "indexes": [
-                    Index(fields=["started_at"], name="skipqueue_step_waiting", condition=Q(is_waiting=True)),
-                    Index(fields=["wakes_at"], name="skipqueue_step_due", condition=Q(is_waiting=True)),
-                    Index(fields=["wakes_at"], name="skipqueue_step_sleeping", condition=Q(kind="sleep")),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="JobSignal",
-            fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("job_id", models.BigIntegerField()),
-                ("name", models.TextField()),
-                ("payload", models.JSONField()),
-                ("sent_at", models.DateTimeField()),
-                ("by", models.TextField(db_default="")),
-                ("taken_at", models.DateTimeField(null=True)),
-            ],
-            options={
-                "db_table": "skipqueue_signal",
-                "default_permissions": (),
-                "permissions": (("signal_job", "Can send signals to job"),),
-                "indexes": [
-                    Index(fields=["job_id", "name"], name="skipqueue_signal_untaken", condition=Q(taken_at=None)),
-                    Index(fields=["sent_at"], name="skipqueue_signal_oldest", condition=Q(taken_at=None)),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="JobChild",
-            fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "parent_id", "name", "position", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("parent_id", models.BigIntegerField()),
-                ("name", models.TextField()),
-                ("position", models.IntegerField()),
-                ("job_id", models.BigIntegerField()),
-            ],
-            options={
-                "db_table": "skipqueue_child",
-                "default_permissions": (),
-                "indexes": [Index(fields=["job_id"], name="skipqueue_child_job")],
             },
         ),
         migrations.CreateModel(

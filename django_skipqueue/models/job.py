@@ -17,7 +17,7 @@ from ..exceptions import LeaseLost
 from ..parts.batches import models as of_batches
 from ..parts.limits import models as of_limits
 from ..parts.rates import models as of_rates
-from ..parts.steps import signals as of_steps
+from ..parts.steps import verbs as of_steps
 from ..parts.unique import models as of_unique
 from ..values.backoff import RetryPolicy
 from ..values.bounds import MAX_KEY_BYTES
@@ -101,7 +101,7 @@ class AbstractJob(
 
 
 class Job(
-    of_steps.SignalVerb,
+    of_steps.StepVerbs,
     JobVerbs,
     of_batches.BatchColumn,
     AbstractJob,

@@ -9,7 +9,7 @@ from django.db import connections, models
 
 from ..conf import settings
 from ..exceptions import InvalidOption
-from ..parts.steps import signals as of_steps
+from ..parts.steps import verbs as of_steps
 from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..queue.unique_keys import unique_keys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .job import Job
 
 
-class JobQuerySet(of_steps.SignalVerbs, StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
+class JobQuerySet(of_steps.QuerySetStepVerbs, StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
     """A query set of jobs, with filters by status and the verbs of operators."""
 
 

@@ -71,37 +71,50 @@ def test_the_page_of_a_job_shows_its_steps_and_what_it_waits_for(admin_client: C
     assert 'id="skipqueue-steps"' not in page_of(admin_client, child.defer(5))
 
 
-def test_a_signal_is_sent_by_the_form(admin_client: Client, django_user_model: type[User]) -> None:
+def test_a_signal_is_sent_by_the_form(admin_client: Client) -> None:
     made = waiting()
     address = reverse("admin:django_skipqueue_job_signal", args=[made.pk])
-    assert address in page_of(admin_client, made)
-    asked = admin_client.get(address).content.decode()
+    assert f"{address}?signal_name=approved" in page_of(admin_client, made)
+    asked = admin_client.get(address, {"signal_name": "approved"}).content.decode()
     assert 'value="approved"' in asked
-    wrong = admin_client.post(address, {"confirmed": "yes", "name": "approved", "payload": "{"}).content.decode()
+    answer = {"confirmed": "yes", "signal_name": "approved"}
+    wrong = admin_client.post(address, {**answer, "payload": "{"}).content.decode()
     assert "Enter a valid JSON" in wrong
+    assert "cannot be stored" in admin_client.post(address, {**answer, "payload": "NaN"}).content.decode()
     assert not JobSignal.objects.exists()
-    sent = admin_client.post(address, {"confirmed": "yes", "name": "approved", "payload": '{"by": "Ada"}'}, follow=True)
+    sent = admin_client.post(address, {**answer, "payload": '{"by": "Ada"}', "reason": "by phone"}, follow=True)
     assert "was sent to job" in sent.content.decode()
-    assert JobSignal.objects.get().by == "admin"
-    again = admin_client.post(address, {"confirmed": "yes", "name": "approved", "payload": ""}, follow=True)
+    signal = JobSignal.objects.get()
+    assert (signal.by, signal.reason) == ("admin", "by phone")
+    again = admin_client.post(address, {**answer, "payload": ""}, follow=True)
     assert "has already got a signal" in again.content.decode()
+    assert "by phone" in page_of(admin_client, made)
     run_jobs()
     made.refresh_from_db()
     assert made.result == {"by": "Ada"}
-    late = admin_client.get(address, follow=True).content.decode()
-    assert "is finished, and gets no signal" in late
+    late = admin_client.post(address, {**answer, "payload": ""}, follow=True).content.decode()
+    assert f"did nothing: job {made.pk} is completed now" in late
     assert "approved" in page_of(admin_client, made)
+
+
+def test_a_job_without_steps_has_no_buttons_for_steps(admin_client: Client) -> None:
+    page = page_of(admin_client, child.defer(5))
+    for verb in ("signal", "retry-from", "run-again-from"):
+        assert f"/{verb}/" not in page
 
 
 def test_retry_from_a_step(admin_client: Client) -> None:
     made = failed_at_the_end()
     address = reverse("admin:django_skipqueue_job_retry_from", args=[made.pk])
-    assert address in page_of(admin_client, made)
-    assert '<option value="b">' in admin_client.get(address).content.decode()
-    answer = {"confirmed": "yes", "step": "b", "reason": "mended"}
-    assert "Retried from the step" in admin_client.post(address, answer, follow=True).content.decode()
+    assert f"{address}?step=b" in page_of(admin_client, made)
+    assert 'value="b"' in admin_client.get(address, {"step": "b"}).content.decode()
+    unknown = admin_client.post(address, {"confirmed": "yes", "step": "nothing", "over": "0"}, follow=True)
+    assert f"Job {made.pk} has no step “nothing”." in unknown.content.decode()
+    answer = {"confirmed": "yes", "step": "b", "over": "0", "reason": "mended"}
+    assert "is retried from the step “b”" in admin_client.post(address, answer, follow=True).content.decode()
     made.refresh_from_db()
-    assert (made.status, made.operations[-1]["verb"], made.operations[-1]["reason"]) == ("queued", "retry", "mended")
+    operation = made.operations[-1]
+    assert (made.status, operation["verb"], operation["reason"]) == ("queued", "retry", "from the step b: mended")
     assert list(JobStep.objects.values_list("name", flat=True)) == ["a"]
     assert [model.objects.count() for model in (JobSignal, JobChild, Dependency)] == [0, 0, 0]
     made.signal("w", 2)
@@ -109,18 +122,12 @@ def test_retry_from_a_step(admin_client: Client) -> None:
     made.refresh_from_db()
     assert (made.status, made.result) == ("failed", None)
     assert ran == ["a", "b", "b"]
-    assert (
-        "does not allow that"
-        in admin_client.get(
-            reverse("admin:django_skipqueue_job_retry_from", args=[child.defer(1).pk]), follow=True
-        ).content.decode()
-    )
 
 
 def test_run_again_from_a_step(admin_client: Client) -> None:
     made = failed_at_the_end()
     address = reverse("admin:django_skipqueue_job_run_again_from", args=[made.pk])
-    assert address in page_of(admin_client, made)
+    assert f"{address}?step=w" in page_of(admin_client, made)
     admin_client.post(address, {"confirmed": "yes", "step": "w", "reason": ""})
     copy = Job.objects.exclude(pk=made.pk).get(task="console.ends_badly")
     assert set(JobStep.objects.filter(job_id=copy.pk).values_list("name", flat=True)) == {"a", "b"}
@@ -130,6 +137,49 @@ def test_run_again_from_a_step(admin_client: Client) -> None:
     made.refresh_from_db()
     assert made.status == "failed"
     assert JobStep.objects.filter(job_id=made.pk).count() == 4
+
+
+def test_the_verbs_of_many_jobs_in_the_list(admin_client: Client) -> None:
+    first, second, plain = waiting(), waiting(), child.defer(5)
+    address = reverse("admin:django_skipqueue_job_changelist")
+    chosen = {"action": "signal_selected", "_selected_action": [first.pk, second.pk, plain.pk], "confirmed": "yes"}
+    answer = {"signal_name": "approved", "payload": '"yes"', "reason": ""}
+    assert "3 jobs got the signal" in admin_client.post(address, {**chosen, **answer}, follow=True).content.decode()
+    run_jobs()
+    assert list(Job.objects.filter(task="console.parent").values_list("result", flat=True)) == ["yes", "yes"]
+
+
+def test_the_verbs_of_query_sets_and_of_jobs() -> None:
+    made = failed_at_the_end()
+    assert not made.retry_from("nothing")
+    assert made.run_again_from("nothing") is None
+    plain = child.defer(-1)
+    run_jobs()
+    assert Job.objects.filter(pk__in=[made.pk, plain.pk]).run_again_from("w") == 1
+    copy = Job.objects.filter(task="console.ends_badly").latest("pk")
+    assert copy.operations[-1]["job"] == made.pk
+    assert Job.objects.filter(pk__in=[made.pk, plain.pk]).retry_from("w") == 1
+    made.refresh_from_db()
+    assert made.status == "queued"
+    assert set(JobStep.objects.filter(job_id=made.pk).values_list("name", flat=True)) == {"a", "b"}
+    again = copy.run_again_from("b")
+    assert again is None, "the copy is not finished"
+    assert made.retry_from("a") is False, "the job is queued"
+    assert JobStep.objects.filter(job_id=made.pk).count() == 2
+
+
+def test_a_job_that_cannot_be_retried_keeps_its_steps() -> None:
+    made = failed_at_the_end()
+    Job.objects.filter(pk=made.pk).update(unique_key="k", unique_seconds=None)
+    holder = child.using(unique_key="k").defer(1)
+    other = ends_badly.defer()
+    other.signal("w", 1)
+    run_jobs()
+    Job.objects.filter(pk=holder.pk).update(status="scheduled", finished_at=None)
+    assert Job.objects.filter(pk__in=[made.pk, other.pk]).retry_from("b") == 1
+    assert list(Job.objects.filter(status="queued").values_list("pk", flat=True)) == [other.pk]
+    assert JobStep.objects.filter(job_id=made.pk).count() == 4
+    assert JobStep.objects.filter(job_id=other.pk).count() == 1
 
 
 ran: list[str] = []
@@ -157,17 +207,24 @@ def failed_at_the_end() -> Job:
 @pytest.mark.django_db(transaction=True)
 def test_the_verbs_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     made = failed_at_the_end()
-    call_command("skipqueue", "retry-from", str(made.pk), "b")
-    assert "is retried from the step b on" in capsys.readouterr().err
-    call_command("skipqueue", "signal", str(made.pk), "w", "--payload", '{"a": 1}')
-    assert "was sent to job" in capsys.readouterr().err
-    assert JobSignal.objects.get().payload == {"a": 1}
+    call_command("skipqueue", "run-again-from", str(made.pk), "--step", "w")
+    assert "1 job run again from a step" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        call_command("skipqueue", "signal", str(made.pk), "w")
+        call_command("skipqueue", "retry-from", str(made.pk), "--step", "nothing")
+    assert "1 that has no such step" in capsys.readouterr().err
+    call_command("skipqueue", "retry-from", str(made.pk), "--step", "b")
+    assert "1 job retried from a step" in capsys.readouterr().err
+    call_command("skipqueue", "signal", str(made.pk), "--name", "w", "--payload", '{"a": 1}', "--reason", "by phone")
+    assert "1 job signalled" in capsys.readouterr().err
+    signal = JobSignal.objects.get(job_id=made.pk)
+    assert (signal.payload, signal.reason) == ({"a": 1}, "by phone")
+    with pytest.raises(SystemExit):
+        call_command("skipqueue", "signal", str(made.pk), "--name", "w")
+    assert "1 that got a signal of this name before" in capsys.readouterr().err
     with pytest.raises(CommandError, match="is no JSON"):
-        call_command("skipqueue", "signal", str(made.pk), "w", "--payload", "{")
-    with pytest.raises(CommandError, match="has no step"):
-        call_command("skipqueue", "retry-from", str(made.pk), "nothing")
+        call_command("skipqueue", "signal", str(made.pk), "--name", "w", "--payload", "{")
+    with pytest.raises(CommandError, match="--name"):
+        call_command("skipqueue", "signal", str(made.pk))
 
 
 def test_the_form_needs_its_permission(client: Client, django_user_model: type[User]) -> None:
@@ -177,10 +234,10 @@ def test_the_form_needs_its_permission(client: Client, django_user_model: type[U
     client.force_login(user)
     address = reverse("admin:django_skipqueue_job_signal", args=[made.pk])
     assert address not in page_of(client, made)
-    assert client.post(address, {"confirmed": "yes", "name": "approved"}).status_code == 403
+    assert client.post(address, {"confirmed": "yes", "signal_name": "approved"}).status_code == 403
     assert not JobSignal.objects.exists()
     user.user_permissions.add(Permission.objects.get(codename="signal_job"))
-    assert client.post(address, {"confirmed": "yes", "name": "approved", "payload": ""}).status_code == 302
+    assert client.post(address, {"confirmed": "yes", "signal_name": "approved", "payload": ""}).status_code == 302
     assert JobSignal.objects.exists()
 
 

@@ -39,7 +39,7 @@ from ..counts import expected
 from ..durations import moment_of
 from ..queues_and_workers import Workforce
 from ..search import SearchWindow, size_of
-from ..verbs.table import BY_ACTION
+from ..verbs.table import verbs_by_action
 from ..verbs.verb import Instruction, Verb
 from .verbs import log, many_jobs
 from .verbs.many_jobs import ChangeTally, Selection, newest_id
@@ -67,7 +67,7 @@ def _searched_models() -> set[str | None]:
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     action: str
-    """Its name in `BY_ACTION`, or `SEARCH`."""
+    """Its name in `verbs_by_action`, or `SEARCH`."""
     query: str
     """The query of the list's address."""
     site: str
@@ -95,7 +95,7 @@ class BulkAction:
         except TypeError:
             return None
         is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
-        is_known = read.action in (*BY_ACTION, SEARCH) and read.model in _searched_models()
+        is_known = read.action in (*verbs_by_action(), SEARCH) and read.model in _searched_models()
         return read if is_sound and is_known else None
 
     @property
@@ -116,7 +116,7 @@ class BulkAction:
     @property
     def verb(self) -> Verb:
         """Raises `KeyError` for a search."""
-        return BY_ACTION[self.action]
+        return verbs_by_action()[self.action]
 
     def instruction(self) -> Instruction:
         """Raises `Discard` for answers that the form refuses: it accepted other ones, or has changed since."""

@@ -99,6 +99,8 @@ class Verb:
     """Whether the verb can also change failed jobs that hold other jobs up."""
     offered_for: Collection[str] | None = None
     """The statuses for which pages offer the verb; `None`: all `statuses`."""
+    is_for: Callable[[Job], bool] | None = None
+    """Says whether the page of a job offers the verb, beside the job's status; `None`: the status alone decides."""
     looked_for_in: tuple[str, ...] | None = None
     """The statuses in which a command looks for jobs if its options name none; `None`: all `statuses`; empty: the
     options must name one."""
@@ -143,6 +145,8 @@ class Verb:
 
     def fits(self, job: Job) -> bool:
         """Whether pages offer the verb for this job."""
+        if self.is_for is not None and not self.is_for(job):
+            return False
         is_failed = self.fits_what_holds_up and job.status == Status.FAILED
         return self.is_offered_for(job.status) or (
             is_failed and any(part.holds_up(job) for part in consoles() if part.holds_up)

@@ -37,7 +37,7 @@ from ...console.parts import why_held_elsewhere
 from ...console.periods import Period
 from ...console.queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...console.search import Search, is_id
-from ...console.verbs.table import BUTTONS, RUN_AGAIN
+from ...console.verbs.table import RUN_AGAIN, buttons
 from ...models import FINISHED, ArchivedJob, Job, Status
 from ...models.copies import ARGUMENT_TEXTS, call_of, copy_refusal, spec_of
 
@@ -139,7 +139,7 @@ def _job(job_id: str) -> Any:
     return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
 
 
-RUN_AGAIN_BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
+RUN_AGAIN_BUTTON = next(button for verb, button in buttons() if verb is RUN_AGAIN)
 
 
 @admin.register(ArchivedJob)

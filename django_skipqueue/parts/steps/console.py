@@ -4,30 +4,39 @@ Invariant: what is counted is counted along an index, up to a limit. Results and
 """
 
 import json
+from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext, ngettext
+from django import forms
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.arguments import masked
-from ...console.cli.options import Choice, job_id
-from ...console.cli.subcommand import Exit, Subcommand
-from ...console.cli.terminal import Console, operator
 from ...console.durations import exact, span
 from ...console.metrics.catalogue import Values, measured
-from ...console.parts import PartConsole, PartNotice, PartPage, PartSection, PartStatus
+from ...console.parts import PartConsole, PartNotice, PartSection, PartStatus, why_held_elsewhere
 from ...console.rules.rule import Finding, Rule, Severity, Threshold
+from ...console.verbs.options import OVER, VerbOption, refusing
+from ...console.verbs.table import copyable
+from ...console.verbs.verb import Action, Button, Instruction, Verb
 from ...events.log_format import in_words, job_name, printable
-from ...models import Job, JobChild, JobSignal, JobStep, Status
+from ...exceptions import InvalidArguments, InvalidOption
+from ...models import FINISHED, UNFINISHED, Job, JobChild, JobSignal, JobStep, Status
+from ...models.copies import copy_refusal
+from ...queue.parameters import as_array
 from ...queue.store import Store
+from ...values.codec import encode
 from ...values.exposition import Metric
 from ...values.part import later
-from .operate import retry_from_step
+from .operate import retry_from
+from .signals import check_name, send_signal
+from .verbs import run_again_from
+
+ADMIN = f"{__package__}.admin"
 
 LISTED = 200
 """Steps, signals and children that the page of a job lists."""
@@ -78,6 +87,18 @@ FROM
 WHERE job.finished_at IS NULL
 ORDER BY signal.sent_at
 LIMIT 100
+"""
+
+
+# operators, in the transaction that deletes jobs. Indexes: the primary keys.
+FORGET = """
+WITH steps AS (
+    DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+),
+signals AS (
+    DELETE FROM skipqueue_signal WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+)
+DELETE FROM skipqueue_child WHERE parent_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
 """
 
 
@@ -192,11 +213,6 @@ class JobSteps:
     def __bool__(self) -> bool:
         return bool(self.steps or self.signals or self.parents)
 
-    @property
-    def waits_for(self) -> str:
-        """The name of the signal that the job waits for; else empty."""
-        return next((step.name for step in self.steps if step.is_waiting), "")
-
     def shown(self, value: Any) -> Any:
         """A result or a payload, with its secrets masked."""
         return masked(self.job.task, value)
@@ -223,6 +239,7 @@ class JobSteps:
                     "name": signal.name,
                     "payload": self.shown(signal.payload),
                     "by": signal.by,
+                    "reason": signal.reason,
                     "sent_at": signal.sent_at,
                     "taken_at": signal.taken_at,
                 }
@@ -279,82 +296,204 @@ def section_of_job(job: Job) -> PartNotice | None:
 
 
 def forget(ids: Collection[int], alias: str) -> None:
-    """Delete what is recorded of these jobs, which are being deleted."""
-    JobStep.objects.using(alias).filter(job_id__in=ids).delete()
-    JobSignal.objects.using(alias).filter(job_id__in=ids).delete()
-    JobChild.objects.using(alias).filter(parent_id__in=ids).delete()
+    """Delete the steps, signals and children of these jobs, which are being deleted."""
+    Store(alias).execute(FORGET, {"ids": as_array(ids)})
 
 
 def _alias(job: Any) -> str:
     return job._state.db or settings.database
 
 
-ADMIN = f"{__package__}.admin"
+def has_steps(job: Job) -> bool:
+    return JobStep.objects.using(_alias(job)).filter(job_id=job.pk).exists()
 
-PAGES = tuple(
-    PartPage(
-        name=name,
-        path=f"<int:job_id>/{name}/",
-        view=later(f"{ADMIN}.{name}_view"),
-        permission=permission,
-        methods=("GET", "HEAD", "POST"),
-    )
-    for name, permission in (
-        ("signal", "django_skipqueue.signal_job"),
-        ("retry_from", "django_skipqueue.retry_job"),
-        ("run_again_from", "django_skipqueue.add_job"),
-    )
+
+def _why_no_signal(job: Job, instruction: Instruction) -> str:
+    name = instruction.options["signal_name"]
+    if not JobSignal.objects.using(_alias(job)).filter(job_id=job.pk, name=name).exists():
+        return ""
+    return gettext("Job %(id)s has already got a signal “%(name)s”.") % {"id": job.pk, "name": printable(name)}
+
+
+def _why_no_step(job: Job, instruction: Instruction) -> str:
+    step = instruction.options["step"]
+    if JobStep.objects.using(_alias(job)).filter(job_id=job.pk, name=step).exists():
+        return ""
+    return gettext("Job %(id)s has no step “%(step)s”.") % {"id": job.pk, "step": printable(step)}
+
+
+def _json(text: str) -> Any:
+    """The value of `--payload`. Raises `ArgumentTypeError`."""
+    try:
+        value = json.loads(text)
+        encode("payload", value)
+    except (ValueError, InvalidArguments) as error:
+        raise ArgumentTypeError(f"{text!r} is no JSON: {error}") from None
+    return value
+
+
+def _name(text: str) -> str:
+    """The value of `--name` and `--step`. Raises `ArgumentTypeError`."""
+    try:
+        return check_name(text)
+    except InvalidOption as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+TEXT_ATTRIBUTES = {"class": "vTextField"}
+
+SIGNAL_NAME = VerbOption(
+    name="signal_name",
+    parameter="name",
+    field=lambda: forms.CharField(
+        label=_("Name"),
+        help_text=_("The name that the task gives to context.wait."),
+        validators=[refusing(check_name, _("No signal can have this name."))],
+        widget=forms.TextInput(TEXT_ATTRIBUTES),
+    ),
+    flag="--name",
+    metavar="NAME",
+    parse=_name,
+    help="the name for which the task waits",
+)
+
+PAYLOAD = VerbOption(
+    name="payload",
+    field=lambda: forms.JSONField(
+        label=_("Payload"),
+        help_text=_("JSON, such as {“approved”: true}. Without a payload, the task gets None."),
+        validators=[refusing(lambda value: encode("payload", value), _("This JSON cannot be stored."))],
+        required=False,
+        widget=forms.Textarea({"rows": 4, "class": "vLargeTextField"}),
+    ),
+    flag="--payload",
+    metavar="JSON",
+    parse=_json,
+    help="what the task gets; default: null",
+)
+
+STEP = VerbOption(
+    name="step",
+    field=lambda: forms.CharField(
+        label=_("Step"),
+        help_text=_("The name of the step, as the page of a job shows it."),
+        validators=[refusing(check_name, _("No step can have this name."))],
+        widget=forms.TextInput(TEXT_ATTRIBUTES),
+    ),
+    flag="--step",
+    metavar="STEP",
+    parse=_name,
+    help="the name of the step",
+)
+
+VERBS = (
+    Verb(
+        name="signal",
+        help="Send a signal to jobs that wait for it, or will",
+        permission="signal",
+        statuses=UNFINISHED,
+        is_for=has_steps,
+        options=(SIGNAL_NAME, PAYLOAD),
+        change=send_signal,
+        exception="that got a signal of this name before",
+        why_unchanged=_why_no_signal,
+        button=Button(
+            label=_("Send signal"),
+            hint=_("The task gets the payload from context.wait with this name. A signal of one name is sent once."),
+            question_title=_("Send a signal to job %(id)s"),
+            done=_("The signal “%(signal_name)s” was sent to job %(id)s."),
+        ),
+        action=Action(
+            label=_("Send a signal to selected %(verbose_name_plural)s"),
+            explanation=_(
+                "The task of each job gets the payload from context.wait with this name. A job that has got a signal "
+                "of this name gets no second one."
+            ),
+            question_title=ngettext_lazy("Signal %(number)s job", "Signal %(number)s jobs", "count"),
+            done=ngettext_lazy("%(number)s job got the signal.", "%(number)s jobs got the signal.", "count"),
+        ),
+        done=_("signalled"),
+        leads_to=Status.QUEUED,
+    ),
+    Verb(
+        name="retry_from",
+        help="Retry failed or discarded jobs, and forget their steps from one of them on",
+        permission="retry",
+        statuses={Status.FAILED, Status.DISCARDED},
+        is_for=has_steps,
+        looked_for_in=(Status.FAILED,),
+        options=(STEP, OVER),
+        change=retry_from,
+        exception="that has no such step, whose unique key another job holds, or that changed meanwhile",
+        why_unchanged=_why_no_step,
+        button=Button(
+            label=_("Retry from step"),
+            hint=_("The records of this step and of all later steps are forgotten, and the job is retried."),
+            question_title=_("Retry job %(id)s from a step"),
+            done=_("Job %(id)s is retried from the step “%(step)s”."),
+        ),
+        action=Action(
+            label=_("Retry selected %(verbose_name_plural)s from a step"),
+            explanation=_(
+                "The records of this step and of all later steps are forgotten, and the jobs are retried. "
+                "A job without such a step stays as it is."
+            ),
+            question_title=ngettext_lazy(
+                "Retry %(number)s job from a step", "Retry %(number)s jobs from a step", "count"
+            ),
+            done=ngettext_lazy(
+                "%(number)s job was put back into its queue.",
+                "%(number)s jobs were put back into their queues.",
+                "count",
+            ),
+        ),
+        done=_("retried from a step"),
+        leads_to=Status.QUEUED,
+    ),
+    Verb(
+        name="run_again_from",
+        help="Enqueue copies of finished jobs that have the records before one of their steps",
+        permission="add",  # a copy is a new job
+        statuses=FINISHED,
+        is_for=has_steps,
+        looked_for_in=(),
+        options=(STEP,),
+        change=lambda store, ids, step, **noted: run_again_from(copyable(store, ids), step, **noted),
+        exception="that has no such step, whose unique key another job holds, or that cannot be run again",
+        why_unchanged=lambda job, instruction: (
+            copy_refusal(job) or why_held_elsewhere(job) or _why_no_step(job, instruction)
+        ),
+        button=Button(
+            label=_("Run again from step, as a new job"),
+            hint=_("A copy of this job is enqueued, with the records of the steps before this step."),
+            question_title=_("Run job %(id)s again from a step, as a new job"),
+            done=_("This is job %(copy)s, a copy of job %(id)s from the step “%(step)s” on."),
+        ),
+        action=Action(
+            label=_("Run selected %(verbose_name_plural)s again from a step, as new jobs"),
+            explanation=_(
+                "Copies of the finished jobs are enqueued, with the records of the steps before this step. "
+                "A job without such a step is not copied."
+            ),
+            question_title=ngettext_lazy(
+                "Run %(number)s job again from a step", "Run %(number)s jobs again from a step", "count"
+            ),
+            done=ngettext_lazy(
+                "%(number)s job was enqueued again, as a new job.",
+                "%(number)s jobs were enqueued again, as new jobs.",
+                "count",
+            ),
+        ),
+        done=_("run again from a step"),
+        leads_to=Status.QUEUED,
+        log_entry=_("Run again from a step as job %(copy)s."),
+        log_entry_of_copy=_("Copied from job %(id)s, with the records of its first steps."),
+    ),
 )
 
 
-class SendSignal(Subcommand):
-    name = "signal"
-    help = "Send a signal to a job that waits for it, or will"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("ids", nargs=1, type=job_id, metavar="ID", help="the id of the job")
-        parser.add_argument("name", metavar="NAME", help="the name for which the task waits")
-        parser.add_argument("--payload", default="null", metavar="JSON", help="what the task gets; default: null")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        try:
-            payload = json.loads(options["payload"])
-        except ValueError as error:
-            raise CommandError(f"--payload is no JSON: {error}", returncode=Exit.USAGE) from None
-        job = _known(options)
-        if job.signal(options["name"], payload, by=operator()):
-            console.say(f"The signal {printable(options['name'])} was sent to job {job.shown_id}.")
-            return Exit.DONE
-        console.say(f"Job {job.shown_id} is finished, or has already got a signal of this name.")
-        return Exit.NEGATIVE
-
-
-class RetryFrom(Subcommand):
-    name = "retry-from"
-    help = "Retry a failed or discarded job, and forget its steps from one of them on"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("ids", nargs=1, type=job_id, metavar="ID", help="the id of the job")
-        parser.add_argument("step", metavar="STEP", help="the name of the step")
-        parser.add_argument("--reason", default="", help="why; it is kept with the job")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        job, store = _known(options), Store.default()
-        if retry_from_step(store, job.pk, options["step"], by=operator(), reason=options["reason"]):
-            console.say(f"Job {job.shown_id} is retried from the step {printable(options['step'])} on.")
-            return Exit.DONE
-        console.say(f"Job {job.shown_id} is not retried: it has not failed, or another job holds its unique key.")
-        return Exit.NEGATIVE
-
-
-def _known(options: Mapping[str, Any]) -> Job:
-    choice = Choice(ids=tuple(options["ids"]))
-    choice.require_known()
-    return Job.objects.get(pk=options["ids"][0])
-
-
 CONSOLE = PartConsole(
-    subcommands=(SendSignal(), RetryFrom()),
+    verbs=VERBS,
     rules=(Rule("untaken-signal", untaken_signals, _("Signals are taken by their jobs"), threshold=UNTAKEN_FOR),),
     metrics=(measured_steps,),
     status=status,
@@ -366,7 +505,6 @@ CONSOLE = PartConsole(
             after="queues",
         ),
     ),
-    pages=lambda: PAGES,
     job_filters=later(f"{ADMIN}.job_filters"),
     section_of_job=section_of_job,
     explain=why_it_waits_for_a_signal,

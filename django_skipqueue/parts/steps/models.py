@@ -88,6 +88,7 @@ class JobSignal(models.Model):
     sent_at = models.DateTimeField()
     by = models.TextField(db_default="")
     """The name of the user who has sent it in the admin."""
+    reason = models.TextField(db_default="")
     taken_at = models.DateTimeField(null=True)
     """`None`: the task has not taken it."""
 

@@ -28,7 +28,7 @@ from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
 from ...rules.verdict import Verdict
 from ...search import is_id
-from ...verbs.table import BUTTONS, DELETE, RUN_AGAIN
+from ...verbs.table import DELETE, RUN_AGAIN, buttons
 from ...verbs.verb import Button, Verb
 from ..dashboard import Dashboard
 from ..notices import ShownProblem
@@ -147,15 +147,15 @@ class JobViews(OwnViews):
 
     def _buttons_for(self, request: HttpRequest, job: Job) -> list[tuple[Button, str]]:
         """The buttons that the job's status and the user's permissions allow, and where each is posted."""
-        buttons = [
+        offered = [
             (button.for_job(job), self.address(verb.name, job.pk))
-            for verb, button in BUTTONS
+            for verb, button in buttons()
             if verb.fits(job) and self.may(request, verb)
         ]
         if RUN_AGAIN.is_offered_for(job.status) and self.may(request, RUN_AGAIN):
-            buttons.append((EDIT, self.address("edit", job.pk)))
+            offered.append((EDIT, self.address("edit", job.pk)))
         copying = (EDIT, RUN_AGAIN.button) if copy_refusal(job) else ()
-        return [(button, address) for button, address in buttons if button not in copying]
+        return [(button, address) for button, address in offered if button not in copying]
 
 
 SEVERITY_LABELS: dict[Severity, str | Promise] = {
