@@ -282,8 +282,8 @@ class PartConsole:
     """Imports and returns pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None
     """Returns what the page of a job says below the job's outcome."""
-    section_of_job: Callable[["Job"], PartNotice | None] | None = None
-    """Returns sections of the page of a job, below its facts."""
+    section_of_job: Callable[["AbstractJob"], PartNotice | None] | None = None
+    """Returns sections of the page of a job, below its facts. Its argument may be an archived job."""
     export: Callable[["Job"], Mapping[str, Any]] | None = None
     """Returns what `skipqueue show --json` prints of a job beside its columns."""
     lines_about: Callable[["Job"], Iterable[str]] | None = None
@@ -304,6 +304,11 @@ class PartConsole:
 def consoles() -> tuple[PartConsole, ...]:
     """What each part gives."""
     return tuple(part.console() for part in installed_parts() if part.console)
+
+
+def sections_of(job: "AbstractJob") -> list[PartNotice]:
+    """The sections that parts have on the page of a job, or of an archived job."""
+    return [found for part in consoles() if part.section_of_job and (found := part.section_of_job(job))]
 
 
 def pages() -> tuple[PartPage, ...]:

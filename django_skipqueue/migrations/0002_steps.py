@@ -124,4 +124,9 @@ class Migration(migrations.Migration):
                 condition=models.Q(("kind", "sleep")), fields=["wakes_at"], name="skipqueue_step_sleeping"
             ),
         ),
+        migrations.AddField(
+            model_name="archivedjob",
+            name="records",
+            field=models.JSONField(null=True),
+        ),
     ]

@@ -60,6 +60,7 @@ PIECES = {
     "unless_needed": "",
     "pruned": "",
     "after_prune": "",
+    "archived": "NULL::jsonb",
 }
 """The places in statements of the core that a part may fill, each with its default.
 
@@ -71,6 +72,7 @@ discard_also: `OR` and a condition for further jobs that DISCARD changes.
 unless_held: the end of an INSERT that inserts no job whose unique key is held.
 unless_needed: `AND` and a condition for the jobs that are pruned; a column of the job is `job.id`.
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
+archived: what the archive keeps of the rows that a part has of a job, as jsonb; the id of the job is `pruned.id`.
 """
 
 SHARED_PLACES = {"after_prune"}

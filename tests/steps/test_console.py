@@ -12,7 +12,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue import JobContext, job
-from django_skipqueue.models import Dependency, Job, JobChild, JobSignal, JobStep
+from django_skipqueue.models import ArchivedJob, Dependency, Job, JobChild, JobSignal, JobStep
+from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.parts.steps.console import CONSOLE, step_counts, untaken_signals
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -297,6 +298,51 @@ def test_what_is_recorded_goes_with_a_deleted_job() -> None:
     assert CONSOLE.on_delete is not None
     CONSOLE.on_delete([made.pk], "default")
     assert [model.objects.count() for model in (JobStep, JobSignal, JobChild)] == [0, 0, 0]
+
+
+def test_the_archive_keeps_the_steps_of_a_job(admin_client: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+    made = waiting()
+    made.signal("approved", {"by": "Ada"})
+    made.signal("other")
+    run_jobs()
+    Job.objects.update(finished_at=F("finished_at") - timedelta(days=400))
+    make_partitions(store)
+    assert sum(store.prune().values()) == 3, "two children, and their parent"
+    assert [model.objects.count() for model in (Job, JobStep, JobSignal, JobChild)] == [0, 0, 0, 0]
+    assert set(ArchivedJob.objects.filter(task="console.child").values_list("records", flat=True)) == {None}
+    archived = ArchivedJob.objects.get(task="console.parent")
+    page = admin_client.get(reverse("admin:django_skipqueue_archivedjob_change", args=[archived.pk]))
+    text = page.content.decode()
+    for part in ("account", "mails", "nap", "children", "approved", "Ada", "deleted"):
+        assert part in text
+    assert "hunter2" not in text
+    assert "Retry from here" not in text
+    assert "Run again from here" not in text
+
+
+@job(takes_context=True, name="console.grandparent")
+def grandparent(context: JobContext) -> Any:
+    return context.run("parent", only_parent.s())
+
+
+@job(takes_context=True, name="console.only_parent")
+def only_parent(context: JobContext) -> Any:
+    return context.run_all("children", [child.s(1), child.s(2)])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_tree_of_a_parent(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    made = grandparent.defer()
+    run_jobs()
+    call_command("skipqueue", "show", str(made.pk), "--json")
+    [parent_of_two] = json.loads(capsys.readouterr().out)["children"]
+    assert [each["status"] for each in (parent_of_two, *parent_of_two["children"])] == ["completed"] * 3
+    page = page_of(admin_client, made)
+    for each in Job.objects.exclude(pk=made.pk):
+        assert reverse("admin:django_skipqueue_job_change", args=[each.pk]) in page
+    call_command("skipqueue", "show", str(made.pk))
+    assert f"  child of children: job {parent_of_two['children'][0]['job_id']}, completed" in capsys.readouterr().out
 
 
 @job(takes_context=True, name="console.fails", max_attempts=3)

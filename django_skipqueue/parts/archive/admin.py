@@ -33,7 +33,7 @@ from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
 from ...console.admin.verbs.one_job import log_entries
 from ...console.job_states import LAST_FINISHED, Indexed, Order
-from ...console.parts import why_held_elsewhere
+from ...console.parts import sections_of, why_held_elsewhere
 from ...console.periods import Period
 from ...console.queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...console.search import Search, is_id
@@ -203,6 +203,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         content = {
             "page": JobPage(job, job.now),
             "note": gettext("This job is in the archive: it was pruned from the job table."),
+            "sections": sections_of(job),
             "buttons": [(RUN_AGAIN_BUTTON, self.address("run_again", job.pk))]
             if self._may_run_again(request, job)
             else [],

@@ -41,14 +41,15 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob ({columns})
-    SELECT {columns}
+    INSERT INTO skipqueue_archivedjob ({columns}, records)
+    SELECT {columns}, {archived}
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ){after_prune}
 SELECT status, count(*) FROM pruned GROUP BY status
 """,
     columns=_COLUMNS,
+    archived=PIECES["archived"],
     after_prune=PIECES["after_prune"],
 )
 

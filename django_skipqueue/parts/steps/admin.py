@@ -1,7 +1,7 @@
 """Steps in the admin: on the page of a job, in the filters of the list, on the dashboard, and the form of a signal."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -15,7 +15,7 @@ from ...console.durations import span
 from ...models import FINISHED, Job, JobStep, Status
 from ...queue.store import Store
 from ...values.codec import clean
-from .console import JobSteps, state_of_step, step_counts
+from .console import ChildJob, JobSteps, state_of_step, step_counts
 
 RESULT_LIMIT = 2_000
 """Characters of a result on the page of a job."""
@@ -23,6 +23,7 @@ RESULT_LIMIT = 2_000
 
 def shown_steps(found: JobSteps) -> dict[str, Any]:
     """What the page of a job shows. `found` is not empty."""
+    is_in_table = isinstance(found.job, Job)  # and not in the archive
     return {
         "steps": [
             {
@@ -34,15 +35,25 @@ def shown_steps(found: JobSteps) -> dict[str, Any]:
             for step in found.steps
         ],
         "signals": [{"signal": signal, "value": _as_text(found.shown(signal.payload))} for signal in found.signals],
-        "children": [
-            (child, badge(state, Status(state).label) if state else badge("discarded", gettext("deleted")))
-            for child, state in found.children
-        ],
+        "children": _shown_children(found.children),
         "parents": found.parents,
         "job": found.job,
-        "can_be_retried": found.job.status in (Status.FAILED, Status.DISCARDED),
-        "can_run_again": found.job.status in FINISHED,
+        "can_be_retried": is_in_table and found.job.status in (Status.FAILED, Status.DISCARDED),
+        "can_run_again": is_in_table and found.job.status in FINISHED,
     }
+
+
+def _shown_children(children: Sequence[ChildJob]) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": child.row,
+            "badge": badge(child.status, Status(child.status).label)
+            if child.status
+            else badge("discarded", gettext("deleted")),
+            "children": _shown_children(child.children),
+        }
+        for child in children
+    ]
 
 
 def _as_text(value: Any) -> str:

@@ -15,6 +15,26 @@ COLUMNS = PartColumns(
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
             )""",
+        # The archive keeps the first 1,000 children of a job. Indexes: the primary keys.
+        "archived": """(
+        SELECT jsonb_build_object(
+            'steps', jsonb_agg(to_jsonb(step) ORDER BY step.number),
+            'signals', (
+                SELECT jsonb_agg(to_jsonb(signal) ORDER BY signal.sent_at)
+                FROM skipqueue_signal AS signal
+                WHERE signal.job_id = pruned.id
+            ),
+            'children', (
+                SELECT jsonb_agg(to_jsonb(child) ORDER BY child.name, child.position)
+                FROM (
+                    SELECT * FROM skipqueue_child WHERE parent_id = pruned.id ORDER BY name, position LIMIT 1000
+                ) AS child
+            )
+        )
+        FROM skipqueue_step AS step
+        WHERE step.job_id = pruned.id
+        HAVING count(*) > 0
+    )""",
         # Indexes: the primary keys.
         "after_prune": """,
 steps AS (

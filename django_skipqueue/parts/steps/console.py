@@ -6,9 +6,9 @@ Invariant: what is counted is counted along an index, up to a limit. Results and
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django import forms
 from django.utils.translation import gettext, ngettext, ngettext_lazy
@@ -27,6 +27,7 @@ from ...events.log_format import in_words, job_name, printable
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import FINISHED, UNFINISHED, Job, JobChild, JobSignal, JobStep, Status
 from ...models.copies import copy_refusal
+from ...models.job import AbstractJob
 from ...queue.parameters import as_array
 from ...queue.store import Store
 from ...values.codec import encode
@@ -40,6 +41,9 @@ ADMIN = f"{__package__}.admin"
 
 LISTED = 200
 """Steps, signals and children that the page of a job lists."""
+
+DEEPEST = 5
+"""Levels of children of children."""
 
 # steps → the number of jobs that wait for signals and the seconds since the first of them, of signals that nobody has
 # taken likewise, and the number of sleeping jobs: at most 10,000 of each are counted. Indexes: waiting and sleeping of
@@ -192,23 +196,28 @@ class JobSteps:
     job: Any
     steps: Sequence[JobStep]
     signals: Sequence[JobSignal]
-    children: Sequence[tuple[JobChild, str | None]]
-    """Each with its status; `None`: it was deleted, or pruned."""
+    children: Sequence["ChildJob"]
     parents: Sequence[int]
 
     @classmethod
     def of(cls, job: Any) -> "JobSteps":
+        if records := getattr(job, "records", None):
+            return cls._archived(job, records)
         alias = _alias(job)
         steps = list(JobStep.objects.using(alias).filter(job_id=job.pk).order_by("number")[:LISTED])
         signals = list(JobSignal.objects.using(alias).filter(job_id=job.pk).order_by("sent_at")[:LISTED])
         parents = JobChild.objects.using(alias).filter(job_id=job.pk).values_list("parent_id", flat=True)[:LISTED]
-        children: list[JobChild] = []
-        if any(step.kind == JobStep.Kind.RUN for step in steps):
-            rows = JobChild.objects.using(alias).filter(parent_id=job.pk)
-            children = list(rows.order_by("name", "position")[:LISTED])
-        ids = [child.job_id for child in children]
-        statuses = dict(Job.objects.using(alias).filter(pk__in=ids).values_list("pk", "status")) if ids else {}
-        return cls(job, steps, signals, [(each, statuses.get(each.job_id)) for each in children], list(parents))
+        has_children = any(step.kind == JobStep.Kind.RUN for step in steps)
+        children = tree_of(job.pk, alias) if has_children else ()
+        return cls(job, steps, signals, children, list(parents))
+
+    @classmethod
+    def _archived(cls, job: Any, records: Mapping[str, Any]) -> "JobSteps":
+        """Made from what the archive keeps."""
+        steps = [_from_json(JobStep, row) for row in records["steps"][:LISTED]]
+        signals = [_from_json(JobSignal, row) for row in (records["signals"] or ())[:LISTED]]
+        rows = [_from_json(JobChild, row) for row in (records["children"] or ())[:LISTED]]
+        return cls(job, steps, signals, _as_children(rows, _alias(job)), ())
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.signals or self.parents)
@@ -245,11 +254,59 @@ class JobSteps:
                 }
                 for signal in self.signals
             ],
-            "children": [
-                {"step": child.name, "job_id": child.job_id, "status": state} for child, state in self.children
-            ],
+            "children": [child.as_json for child in self.children],
             "parents": list(self.parents),
         }
+
+
+Record = TypeVar("Record", JobStep, JobSignal, JobChild)
+
+
+def _from_json(model: type[Record], row: Mapping[str, Any]) -> Record:
+    """A row of a table, from the JSON that the archive keeps of it."""
+    columns = [field for field in model._meta.concrete_fields if field.attname in row]
+    return model(**{column.attname: column.to_python(row[column.attname]) for column in columns})
+
+
+@dataclass
+class ChildJob:
+    """A child of a job, with its own children."""
+
+    row: JobChild
+    status: str | None
+    """`None`: the job was deleted, or pruned."""
+    children: list["ChildJob"] = field(default_factory=list)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        own = {"children": [child.as_json for child in self.children]} if self.children else {}
+        return {"step": self.row.name, "job_id": self.row.job_id, "status": self.status, **own}
+
+
+def tree_of(job_id: int, alias: str) -> list[ChildJob]:
+    """The children of a job, with their children, and so on: at most `LISTED` jobs, `DEEPEST` levels deep.
+
+    Index: the primary key of children, once for each level.
+    """
+    tree: list[ChildJob] = []
+    below: dict[int, list[ChildJob]] = {job_id: tree}
+    left = LISTED
+    for _level in range(DEEPEST):
+        rows = JobChild.objects.using(alias).filter(parent_id__in=below).order_by("parent_id", "name", "position")
+        found = _as_children(list(rows[:left]), alias)
+        for child in found:
+            below[child.row.parent_id].append(child)
+        left -= len(found)
+        below = {child.row.job_id: child.children for child in found}
+        if not below or not left:
+            break
+    return tree
+
+
+def _as_children(rows: Sequence[JobChild], alias: str) -> list[ChildJob]:
+    ids = [row.job_id for row in rows]
+    statuses = dict(Job.objects.using(alias).filter(pk__in=ids).values_list("pk", "status")) if ids else {}
+    return [ChildJob(row, statuses.get(row.job_id)) for row in rows]
 
 
 def state_of_step(step: JobStep, job: Any) -> str:
@@ -281,13 +338,18 @@ def lines_about(job: Any) -> Iterator[str]:
         yield f"{step.kind} {step.name}: {state_of_step(step, job)}"
     for signal in found.signals:
         yield f"signal {signal.name}: " + ("taken" if signal.taken_at else "not taken")
-    for child, state in found.children:
-        yield f"child of {child.name}: job {child.job_id}, {state or 'deleted'}"
+    yield from _lines_of_tree(found.children)
     for parent in found.parents:
         yield f"child of job {parent}"
 
 
-def section_of_job(job: Job) -> PartNotice | None:
+def _lines_of_tree(children: Sequence[ChildJob], indent: str = "") -> Iterator[str]:
+    for child in children:
+        yield f"{indent}child of {child.row.name}: job {child.row.job_id}, {child.status or 'deleted'}"
+        yield from _lines_of_tree(child.children, indent + "  ")
+
+
+def section_of_job(job: AbstractJob) -> PartNotice | None:
     """The steps, signals and children, for the page of a job."""
     found = JobSteps.of(job)
     if not found:

@@ -22,7 +22,7 @@ from ....models.copies import BULK_TASK, copy_refusal
 from ....queue.store import Store
 from ...durations import span
 from ...metrics.page import page as metrics_page
-from ...parts import PartPage, consoles
+from ...parts import PartPage, consoles, sections_of
 from ...queues_and_workers import MAX_LINKED_NAME_LENGTH
 from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
@@ -81,9 +81,7 @@ class JobViews(OwnViews):
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
             "others": others if len(job.task) <= MAX_LINKED_NAME_LENGTH else "",
-            "sections": [
-                section for part in consoles() if part.section_of_job and (section := part.section_of_job(job))
-            ],
+            "sections": sections_of(job),
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
