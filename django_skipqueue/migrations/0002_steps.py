@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from ._postgresql import AddIndex
+from ._postgresql import AddField, AddIndex
 
 
 class Migration(migrations.Migration):
@@ -124,9 +124,14 @@ class Migration(migrations.Migration):
                 condition=models.Q(("kind", "sleep")), fields=["wakes_at"], name="skipqueue_step_sleeping"
             ),
         ),
-        migrations.AddField(
+        AddField(
             model_name="archivedjob",
             name="records",
             field=models.JSONField(null=True),
+        ),
+        AddField(
+            model_name="worker",
+            name="version",
+            field=models.TextField(db_default="", verbose_name="version"),
         ),
     ]

@@ -38,6 +38,10 @@ class AddIndex(OnPostgreSQL, migrations.AddIndex):
     """An index on an expression of PostgreSQL's."""
 
 
+class AddField(OnPostgreSQL, migrations.AddField):
+    """A column of a table with an index or a constraint of PostgreSQL's: SQLite makes such a table anew."""
+
+
 class AddIndexConcurrently(OnPostgreSQL, operations.AddIndexConcurrently):
     """An index that is made without a lock against writes, in a migration that is not atomic."""
 
