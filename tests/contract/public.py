@@ -32,9 +32,9 @@ PUBLIC: dict[str, dict[str, Members]] = {
     "django_skipqueue.console.metrics.page": {"view": None},
     "django_skipqueue.models": {
         "ArchivedJob": "handle current_progress worker_name",
-        "Job": f"created replaced handle current_progress worker_name {VERBS} signal asignal complete fail release "
+        "Job": f"created replaced handle current_progress worker_name {VERBS} signal asignal retry_from run_again_from complete fail release "
         "heartbeat",
-        "Job.objects": f"enqueue claim by_handle {FILTERS} {VERBS} signal asignal",
+        "Job.objects": f"enqueue claim by_handle {FILTERS} {VERBS} signal asignal retry_from run_again_from",
         "Queue.objects": "paused",
         "Worker.objects": "live",
     },

@@ -202,6 +202,7 @@ CREATE TABLE public.skipqueue_archivedjob (
     rate_burst smallint,
     rate_interval double precision,
     rate_key text,
+    records jsonb,
     result jsonb,
     retention jsonb,
     run_after timestamp with time zone NOT NULL,
@@ -448,6 +449,7 @@ CREATE TABLE public.skipqueue_signal (
     job_id bigint NOT NULL,
     name text NOT NULL,
     payload jsonb NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
     sent_at timestamp with time zone NOT NULL,
     taken_at timestamp with time zone,
 );
@@ -481,6 +483,7 @@ CREATE TABLE public.skipqueue_worker (
     pid integer NOT NULL,
     queues jsonb NOT NULL,
     started_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    version text DEFAULT ''::text NOT NULL,
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 

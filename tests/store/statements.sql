@@ -1248,16 +1248,17 @@ RETURNING job.id
 
 -- HEARTBEAT_WORKERS (queue.workers)
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, is_external, started_at,
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, version, is_external, started_at,
     heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.is_external, false),
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.version, ''),
+    COALESCE(worker.is_external, false),
     statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, deployment text, is_external boolean
+    jobs_done bigint, deployment text, version text, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
@@ -1428,8 +1429,26 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob (id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
-    SELECT id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst
+    INSERT INTO skipqueue_archivedjob (id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, records)
+    SELECT id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, (
+        SELECT jsonb_build_object(
+            'steps', jsonb_agg(to_jsonb(step) ORDER BY step.number),
+            'signals', (
+                SELECT jsonb_agg(to_jsonb(signal) ORDER BY signal.sent_at)
+                FROM skipqueue_signal AS signal
+                WHERE signal.job_id = pruned.id
+            ),
+            'children', (
+                SELECT jsonb_agg(to_jsonb(child) ORDER BY child.name, child.position)
+                FROM (
+                    SELECT * FROM skipqueue_child WHERE parent_id = pruned.id ORDER BY name, position LIMIT 1000
+                ) AS child
+            )
+        )
+        FROM skipqueue_step AS step
+        WHERE step.job_id = pruned.id
+        HAVING count(*) > 0
+    )
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ),
@@ -5211,22 +5230,33 @@ FROM (
 WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
 RETURNING step.job_id
 
+-- WITH_STEP (parts.steps.operate)
+SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND name = %(step)s
+
 -- FORGET_STEPS (parts.steps.operate)
-WITH forgotten AS MATERIALIZED (
-    DELETE FROM skipqueue_step AS step
-    USING skipqueue_step AS first
+WITH first AS MATERIALIZED (
+    SELECT step.job_id, step.number
+    FROM
+        skipqueue_step AS step
+        JOIN skipqueue_job AS job ON job.id = step.job_id
     WHERE
-        first.job_id = %(job_id)s
-        AND first.name = %(name)s
-        AND step.job_id = first.job_id
-        AND step.number >= first.number
-    RETURNING step.name, step.kind
+        step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND step.name = %(step)s
+        AND job.status IN ('failed', 'discarded')
+    ORDER BY step.job_id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+forgotten AS MATERIALIZED (
+    DELETE FROM skipqueue_step AS step
+    USING first
+    WHERE step.job_id = first.job_id AND step.number >= first.number
+    RETURNING step.job_id, step.name, step.kind
 ),
 signals AS (
     DELETE FROM skipqueue_signal AS signal
     USING forgotten
     WHERE
-        signal.job_id = %(job_id)s
+        signal.job_id = forgotten.job_id
         AND signal.name = forgotten.name
         AND forgotten.kind = 'wait'
         AND signal.taken_at IS NOT NULL
@@ -5234,35 +5264,27 @@ signals AS (
 children AS (
     DELETE FROM skipqueue_child AS child
     USING forgotten
-    WHERE child.parent_id = %(job_id)s AND child.name = forgotten.name
-    RETURNING child.job_id
+    WHERE child.parent_id = forgotten.job_id AND child.name = forgotten.name
+    RETURNING child.parent_id, child.job_id
 ),
 needs AS (
     DELETE FROM skipqueue_dependency AS needs
     USING children
-    WHERE needs.job_id = %(job_id)s AND needs.needs_job_id = children.job_id
-),
-released AS (
-    UPDATE skipqueue_job
-    SET held = NULL
-    WHERE id = %(job_id)s AND finished_at IS NOT NULL AND EXISTS (SELECT FROM forgotten)
+    WHERE needs.job_id = children.parent_id AND needs.needs_job_id = children.job_id
 )
-SELECT count(*) FROM forgotten
+UPDATE skipqueue_job SET held = NULL WHERE id = ANY (ARRAY (SELECT job_id FROM first)) RETURNING id
 
 -- COPY_STEPS (parts.steps.operate)
-WITH copied AS (
-    INSERT INTO skipqueue_step
-        (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
-    SELECT
-        %(copy_id)s, step.name, step.kind, step.number, 1, step.started_at, step.recorded_at, step.result, step.error,
-        step.wakes_at
-    FROM
-        skipqueue_step AS step
-        JOIN skipqueue_step AS first ON first.job_id = step.job_id AND first.name = %(name)s
-    WHERE step.job_id = %(job_id)s AND step.number < first.number AND step.recorded_at IS NOT NULL
-    RETURNING name
-)
-SELECT count(*) FROM copied
+INSERT INTO skipqueue_step
+    (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
+SELECT
+    made.copy_id, step.name, step.kind, step.number, 1, step.started_at, step.recorded_at, step.result, step.error,
+    step.wakes_at
+FROM
+    unnest(%(ids)s::bigint[], %(copy_ids)s::bigint[]) AS made (id, copy_id)
+    JOIN skipqueue_step AS first ON first.job_id = made.id AND first.name = %(step)s
+    JOIN skipqueue_step AS step ON step.job_id = made.id
+WHERE step.number < first.number AND step.recorded_at IS NOT NULL
 
 -- STEPS (parts.steps.record)
 SELECT
@@ -5366,8 +5388,8 @@ SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = exc
 RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
 
 -- SEND_SIGNAL (parts.steps.signals)
-INSERT INTO skipqueue_signal (job_id, name, payload, sent_at, by)
-SELECT id, %(name)s, %(payload)s::text::jsonb, statement_timestamp(), %(by)s
+INSERT INTO skipqueue_signal (job_id, name, payload, sent_at, by, reason)
+SELECT id, %(name)s, %(payload)s::text::jsonb, statement_timestamp(), %(by)s, %(reason)s
 FROM skipqueue_job
 WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND finished_at IS NULL
 ORDER BY id
@@ -5622,6 +5644,15 @@ FROM
 WHERE job.finished_at IS NULL
 ORDER BY signal.sent_at
 LIMIT 100
+
+-- FORGET (parts.steps.console)
+WITH steps AS (
+    DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+),
+signals AS (
+    DELETE FROM skipqueue_signal WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+)
+DELETE FROM skipqueue_child WHERE parent_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
 
 -- PAUSE_SCHEDULE (parts.schedules.operate)
 UPDATE skipqueue_schedule
