@@ -106,6 +106,7 @@ COMPOSERS = {
     *("joined", "entering", "returning", "_of_lost", "recording", "to_run", "guards", "recovering"),
     *("Condition", "PartColumns"),  # the pieces of a part
     *("locking", "admitting_lone", "_keyed", "contesting", "swapping", "indented", "on_one_line", "walking"),
+    "_first_of_each",
 }
 """`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""
 

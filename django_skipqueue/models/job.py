@@ -99,6 +99,12 @@ class AbstractJob(
         return worker_name(self.locked_by)
 
 
+def _of_parts(kind: str) -> list[Any]:
+    """The `indexes` or the `constraints` of the columns that parts give to jobs."""
+    of_columns = [getattr(base, "_meta", None) for base in (of_batches.BatchColumn, *AbstractJob.__bases__)]
+    return [each for options in of_columns if options for each in getattr(options, kind)]
+
+
 class Job(
     JobVerbs,
     of_batches.BatchColumn,
@@ -163,14 +169,10 @@ class Job(
                 name="skipqueue_job_cause",
                 condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
             ),
-            *of_batches.JOB_INDEXES,
-            *of_limits.JOB_INDEXES,
-            *of_rates.JOB_INDEXES,
+            *_of_parts("indexes"),
         )
         constraints = (
-            *of_unique.JOB_CONSTRAINTS,
-            *of_limits.JOB_CONSTRAINTS,
-            *of_rates.JOB_CONSTRAINTS,
+            *_of_parts("constraints"),
             models.CheckConstraint(
                 # The status is one of the seven, and it is a finished one exactly if `finished_at` is set.
                 name="skipqueue_job_finished",

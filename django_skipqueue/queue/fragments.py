@@ -16,18 +16,19 @@ An operator's verb is recorded in the row of the job that it changes: `operation
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ..parts.batches import columns as of_batches
-from ..parts.limits import columns as of_limits
-from ..parts.rates import columns as of_rates
-from ..parts.unique import columns as of_unique
+from ..parts.installed import given
 from ..values.part import Condition, PartColumns
+from ..values.statuses import FINISHED, UNFINISHED
 
-COLUMNS_OF_PARTS: tuple[PartColumns, ...] = (
-    of_unique.COLUMNS,
-    of_batches.COLUMNS,
-    of_limits.COLUMNS,
-    of_rates.COLUMNS,
+FINISHED_LIST, UNFINISHED_LIST = (", ".join(f"'{status}'" for status in group) for group in (FINISHED, UNFINISHED))
+"""The literals within `IN (…)`: with a parameter, a generic plan could not use a partial index."""
+
+FINISHED_ROWS, UNFINISHED_ROWS = (
+    ", ".join(f"('{status}')" for status in group) for group in (FINISHED, reversed(UNFINISHED))
 )
+"""The rows of `VALUES`; `running` first, since a search for any unfinished job of many most likely ends there."""
+
+COLUMNS_OF_PARTS: tuple[PartColumns, ...] = given("columns", "COLUMNS")
 """The columns of parts. A job meets the gates of parts in this order."""
 
 _GATES_OF_PARTS = tuple(part.gate for part in COLUMNS_OF_PARTS if part.gate)

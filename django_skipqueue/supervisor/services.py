@@ -18,6 +18,7 @@ from ..queue.notify import LIMITS_PAYLOAD, SCHEDULED_PAYLOAD, SOON, keys_in
 from ..queue.parameters import BATCH_ROWS
 from ..queue.store import Store
 from ..values.part import installed_parts
+from ..values.statuses import FINISHED
 from ..worker.loop import Periodic, Service
 
 
@@ -100,7 +101,7 @@ class PruneJobs(Periodic):
 
     def run(self, now: float) -> None:
         self._pruner.batch()
-        kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
+        kept = [settings.retention_of(status) for status in FINISHED]
         is_short = any(retention is not None and retention.total_seconds() < PRUNE_SECONDS for retention in kept)
         interval = 1.0 if is_short else PRUNE_SECONDS
         self.run_again_in(0.0 if self._pruner.has_more else interval)

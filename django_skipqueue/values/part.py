@@ -169,8 +169,8 @@ class CallArguments(Protocol):
 class PartOptions:
     """The options of `@job` and `.using()` that a part adds: each field of a subclass is an option, by default `None`.
 
-    The subclass is in the part's `options.py`, which is pure, and has a line in `jobs.options.OPTIONS_OF_PARTS`. A task
-    has an object of the subclass only if it was given one of its options. An object that exists is valid.
+    The subclass is `OPTIONS` in the part's `options.py`, which is pure. A task has an object of the subclass only if it
+    was given one of its options. An object that exists is valid.
     """
 
     @property

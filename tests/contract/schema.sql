@@ -123,7 +123,7 @@ CREATE INDEX skipqueue_job_failed ON public.skipqueue_job USING btree (queue_nam
 
 CREATE INDEX skipqueue_job_halted ON public.skipqueue_job USING btree (finished_at, id) WHERE ((limit_kind = 'halting'::text) AND (status = 'failed'::text));
 
-CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text)) OR (gate = 'rate'::text)));
+CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (gate = 'rate'::text) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text))));
 
 CREATE INDEX skipqueue_job_limit_waiting ON public.skipqueue_job USING btree (limit_key, (
 CASE

@@ -651,9 +651,7 @@ SELECT job.id
 FROM
     (
         VALUES
-            ('completed', %(completed)s::interval),
-            ('discarded', %(discarded)s::interval),
-            ('failed', %(failed)s::interval)
+            ('completed', %(completed)s::interval), ('failed', %(failed)s::interval), ('discarded', %(discarded)s::interval)
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
@@ -751,9 +749,7 @@ FROM (
     FROM
         (
             VALUES
-                ('completed', %(completed)s::interval),
-                ('discarded', %(discarded)s::interval),
-                ('failed', %(failed)s::interval)
+                ('completed', %(completed)s::interval), ('failed', %(failed)s::interval), ('discarded', %(discarded)s::interval)
         ) AS kept (status, retention),
         LATERAL (
             SELECT finished_at
@@ -831,14 +827,12 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
-        WHEN job.status = 'scheduled' THEN job.status
-        WHEN (job.id, job.limit_key, job.rate_key) IS NOT DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN job.status
-        ELSE CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN job.status IN ('queued', 'blocked') AND (job.id, job.limit_key, job.rate_key) IS DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        ELSE job.status
     END,
     gate = CASE
-        WHEN job.status = 'scheduled' THEN NULL
-        WHEN (job.id, job.limit_key, job.rate_key) IS NOT DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN job.gate
-        ELSE CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
+        WHEN job.status IN ('queued', 'blocked') AND (job.id, job.limit_key, job.rate_key) IS DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
+        ELSE job.gate
     END,
     limit_key = chosen.limit_key,
     limit_kind = chosen.limit_kind,
@@ -1469,7 +1463,7 @@ LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE
 WITH RECURSIVE finished AS (
     SELECT kind.status, oldest.finished_at
     FROM
-        (VALUES ('completed'), ('discarded'), ('failed')) AS kind (status),
+        (VALUES ('completed'), ('failed'), ('discarded')) AS kind (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
@@ -1808,7 +1802,7 @@ WHERE
 (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -1835,7 +1829,7 @@ AND (
     WHERE inside.finished_at IS NULL OR (inside.may_run AND (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -1906,7 +1900,7 @@ WITH counted AS MATERIALIZED (
 (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -1933,7 +1927,7 @@ AND (
     WHERE inside.finished_at IS NULL OR (inside.may_run AND (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -2000,10 +1994,7 @@ FROM
         UNION ALL
         SELECT kind.status, found.jobs
         FROM
-            (
-                VALUES
-                    ('scheduled'), ('blocked'), ('queued'), ('running'), ('completed'), ('failed'), ('discarded')
-            ) AS kind (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled'), ('completed'), ('failed'), ('discarded')) AS kind (status),
             LATERAL (
                 SELECT count(*) AS jobs
                 FROM (
@@ -4265,7 +4256,16 @@ WITH surplus AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE
                     limit_key = 'queue:' || queue.name
-                    AND (status IN ('queued', 'running') OR gate = 'rate')
+                    AND (
+                        status IN ('queued', 'running')
+                        OR gate = 'rate'
+                        OR (
+                            (started_at IS NOT NULL OR attempts > 0)
+                            AND limit_kind IN ('sequence', 'halting')
+                            AND status = 'scheduled'
+                        )
+                        OR (limit_kind = 'halting' AND status = 'failed')
+                    )
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held

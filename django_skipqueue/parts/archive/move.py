@@ -15,7 +15,7 @@ from django.db import DatabaseError, transaction
 from ...conf import settings
 from ...events.log_format import in_a_line, in_words
 from ...events.logs import write
-from ...queue.fragments import KEPT_COLUMNS, PIECES, joined
+from ...queue.fragments import FINISHED_LIST, FINISHED_ROWS, KEPT_COLUMNS, PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
@@ -58,16 +58,17 @@ LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 # supervisor, prunejobs → the two commands that make each missing partition, the oldest partition first. The archive
 # needs a partition for the current month, for the `ahead` months after it, and for each month with finished jobs, which
 # a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
-MISSING_PARTITIONS = """
+MISSING_PARTITIONS = joined(
+    """
 WITH RECURSIVE finished AS (
     SELECT kind.status, oldest.finished_at
     FROM
-        (VALUES ('completed'), ('discarded'), ('failed')) AS kind (status),
+        (VALUES {kinds}) AS kind (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = kind.status
                 AND finished_at > coalesce(statement_timestamp() - %(kept)s::interval, '-infinity')
                 AND finished_at <= statement_timestamp()
@@ -82,7 +83,7 @@ WITH RECURSIVE finished AS (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = finished.status
                 AND finished_at >= (date_trunc('month', finished.finished_at AT TIME ZONE 'UTC') + interval '1 month')
                     AT TIME ZONE 'UTC'
@@ -124,7 +125,10 @@ SELECT
 FROM missing, archive
 WHERE NOT EXISTS (SELECT FROM existing WHERE existing.first < missing.after AND existing.after > missing.first)
 ORDER BY missing.first
-"""
+""",
+    kinds=FINISHED_ROWS,
+    finished=FINISHED_LIST,
+)
 
 # supervisor, prunejobs → the command that drops the oldest partition, if each of its rows is past the retention of the
 # archive. The catalog has a row for each partition.

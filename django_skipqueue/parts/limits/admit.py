@@ -40,7 +40,8 @@ from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, walking
-from .sql import DUE_WITH_PERMIT, HOLDS, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .columns import HOLDS, RANK
+from .sql import DUE_WITH_PERMIT, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
 # How many jobs of the key hold a permit, and how many of these run. Nothing is counted if there is no limit, nor beyond
 # the limit. The LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the

@@ -10,8 +10,9 @@ from ..keyed.gate import KEYS_AT_ONCE
 from ..keyed.pass_on import Held, contested, contesting, swapping
 from ..keyed.services import BlockSurplus, PassOn
 from ..keyed.sql import indented, walking
+from .columns import RANK
 from .queues import block_surplus
-from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
 _LIMIT_PIECES = {
     "key": "limit_key",
