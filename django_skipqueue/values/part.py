@@ -264,7 +264,7 @@ class PartColumns:
     """The columns that a call with a key has beside the key, each with its SQL type. All calls of an enqueue that have
     a key share the values of these columns."""
     gate: Condition | None = None
-    are_kept: bool = True
-    """Whether a job in an archive, and a copy of a job, have these columns."""
+    are_copied: bool = True
+    """Whether a copy of a job has these columns."""
     pieces: Mapping[str, str] = field(default_factory=dict)
     """SQL for the places of `queue.fragments.PIECES`, by the name of the place. At most one part fills a place."""

@@ -100,6 +100,16 @@ class JobSpec(NamedTuple):
         return not (self.columns or self.after) and (self.run_after, self.timeout, self.retention) == (None, None, None)
 
 
+INSERTED_FIELDS = {
+    "priority": "smallint",
+    "max_attempts": "smallint",
+    "timeout": "float8",
+    "retention": "jsonb",
+    "metadata": "jsonb",
+}
+"""The fields of a `JobSpec` that each INSERT writes as they are, with the SQL types of their columns."""
+
+
 class EncodedCall(NamedTuple):
     """The arguments of one job, as JSON, and the columns that depend on them: see `jobs.task.call_columns`."""
 

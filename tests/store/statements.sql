@@ -159,15 +159,13 @@ RETURNING id, enqueued_at
 
 -- ENQUEUE (queue.enqueue)
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(held)s, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0))) DO NOTHING
@@ -192,14 +190,12 @@ WHERE part[1] = %(call)s
 -- ENQUEUE_MANY (queue.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(held)s::boolean, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    due.run_after, %(held)s::boolean, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
@@ -1397,8 +1393,8 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob (id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
-    SELECT id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst
+    INSERT INTO skipqueue_archivedjob (limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at)
+    SELECT limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ),
@@ -2854,14 +2850,12 @@ SELECT count(*) FROM deleted
 -- ENQUEUE_MANY_UNIQUE (parts.unique.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(held)s::boolean, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    due.run_after, %(held)s::boolean, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
@@ -3791,15 +3785,13 @@ RETURNING job.queue_name, rate_key
 BEGIN;
 
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(held)s, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 
 RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);

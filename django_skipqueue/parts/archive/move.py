@@ -15,20 +15,14 @@ from django.db import DatabaseError, transaction
 from ...conf import settings
 from ...events.log_format import in_a_line, in_words
 from ...events.logs import write
-from ...queue.fragments import FINISHED_LIST, FINISHED_ROWS, KEPT_COLUMNS, PIECES, joined
+from ...queue.fragments import FINISHED_LIST, FINISHED_ROWS, PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .models import ArchivedJob
 
-_COLUMNS = ", ".join(
-    [
-        "id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status",
-        "queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations",
-        "progress, logs",
-        *KEPT_COLUMNS,
-    ]
-)
+_COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields)
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
 # rows, so that each is in exactly one of the tables at any time. A row that is also past the retention of the archive
