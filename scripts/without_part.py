@@ -126,6 +126,11 @@ def without_lines(source: str, part: str) -> str:
     return "".join(line for line in kept if not used.search(line))
 
 
+def without_name(source: str, part: str) -> str:
+    """`parts/installed.py` without the line of the part."""
+    return source.replace(f'    "{part}",\n', "")
+
+
 def without_contracts(source: str, part: str) -> str:
     """The text of pyproject.toml without the lines of contracts that name the part."""
     named = re.compile(rf"\bdjango_skipqueue\.parts\.{part}\b")
@@ -162,7 +167,7 @@ def remove(tree: Path, part: str) -> None:
     for path in list(own_paths(files_of(tree), part, models_of(tree, part))):
         (tree / path).unlink()
     installed = tree / PARTS / "installed.py"
-    rewrite(installed, installed.read_text().replace(f'    "{part}",\n', ""))
+    rewrite(installed, without_name(installed.read_text(), part))
     for name in LISTS:
         rewrite(tree / name, without_lines((tree / name).read_text(), part))
     rewrite(tree / "pyproject.toml", without_contracts((tree / "pyproject.toml").read_text(), part))

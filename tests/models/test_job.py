@@ -14,6 +14,7 @@ from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
 from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import jobs_operated
+from django_skipqueue.values import statuses
 from django_skipqueue.values.backoff import RetryPolicy, constant
 
 from ..app import jobs
@@ -232,6 +233,9 @@ class TestRows:
         for each in STATUSES:
             make_job(each)
         assert set(Job.objects.unfinished().values_list("status", flat=True)) == set(UNFINISHED)
+
+    def test_each_status_is_in_one_group(self) -> None:
+        assert sorted(statuses.UNFINISHED + statuses.FINISHED) == sorted(Status.values)
 
     def test_a_status_knows_whether_it_is_finished(self) -> None:
         assert {status for status in Status if status.is_finished} == set(FINISHED)
