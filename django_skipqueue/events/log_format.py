@@ -88,9 +88,12 @@ def in_a_line(error: BaseException) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """A readable duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`."""
+    """A readable duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`.
+
+    A negative duration is `0s`: the time of a statement is a little older than the rows that the statement sees.
+    """
     if seconds <= 0:
-        return f"-{in_words(-seconds)}" if seconds else "0s"
+        return "0s"
     if seconds < 0.000_05:
         return "<0.1ms"
     if seconds < 0.0995:

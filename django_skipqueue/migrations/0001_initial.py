@@ -169,7 +169,7 @@ CONSTRAINTS_OF_OTHERS = [
         CheckConstraint(
             name="skipqueue_schedule_times",
             condition=are_times(
-                *("created_at", "next_run_at", "fire_at", "last_run_at"),
+                *("created_at", "next_run_at", "fire_at", "last_run_at", "failing_since"),
                 *("skipped_at", "paused_at", "confirmed_at", "retired_at"),
             )
             & (Q(interval=None) | Q(interval__range=(timedelta(0), timedelta(days=36_600))))
@@ -521,6 +521,7 @@ class Migration(migrations.Migration):
                 ("last_run_at", models.DateTimeField(null=True, verbose_name="last run")),
                 ("last_job_id", models.BigIntegerField(null=True, verbose_name="last job")),
                 ("earlier_job_ids", BigIntegers(null=True)),
+                ("failing_since", models.DateTimeField(null=True)),
                 ("skipped_at", models.DateTimeField(null=True, verbose_name="last skipped")),
                 ("error", models.TextField(db_default="", verbose_name="error")),
                 ("paused_at", models.DateTimeField(null=True, verbose_name="paused at")),
@@ -613,6 +614,7 @@ class Migration(migrations.Migration):
                 ("failed", models.BigIntegerField(db_default=0)),
                 ("discarded", models.BigIntegerField(db_default=0)),
                 ("recovered", models.BigIntegerField(db_default=0)),
+                ("deaths", models.BigIntegerField(db_default=0)),
                 ("lost", models.BigIntegerField(db_default=0)),
                 ("waited", BigIntegers(null=True)),
                 ("ran", BigIntegers(null=True)),

@@ -210,8 +210,11 @@ class ClaimedJob(NamedTuple):
 
     @property
     def wait_ms(self) -> float:
-        """Milliseconds between the due time of the job and its claim."""
-        return (self.locked_at - self.run_after) * 1000
+        """Milliseconds between the due time of the job and its claim.
+
+        A claim has the time of its statement, which begins before its snapshot: a row of that moment may be due later.
+        """
+        return max(self.locked_at - self.run_after, 0.0) * 1000
 
     def waited_ms(self, started: float) -> float:
         """Milliseconds between the due time and `started`, a monotonic time of the process that claimed the job."""

@@ -10,8 +10,7 @@ from django_skipqueue.console.rules import server
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
-from .conftest import Found, Rows
-from .test_snapshots import paste
+from .conftest import Found, Rows, paste
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,13 @@ import pytest
 
 from django_skipqueue.console.metrics import catalogue
 from django_skipqueue.console.rules import jobs_and_workers, locks, rule, server, tables
+from django_skipqueue.parts.limits import console as limits
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-MODULES = (rule, jobs_and_workers, locks, server, tables, catalogue, unique_keys)
+MODULES = (rule, jobs_and_workers, locks, server, tables, catalogue, limits, unique_keys)
 STATEMENTS = {
     name: text
     for module in MODULES
@@ -32,13 +33,14 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"admit", "claim", "recover"}),
     "LOCKED_JOB": ({"id": 50_000, "seconds": 0.0}, {"pkey"}),
     "FREE_JOBS": ({"ids": [50_000, 92_000]}, {"pkey"}),
+    "LONG_HOLDERS": ({"seconds": 60.0}, {"recover"}),
     "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),
 }
 
 
 def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
     assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
-    assert set(CASES) <= {*vars(jobs_and_workers), *vars(locks), *vars(unique_keys)}
+    assert set(CASES) <= {*vars(jobs_and_workers), *vars(locks), *vars(limits), *vars(unique_keys)}
 
 
 @pytest.mark.django_db

@@ -4,11 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from django_skipqueue.console.rules.rule import Finding, Severity
-from django_skipqueue.models import FailureRollUp, Queue, Worker
+from django_skipqueue.models import FailureRollUp, Job, Queue, Worker
 from django_skipqueue.parts.history import rules
 from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.values.counting import histogram
 from django_skipqueue.values.records import Cause
 
 from ..app.failing import make_failing
@@ -42,7 +44,7 @@ class TestFailingTask:
         (finding,) = found("failing-task")
         assert finding.severity == "critical"
         assert finding.title.startswith("shop.jobs.send fails since ")
-        assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts, 3 jobs retrying")
+        assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts; jobs: 0 failed, 3 retrying")
         assert finding.found == ("Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail.")
         assert finding.command == (
             "python manage.py skipqueue run-now --retrying --task shop.jobs.send "
@@ -52,6 +54,22 @@ class TestFailingTask:
         assert finding.since is not None
         assert finding.link is not None
         assert finding.link.query == {"task": TASK, "cause": "builtins.KeyError in shop.jobs.send"}
+
+    def test_a_job_that_fails_alone_is_named_with_what_else_succeeds(self) -> None:
+        (job,) = [make_failing(KEY_ERROR, "scheduled")]
+        fail(9, job_id=job.pk)
+        count(completed=1)
+        (finding,) = found("failing-task")
+        assert finding.title.startswith(f"Job {job.pk} of {TASK} fails again and again since ")
+        assert finding.title.endswith(": KeyError: no, 9 failed attempts. Other attempts of the task succeed: 1")
+        assert finding.command == f"python manage.py skipqueue discard {job.pk}"
+        Job.objects.update(status="failed", finished_at=Now())
+        assert [each.command for each in found("failing-task")] == [f"python manage.py skipqueue show {job.pk}"]
+        other = make_failing(KEY_ERROR, "scheduled")
+        (finding,) = found("failing-task")
+        assert finding.title.startswith(f"{TASK} fails since "), "two jobs: the task is to blame"
+        assert finding.title.endswith("; jobs: 1 failed, 1 retrying")
+        other.delete()
 
     def test_the_finding_names_the_deployment_in_which_a_new_cause_was_first_seen(self) -> None:
         fail(6)
@@ -140,7 +158,7 @@ class TestFailingTask:
         count(queue_name="default", retried=3)
         roll_up(KEY_ERROR, 6)
         (finding,) = found("failing-task")
-        assert ": KeyError, 6 failed attempts, 0 jobs retrying" in finding.title
+        assert ": KeyError, 6 failed attempts; jobs: 0 failed, 0 retrying" in finding.title
         assert finding.command == (
             "python manage.py skipqueue retry --failed --task shop.jobs.send "
             "--exception 'builtins.KeyError in shop.jobs.send'"
@@ -157,22 +175,63 @@ class TestFailingTask:
         assert found("failing-task") == []
 
 
+DEATH = {"exception": WORKER_DIED, "message": "worker died: signal 9 (SIGKILL)"}
+
+
+def die(lost: dict[str, int], *, ago: float = 0.0, job_id: int = 7) -> None:
+    """Count the death of a worker that ran this number of jobs of each task."""
+    count("", "", ago=ago, deaths=1)
+    for task, number in lost.items():
+        count(task, ago=ago, recovered=number, deaths=1)
+        roll_up(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else 7)
+
+
 class TestWorkerDeaths:
-    def test_the_task_of_most_lost_jobs_is_named(self) -> None:
-        count(recovered=2)
+    def test_the_task_that_was_running_in_every_death_is_named(self) -> None:
+        die({TASK: 2})
         assert found("worker-deaths") == []
-        count("shop.jobs.render", "pdf", recovered=4, ago=MINUTE)
+        (last,) = [make_job("scheduled", errors=[DEATH])]
+        die({"shop.jobs.render": 1, TASK: 1}, ago=MINUTE, job_id=last.pk)
+        die({TASK: 1}, job_id=last.pk)
+        (finding,) = found("worker-deaths")
+        assert finding.severity == "critical", "workers go on dying"
+        assert finding.title.startswith("Workers die since ")
+        assert finding.title.endswith(f": in every one of 3 deaths {TASK} was running, and 5 running jobs were lost")
+        assert finding.found == "Each job that was lost runs again. Of the last one: worker died: signal 9 (SIGKILL)."
+        assert "--max-jobs-per-worker" in finding.advice
+        assert finding.command == "python manage.py runworker --max-memory-mb 500"
+        assert finding.subject == TASK
+
+    def test_a_task_that_was_running_in_most_deaths(self) -> None:
+        for _ in range(3):
+            die({TASK: 1})
+        die({"shop.jobs.render": 9})
+        (finding,) = found("worker-deaths")
+        assert finding.title.endswith(f": in 3 of 4 deaths {TASK} was running, and 12 running jobs were lost")
+        assert finding.command == "python manage.py skipqueue status", "nobody knows of what they died"
+
+    def test_one_death_is_a_warning(self) -> None:
+        die({TASK: 3})
         (finding,) = found("worker-deaths")
         assert finding.severity == "warning"
-        assert finding.title.endswith(": 6 running jobs were lost, 4 of them of shop.jobs.render")
-        assert finding.command == "python manage.py runworker --max-memory-mb 500"
-        assert finding.subject == "shop.jobs.render"
+        assert finding.title.startswith("A worker died at ")
+        assert finding.title.endswith(f" while {TASK} was running, and 3 running jobs were lost")
+
+    def test_the_begin_stays_while_workers_go_on_dying(self) -> None:
+        """The numbers count from the begin as well. A death before ten calm minutes is another incident."""
+        ((now,),) = DEFAULT.rows("SELECT statement_timestamp()")
+        for minutes in (90, 45, 37, 28, 19, 9):
+            die({TASK: 1}, ago=minutes * MINUTE)
+        die({TASK: 1})
+        (finding,) = found("worker-deaths")
+        assert finding.since is not None
+        assert abs(now - finding.since - timedelta(minutes=45)) < timedelta(seconds=5)
+        assert f"in every one of 6 deaths {TASK} was running, and 6 running jobs were lost" in finding.title
 
     def lose(self, worker: Worker) -> None:
         """Recover a job whose worker died."""
         job = make_job("scheduled", errors=[{"exception": WORKER_DIED, "worker_id": worker.pk}])
-        count(recovered=3)
-        roll_up(Cause(TASK, WORKER_DIED, ""), 3, job_id=job.pk)
+        die({TASK: 3}, job_id=job.pk)
 
     def test_a_machine_that_died_is_named_by_its_workers(self) -> None:
         one, two = (make_worker(name=f"web-1/{number}", heartbeat=timedelta(minutes=-5)) for number in (1, 2))
@@ -180,6 +239,7 @@ class TestWorkerDeaths:
         make_worker(name="web-2/1")
         self.lose(one)
         (finding,) = found("worker-deaths")
+        assert finding.severity == "warning"
         assert finding.title.startswith("Workers and their supervisor are gone since ")
         assert {part.strip() for part in finding.title[:-28].rpartition(": ")[2].strip(".").split(",")} >= {two.name}
         assert "long-ago" not in finding.title
@@ -189,24 +249,53 @@ class TestWorkerDeaths:
         make_worker(name="idle/1", heartbeat=timedelta(minutes=-5))
         self.lose(Worker(id="web-1/1:0123456789ab"))
         (finding,) = found("worker-deaths")
-        assert finding.title.startswith("Workers die since ")
+        assert finding.title.startswith("A worker died at ")
 
-    def test_a_job_that_kills_is_named(self) -> None:
-        entry = {"exception": WORKER_DIED}
-        job = make_job("scheduled", task=TASK, errors=[entry, entry])
-        count(recovered=3)
-        roll_up(Cause(TASK, WORKER_DIED, ""), 3, job_id=job.pk)
+    def test_a_job_that_probably_kills_is_named(self) -> None:
+        job = make_job("scheduled", task=TASK, errors=[DEATH, DEATH], kwargs={"payment": 7, "token": "hunter22"})
+        for _ in range(3):
+            die({TASK: 1, "shop.jobs.render": 2}, job_id=job.pk)
+        count(completed=40)
         (finding,) = found("worker-deaths")
         assert finding.severity == "critical"
-        assert finding.title.startswith(f"Job {job.pk} of {TASK} kills its workers since ")
-        assert finding.title.endswith(": 2 died, 3 jobs were lost")
+        arguments = 'token="••••••", payment=7'
+        assert finding.title.startswith(f"Job {job.pk} ({arguments}) of {TASK} kills each worker that runs it: since ")
+        assert finding.title.endswith(
+            " 3 workers have died, and 9 running jobs were lost. Other attempts of the task succeed: 40"
+        )
         assert finding.command == f"python manage.py skipqueue discard {job.pk}"
         assert finding.link is not None
         assert finding.link.arguments == (job.pk,)
+        for _ in range(2):
+            die({TASK: 1}, job_id=job.pk)
+        (finding,) = found("worker-deaths")
+        assert finding.title.startswith("Workers die since "), "it was running in less than half of the deaths"
+
+    def test_jobs_that_are_proven_to_kill_are_named_and_no_other(self) -> None:
+        fields: dict[str, Any] = {"task": TASK, "errors": [DEATH]}
+        killers = [make_job("failed", deaths=["a", "b", "c"], **fields) for _ in range(5)]
+        last = make_job("failed", deaths=["a"], **fields)
+        for _ in range(9):
+            die({TASK: 1}, ago=MINUTE, job_id=last.pk)
+        (finding,) = found("worker-deaths")
+        assert finding.title.startswith(
+            f"5 jobs of {TASK} kill each worker that runs them, jobs {killers[4].pk}, {killers[3].pk}"
+        )
+        assert str(last.pk) not in finding.title
+        assert finding.command == f"python manage.py skipqueue show {killers[4].pk}"
 
     def test_what_is_eleven_minutes_old_is_over(self) -> None:
-        count(recovered=9, ago=11 * MINUTE)
+        die({TASK: 9}, ago=11 * MINUTE)
         assert found("worker-deaths") == []
+
+
+def test_an_attempt_usually_takes_as_long_as_nearly_all_do() -> None:
+    count(completed=12, ran=histogram([2.0] * 12))
+    count(queue_name="mail", completed=12, ran=histogram([2.0] * 11 + [600.0]))
+    count("shop.jobs.rare", completed=4, ran=histogram([2.0] * 4))
+    usual = rules.usual_runs(DEFAULT, [TASK, "shop.jobs.rare", "shop.jobs.new"])
+    assert usual.keys() == {TASK}, "with fewer than five attempts nobody knows"
+    assert 1.5 <= usual[TASK] <= 2.0
 
 
 class TestGrowingQueue:

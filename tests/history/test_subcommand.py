@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 
 from django_skipqueue.parts.history.causes import failing_causes, failures_of
+from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
 from ..app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ..app.rows import DEFAULT
 from ..management.skipqueue.running import skipqueue
 from .failing import end, roll_up
+from .past import count
 
 HOUR = 3_600.0
 
@@ -105,3 +108,30 @@ def test_what_it_refuses() -> None:
     assert result.code == 1
     assert "No cause of the last 7 days has the key 'zzz'" in result.err
     assert skipqueue("failures", "").code == 1
+
+
+def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
+    by_task = {name: Cause(name, WORKER_DIED, "") for name in ("shop.jobs.kill", "shop.jobs.push")}
+    for task, deaths in (("", 3), ("shop.jobs.kill", 3), ("shop.jobs.push", 2)):
+        count(task, "default" if task else "", deaths=deaths, recovered=deaths)
+    for cause in by_task.values():
+        roll_up(cause, 2)
+    result = skipqueue("failures")
+    standing = {row[0]: row[1] for row in result.rows}
+    kill, push = (key_of(cause) for cause in by_task.values())
+    assert (standing[kill], standing[push]) == ("failing", "bystander")
+    assert [row[1] for row in result.rows][-2:] == ["bystander", "stopped"], "after what fails"
+    text = "A bystander: in all these deaths of workers shop.jobs.kill was running as well."
+    assert result.err == f"{text}\n"
+    assert text in skipqueue("failures", push).out
+    assert [each["bystander"] for each in skipqueue("failures", "--json").objects if each["key"] == push] == [text]
+
+
+def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() -> None:
+    fault = "django.db.utils.OperationalError"
+    roll_up(Cause("shop.jobs.one", fault, ""))
+    assert "bystander" not in skipqueue("failures").out
+    roll_up(Cause("shop.jobs.two", fault, ""))
+    result = skipqueue("failures")
+    assert [row[1] for row in result.rows].count("bystander") == 2
+    assert "A bystander: 2 tasks fail with this error of the database now." in result.err

@@ -129,6 +129,27 @@ def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None
     assert {row["starts_at"] for row in rows if row["span"] == 60} == {at.timestamp()}
 
 
+def test_a_death_counts_once_for_all_queues_and_once_for_each_task_that_was_running() -> None:
+    tally = RollUpTally()
+    at = datetime(2027, 1, 15, tzinfo=UTC)
+    lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
+    others = [lost._replace(id=4), lost._replace(id=5, task="u"), lost._replace(id=6, locked_by="w:2")]
+    tally.sent(JobsRecovered("default", [lost, *others]))
+    deaths = {(row["queue_name"], row["task"]): row["deaths"] for row in rows_of(tally, span=60)}
+    assert deaths == {("", ""): 2, ("q", ""): 0, ("q", "t"): 2, ("q", "u"): 1}
+
+
+def test_a_job_that_is_due_after_the_time_of_its_claim_has_not_waited() -> None:
+    """The claim has the time of its statement, and saw a job of the moment after."""
+    tally, done = RollUpTally(), attempt()
+    early = done._replace(job=done.job._replace(run_after=done.job.locked_at + 0.007))
+    assert early.wait_ms == 3_000.0
+    assert early.job.wait_ms == 0.0
+    tally.ended(AttemptsCompleted, [early])
+    (row,) = rows_of(tally, span=60, task="t")
+    assert (row["waited_seconds"], row["waited_longest"]) == (3.0, 3.0)
+
+
 def test_claims_are_counted_for_all_queues_with_their_time() -> None:
     tally = RollUpTally()
     job = attempt().job

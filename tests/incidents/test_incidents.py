@@ -153,8 +153,8 @@ def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
     finding = blamed("failing-task")
     assert finding.severity == "critical"
     assert re.fullmatch(
-        r"extra\.jobs\.send_receipt fails since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts, "
-        r"\d+ jobs retrying",
+        r"extra\.jobs\.send_receipt fails since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts; "
+        r"jobs: \d+ failed, \d+ retrying",
         finding.title,
     )
     assert finding.command == (
@@ -170,7 +170,9 @@ def test_a_task_hangs(runworker: Run, rules: Any) -> None:
     defer("noop", 5, priority=-1)
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = blamed("no-free-slot")
-    assert finding.title == "extra.jobs.push holds the slots for default: all 2 are taken, and jobs wait"
+    assert finding.title.startswith(
+        "extra.jobs.push holds the slots for default, 2 in all, and jobs wait: its 2 running jobs have run for up to "
+    )
     assert finding.command.startswith("python manage.py skipqueue cancel ")
     assert set(finding.command.split()[4:]) == ids
     wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
@@ -185,7 +187,8 @@ def test_more_jobs_come_than_the_slots_can_run(runworker: Run, rules: Any) -> No
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = blamed("long-wait")
     assert re.fullmatch(
-        r"Jobs of queue default wait since [\d:]+, 5 in all: the 2 slots are taken, mostly by extra\.jobs\.push",
+        r"Jobs of queue default wait since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
+        r"extra\.jobs\.push: its 2 running jobs have run for up to [\d.]+ m?s",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues default"
@@ -268,7 +271,8 @@ def test_a_job_kills_its_worker(runworker: Run, rules: Any) -> None:
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = blamed("worker-deaths")
     assert re.fullmatch(
-        rf"Job {poison.pk} of extra\.jobs\.kill kills its workers since [\d:]+: \d died, \d jobs were lost",
+        rf"Job {poison.pk} of extra\.jobs\.kill kills each worker that runs it: since [\d:]+ \d workers have died, and "
+        r"\d running jobs were lost\. Other attempts of the task succeed: 0",
         finding.title,
     )
     assert finding.command in (f"python manage.py skipqueue {verb} {poison.pk}" for verb in ("discard", "show"))
@@ -279,7 +283,13 @@ def test_a_task_leaks_memory(runworker: Run, rules: Any) -> None:
     defer("leak", 40, max_attempts=25)
     runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
     finding = blamed("worker-deaths")
-    assert "extra.jobs.leak" in finding.title
+    assert re.fullmatch(
+        r"Workers die since [\d:]+: in every one of \d deaths extra\.jobs\.leak was running, and \d+ running jobs were "
+        r"lost",
+        finding.title,
+    )
+    assert finding.severity == "critical"
+    assert finding.command == "python manage.py runworker --max-memory-mb 500"
     assert finding.subject == "extra.jobs.leak"
 
 

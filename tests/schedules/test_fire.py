@@ -405,3 +405,19 @@ def test_the_last_five_jobs_are_known() -> None:
     make_schedule("t", due=1, overlap="skip", last_job_id=make_job("running").pk, earlier_job_ids=[4])
     fire_all()
     assert Schedule.objects.get(name="t").earlier_job_ids == [4]
+
+
+def test_the_begin_of_failures_in_a_row_is_kept() -> None:
+    """Until a run succeeds: then the next failure is a begin."""
+    made = make_schedule("s", due=1, interval=timedelta(minutes=1))
+    first = None
+    for _ in range(8):
+        fire_all()
+        job = jobs_of("s")[-1]
+        first = first or job.enqueued_at
+        Job.objects.filter(pk=job.pk).update(status="failed", last_error="no", finished_at=Now())
+        let_pass(60.0)
+    assert Schedule.objects.get().failing_since == first
+    Job.objects.filter(pk=job.pk).update(status="completed")
+    operate.run_now(STORE, made.pk)
+    assert Schedule.objects.get().failing_since is None

@@ -27,11 +27,14 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DUE_SCHEDULE": (ASKED, {"skipqueue_schedule_fire"}),
     "NEXT_FIRE": (ASKED, {"skipqueue_schedule_fire"}),
     "IS_UNFINISHED": ({"id": 5}, {"skipqueue_job_pkey"}),
-    "FIRED": ({"id": 5, "next": 2e9, "job_ids": [7], "is_skipped": False}, {"skipqueue_schedule_pkey"}),
+    "FIRED": (
+        {"id": 5, "next": 2e9, "job_ids": [7], "is_skipped": False},
+        {"skipqueue_schedule_pkey", "skipqueue_job_pkey"},
+    ),
     "LOCK_SCHEDULE": ({"id": 5}, {"skipqueue_schedule_pkey"}),
     "PAUSE_SCHEDULE": ({"id": 5, "by": "anna"}, {"skipqueue_schedule_pkey"}),
     "RESUME_SCHEDULE": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
-    "NOTE_RUN": ({"id": 5, "job_id": 7}, {"skipqueue_schedule_pkey"}),
+    "NOTE_RUN": ({"id": 5, "job_id": 7}, {"skipqueue_schedule_pkey", "skipqueue_job_pkey"}),
     "TRY_SCHEDULE_AGAIN": ({"id": 5}, {"skipqueue_schedule_pkey"}),
     "PLAN_SCHEDULE": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
@@ -88,7 +91,7 @@ def test_a_statement_about_schedules_uses_its_index(full: psycopg.Connection[Any
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_the_comment_of_a_statement_names_its_caller(name: str) -> None:
-    source = next(text for text in SOURCES if f'\n{name} = "' in text)
+    source = next(text for text in SOURCES if re.search(rf'\n{name} = (joined\(\s*)?"', text))
     comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     found = re.match(r"# (\w+)", comment)
     assert found, comment

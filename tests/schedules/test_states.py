@@ -8,6 +8,7 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.models import Schedule
 from django_skipqueue.parts.schedules import console as module
 from django_skipqueue.parts.schedules.console import ScheduleState, first_schedules, schedule_states
 
@@ -113,6 +114,17 @@ def test_a_time_that_is_skipped_for_a_failed_run_counts_as_one() -> None:
     assert schedule_states()[0].failures == 1
     make_schedule("t", due=-60, last_job_id=job.pk, overlap="skip", **times)
     assert schedule_states(name="t")[0].state == "failing"
+
+
+def test_it_fails_since_a_run_that_is_no_longer_known() -> None:
+    """Of the five jobs that the row knows, none has succeeded: the row says when the first one failed."""
+    begin = Now() - timedelta(hours=9)
+    ids = [make_job("failed", last_error="no").pk for _ in range(5)]
+    for name, known in (("all", ids), ("some", [*ids[:4], make_job("completed").pk])):
+        make_schedule(name, due=-60, last_job_id=known[0], earlier_job_ids=known[1:], failing_since=begin)
+    all_failed, recovered = schedule_states()
+    assert all_failed.failing_since == Schedule.objects.get(name="all").failing_since
+    assert recovered.failing_since == recovered.failed_runs[-1].enqueued_at
 
 
 def test_its_error_is_masked_as_its_arguments_are(settings: Any) -> None:

@@ -362,7 +362,8 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most, date_part('epoch', statement_timestamp() - queue.oldest)
+    queue.name, counted.number, counted.number > budget.most,
+    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0)
 FROM
     queue, budget,
     LATERAL (
@@ -378,7 +379,7 @@ FROM
 ORDER BY queue.name
 
 -- RUNNING_NOW (queue.observe)
-SELECT queue_name, count(*), date_part('epoch', statement_timestamp() - min(locked_at))
+SELECT queue_name, count(*), GREATEST(date_part('epoch', statement_timestamp() - min(locked_at)), 0)
 FROM (
     SELECT queue_name, locked_at FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s
 ) AS job
@@ -2428,9 +2429,9 @@ WHERE
 -- RECENT_TASKS (parts.history.rules)
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
-    sum(recovered)::bigint, min(starts_at) FILTER (WHERE recovered > 0), statement_timestamp()
+    sum(recovered)::bigint, statement_timestamp()
 FROM (
-    SELECT task, queue_name, starts_at, completed, retried, failed, discarded, recovered
+    SELECT task, queue_name, completed, retried, failed, discarded, recovered
     FROM skipqueue_rollup
     WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
     ORDER BY starts_at DESC
@@ -2542,6 +2543,61 @@ WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
 GROUP BY task
 LIMIT 1000
 
+-- DEATHS_SINCE (parts.history.rules)
+WITH minute AS MATERIALIZED (
+    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
+    FROM (
+        SELECT starts_at, deaths, recovered
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ''
+            AND task = ''
+            AND starts_at > statement_timestamp() - interval '1 day'
+        ORDER BY starts_at
+        LIMIT 1500
+    ) AS counted
+    WHERE recovered > 0
+),
+begun AS MATERIALIZED (
+    SELECT max(starts_at) AS at
+    FROM minute
+    WHERE calm IS NULL OR calm > interval '10 minutes'
+)
+SELECT
+    begun.at,
+    (
+        SELECT min(first_at)
+        FROM skipqueue_failure_rollup AS failure
+        WHERE
+            failure.span = 60
+            AND failure.starts_at = begun.at
+            AND failure.exception = 'django_skipqueue.exceptions.WorkerDied'
+    ),
+    sum(minute.deaths)::bigint,
+    sum(minute.recovered)::bigint
+FROM begun JOIN minute ON minute.starts_at >= begun.at
+GROUP BY begun.at
+HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
+LIMIT 1
+
+-- DEATHS_OF_TASKS (parts.history.rules)
+SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
+FROM
+    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+    CROSS JOIN LATERAL (
+        SELECT deaths, recovered, completed
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = asked.queue_name
+            AND task = asked.task
+            AND starts_at >= %(since)s
+        LIMIT 1500
+    ) AS minute
+GROUP BY asked.task
+LIMIT 1000
+
 -- RECENT_QUEUES (parts.history.rules)
 WITH recent AS MATERIALIZED (
     SELECT
@@ -2595,6 +2651,13 @@ FROM (
 GROUP BY queue_name
 LIMIT 1000
 
+-- USUAL_RUNS (parts.history.rules)
+SELECT task, array_to_json(ran)::text
+FROM skipqueue_rollup
+WHERE span = 0 AND task = ANY (%(tasks)s::text[]) AND ran IS NOT NULL
+ORDER BY queue_name, task
+LIMIT 1000
+
 -- DUE_RETRIES (parts.history.rules)
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after
@@ -2618,15 +2681,15 @@ LIMIT 1000
 
 -- ROLL_UP (parts.history.rollups)
 INSERT INTO skipqueue_rollup AS rollup (
-    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, deaths, lost, waited,
+    ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
-    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, deaths,
+    lost, waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
-    failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
+    failed bigint, discarded bigint, recovered bigint, deaths bigint, lost bigint, waited bigint[], ran bigint[],
     waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
     claim_times bigint[], claim_seconds float8
 )
@@ -2639,6 +2702,7 @@ SET changed_at = statement_timestamp(),
     failed = rollup.failed + EXCLUDED.failed,
     discarded = rollup.discarded + EXCLUDED.discarded,
     recovered = rollup.recovered + EXCLUDED.recovered,
+    deaths = rollup.deaths + EXCLUDED.deaths,
     lost = rollup.lost + EXCLUDED.lost,
     waited = ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
@@ -5216,7 +5280,19 @@ RETURNING name
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
-    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4],
+    failing_since = (
+        SELECT
+            CASE
+                WHEN count(*) FILTER (WHERE job.status IN ('completed', 'discarded')) > 0 THEN NULL
+                ELSE COALESCE(
+                    failing_since,
+                    min(job.enqueued_at) FILTER (WHERE job.last_error > '')
+                )
+            END
+        FROM skipqueue_job AS job
+        WHERE job.id = ANY (last_job_id || earlier_job_ids)
+    )
 WHERE id = %(id)s
 
 -- PLAN_SCHEDULE (parts.schedules.operate)
@@ -5280,6 +5356,18 @@ SET next_run_at = to_timestamp(%(next)s::float8),
         WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
         ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
     END,
+    failing_since = (
+        SELECT
+            CASE
+                WHEN count(*) FILTER (WHERE job.status IN ('completed', 'discarded')) > 0 THEN NULL
+                ELSE COALESCE(
+                    failing_since,
+                    min(job.enqueued_at) FILTER (WHERE job.last_error > '')
+                )
+            END
+        FROM skipqueue_job AS job
+        WHERE job.id = ANY (last_job_id || earlier_job_ids)
+    ),
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
@@ -5393,6 +5481,19 @@ WHERE
     AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY next_run_at
 LIMIT %(limit)s
+
+-- LONG_HOLDERS (parts.limits.console)
+SELECT limit_key, id, lease, task, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND limit_key IS NOT NULL
+    AND limit_kind <> 'fair'
+    AND gate IS DISTINCT FROM 'ahead'
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 1000
 
 -- QUEUES_OF_TASK (parts.history.task_page)
 SELECT

@@ -241,6 +241,13 @@ CASES = [
     ),
     Case("RATES_NOW", {"minutes": 5}, {"skipqueue_rollup_prune"}),
     Case("RECENT_TASKS", {}, {"skipqueue_rollup_prune"}),
+    Case("DEATHS_SINCE", {}, {"skipqueue_rollup_pkey", "skipqueue_failure_rollup_prune"}),
+    Case(
+        "DEATHS_OF_TASKS",
+        {"tasks": ["shop.send"], "queue_names": ["mail"], "since": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"skipqueue_rollup_pkey"},
+    ),
+    Case("USUAL_RUNS", {"tasks": ["shop.send"]}, {"skipqueue_rollup_pkey"}),
     Case(
         "RECENT_CAUSES", {"tasks": ["shop.send"]}, {"skipqueue_failure_rollup_prune", "skipqueue_failure_rollup_pkey"}
     ),
@@ -255,7 +262,7 @@ CASES = [
     Case("USUAL_QUEUES", {"queue_names": ["mail", "default"]}, {"skipqueue_rollup_prune"}),
     Case("DUE_RETRIES", {"seconds": 300.0, "limit": 1000}, {"admit"}),
     Case("KNOWN_QUEUES", {"limit": 100}, {"skipqueue_rollup_pkey"}),
-    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_prune"}),
+    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_pkey"}),
     Case("CLAIMS", {}, {"skipqueue_rollup_pkey"}),
     Case("DEPTHS_ARE_DUE", {}, {"skipqueue_rollup_pkey"}),
     Case(

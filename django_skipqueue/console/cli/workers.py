@@ -52,7 +52,7 @@ class Workers(FactList[ListedWorker]):
     name = "workers"
     help = "List the workers with what they run now; have one restart or stop"
     json_help = "print a JSON object for each worker"
-    nothing = "No worker is running. Start one: python manage.py runworker"
+    nothing = "No worker is running. Start a worker: python manage.py runworker"
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = "restart: once its jobs have ended; stop: its whole runworker; default: list all"

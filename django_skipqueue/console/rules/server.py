@@ -214,7 +214,7 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
-# hidden-queries → whether this role sees what the sessions of others do, its name, and how many such sessions are
+# hidden-sessions → whether this role sees what the sessions of others do, its name, and how many such sessions are
 # connected to this database.
 HIDDEN_SESSIONS = """
 SELECT
@@ -271,7 +271,7 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
         )
 
 
-# autovacuum-off, idle-transaction, track-activities, synchronous-commit → the settings of this session.
+# autovacuum, idle-transaction, track-activities, synchronous-commit → the settings of this session.
 SETTINGS = """
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
 """

@@ -257,7 +257,7 @@ def transaction_ids(store: Store) -> Iterator[Finding]:
             )
 
 
-# storage → each table and partition with its storage parameters.
+# storage-parameters → each table and partition with its storage parameters.
 STORAGE_PARAMETERS = """
 SELECT class.relname, COALESCE(class.reloptions, '{}')
 FROM

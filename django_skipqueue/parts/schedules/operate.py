@@ -10,13 +10,14 @@ from django.db import Error, transaction
 
 from ...exceptions import InvalidOption, SkipQueueError
 from ...queue.enqueue import new_job
+from ...queue.fragments import joined
 from ...queue.parameters import noted
 from ...queue.store import Store
 from ...values.codec import decode
 from ...values.records import EnqueuedJob
 from .entry import check_call, known_task
 from .events import SchedulePaused, ScheduleResumed
-from .fire import DueSchedule, error_text, is_unfinished, spec_at
+from .fire import FAILING_SINCE_RUN, DueSchedule, error_text, is_unfinished, spec_at
 from .timetable import instant
 
 # pause → the name, and who paused; no row if the schedule is paused already. Index: the primary key.
@@ -60,13 +61,17 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
 
 
 # run_now, which has locked the row: writes the job that it has enqueued. Index: the primary key.
-NOTE_RUN = """
+NOTE_RUN = joined(
+    """
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
-    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4],
+    failing_since = {failing_since}
 WHERE id = %(id)s
-"""
+""",
+    failing_since=FAILING_SINCE_RUN,
+)
 
 
 def run_now(store: Store, schedule_id: int) -> int:

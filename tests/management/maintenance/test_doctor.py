@@ -73,6 +73,7 @@ def test_json_has_each_finding(settings: Any, tmp_path: Path) -> None:
         "command": "python manage.py prunejobs",
         "subject": "",
         "since": None,
+        "seconds": None,
         "link": None,
         "database": "",
     }

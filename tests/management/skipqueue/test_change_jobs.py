@@ -174,7 +174,7 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
     who, outcome = result.err.splitlines()
     assert re.fullmatch(
         r"Its row is locked by session (\d+) \(.*, idle in transaction\)\. "
-        r"To end that: SELECT pg_terminate_backend\(\1\);",
+        r"To end that: python manage\.py dbshell -- -c 'SELECT pg_terminate_backend\(\1\);'",
         who,
     )
     assert outcome == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database."

@@ -62,7 +62,7 @@ def test_it_is_red_on_a_terminal() -> None:
 def test_status_begins_with_it() -> None:
     make_job()
     assert skipqueue("status").out.startswith(
-        "CRITICAL: No worker is alive, and jobs wait.\n    Start one.\n    python "
+        "CRITICAL: No worker is alive, and jobs wait.\n    Start a worker.\n    python "
     )
     (found,) = skipqueue("status", "--json").objects
     assert found["verdict"]["problems"][0]["code"] == "no-worker"

@@ -175,6 +175,8 @@ class VerbViews(JobViews):
         bulk = BulkAction.of(job)
         if bulk is None:
             raise Http404
+        if not bulk.may_be_viewed(self.admin_site, request):
+            raise PermissionDenied
         may_stop = self.may(request, CANCEL) or bulk.user_id == request.user.pk
         if request.method == "POST":
             if not may_stop:
