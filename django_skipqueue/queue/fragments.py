@@ -161,7 +161,7 @@ CALL_COLUMNS = {name: type for key, of_key in CALL_KEYS.items() for name, type i
 KEPT_COLUMNS = [
     name for part in COLUMNS_OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name
 ]
-"""The columns of parts that a job in an archive, and a copy of a job, have."""
+"""The columns of parts that a pruned job and a copy of a job keep."""
 
 _NAMES = "".join(f", {name}" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
 

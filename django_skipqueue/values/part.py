@@ -86,7 +86,7 @@ class Part:
     """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
     status; `None`: the core deletes the jobs."""
 
-    # What happened, and who is told
+    # What happened, and who hears of it
 
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""
@@ -265,6 +265,6 @@ class PartColumns:
     a key share the values of these columns."""
     gate: Condition | None = None
     are_kept: bool = True
-    """Whether a job in an archive, and a copy of a job, have these columns."""
+    """Whether a pruned job and a copy of a job keep these columns."""
     pieces: Mapping[str, str] = field(default_factory=dict)
     """SQL for the places of `queue.fragments.PIECES`, by the name of the place. At most one part fills a place."""

@@ -1048,7 +1048,7 @@ SELECT set_config('transaction_timeout', %(timeout)s, false)
 -- PLAN_ONCE (queue.session)
 SET plan_cache_mode = force_generic_plan
 
--- PLAN_ANEW (queue.session)
+-- DROP_PLANS (queue.session)
 DISCARD PLANS
 
 -- SETTLE (queue.settle)

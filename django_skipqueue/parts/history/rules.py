@@ -444,7 +444,7 @@ def _recent_causes(
 
 DEATHS = Threshold("worker-deaths", 3, "number")
 
-MOST_NAMED = 4
+WORKERS_IN_TITLE = 4
 """Workers in a title, at most."""
 
 SAME_MOMENT = timedelta(minutes=1)
@@ -529,7 +529,9 @@ def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
 
 
 def _names(workers: Sequence[WorkerHealth]) -> str:
-    return ", ".join([printable(each.name) for each in workers[:MOST_NAMED]] + ["…"] * (len(workers) > MOST_NAMED))
+    return ", ".join(
+        [printable(each.name) for each in workers[:WORKERS_IN_TITLE]] + ["…"] * (len(workers) > WORKERS_IN_TITLE)
+    )
 
 
 def _deaths_of(job: Job) -> int:

@@ -418,7 +418,7 @@ class ScheduleAdmin(OwnViews):
             else:
                 obj.save(using=store.alias)
             if not change or TIME_FIELDS & set(form.changed_data):
-                operate.plan_anew(store, obj.pk)
+                operate.plan_again(store, obj.pk)
             else:
                 operate.try_again(store, obj.pk)
 
