@@ -5528,7 +5528,7 @@ SELECT
     )
 FROM slow
 
--- OPEN_BATCHES (parts.batches.console)
+-- COUNT_OPEN_BATCHES (parts.batches.console)
 SELECT
     count(*),
     coalesce(
