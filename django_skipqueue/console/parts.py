@@ -121,7 +121,7 @@ class PartFact:
 
     template: str
     content: Callable[["AbstractJob"], Any]
-    """Returns what the template shows, as `content`. Its argument may be an archived job."""
+    """Returns what the template shows, as `content`. Its argument may be the row of a pruned job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +272,7 @@ class PartConsole:
     holding_up: "Q | None" = None
     """The condition of the failed jobs that hold other jobs up."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
-    """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
+    """Returns what becomes of jobs that are pruned, for the output of commands, by name."""
     after_prune: Callable[["Store"], None] | None = None
     """Called when a command has pruned the jobs of a database."""
     bar_entries: tuple[BarEntry, ...] = ()

@@ -47,7 +47,7 @@ class AbstractJob(
     of_rates.RateColumns,
     models.Model,
 ):
-    """A job in the job table or in the archive: all columns but the columns for claims."""
+    """A job in the job table, or in a table for pruned jobs: all columns but the columns for claims."""
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))
@@ -206,7 +206,7 @@ class Job(
                 condition=are_times("started_at", "finished_at", "locked_at", "unknown_since"),
             ),
             models.CheckConstraint(
-                # Roll-ups have both in their primary key, and an index entry must fit into a third of a page.
+                # Tables of parts have both in their primary key, and an index entry must fit into a third of a page.
                 name="skipqueue_job_names",
                 condition=Q(
                     LessThanOrEqual(_bytes("queue_name"), MAX_KEY_BYTES),

@@ -35,10 +35,10 @@ class Status(models.TextChoices):
         return self in FINISHED
 
 
-FINISHED = tuple(map(Status, statuses.FINISHED))
+FINISHED = tuple(map(Status, statuses.FINISHED_STATUSES))
 """A job with one of these statuses never changes again, unless somebody retries it."""
 
-UNFINISHED = tuple(map(Status, statuses.UNFINISHED))
+UNFINISHED = tuple(map(Status, statuses.UNFINISHED_STATUSES))
 """All statuses except the finished ones."""
 
 WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)

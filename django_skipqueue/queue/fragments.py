@@ -19,13 +19,15 @@ from collections.abc import Callable, Iterable, Mapping
 from ..parts.installed import given
 from ..values.part import Condition, PartColumns
 from ..values.records import INSERTED_FIELDS
-from ..values.statuses import FINISHED, UNFINISHED
+from ..values.statuses import FINISHED_STATUSES, UNFINISHED_STATUSES
 
-FINISHED_LIST, UNFINISHED_LIST = (", ".join(f"'{status}'" for status in group) for group in (FINISHED, UNFINISHED))
+FINISHED_LIST, UNFINISHED_LIST = (
+    ", ".join(f"'{status}'" for status in group) for group in (FINISHED_STATUSES, UNFINISHED_STATUSES)
+)
 """The literals within `IN (…)`: with a parameter, a generic plan could not use a partial index."""
 
 FINISHED_ROWS, UNFINISHED_ROWS = (
-    ", ".join(f"('{status}')" for status in group) for group in (FINISHED, reversed(UNFINISHED))
+    ", ".join(f"('{status}')" for status in group) for group in (FINISHED_STATUSES, reversed(UNFINISHED_STATUSES))
 )
 """The rows of `VALUES`; `running` first, since a search for any unfinished job of many most likely ends there."""
 

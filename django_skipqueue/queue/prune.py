@@ -9,14 +9,14 @@ from django.db import transaction
 from ..conf import settings
 from ..events.events import JobsPruned
 from ..values.part import installed_parts
-from ..values.statuses import FINISHED
+from ..values.statuses import FINISHED_STATUSES
 from .fragments import FINISHED_LIST, PIECES, joined
 from .parameters import BATCH_ROWS, as_array
 
 if TYPE_CHECKING:
     from .store import Store
 
-_RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FINISHED)
+_RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FINISHED_STATUSES)
 
 # supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
 # their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
@@ -161,4 +161,4 @@ def prune_lag(store: "Store") -> float:
 
 
 def _retentions() -> dict[str, timedelta | None]:
-    return {status: settings.retention_of(status) for status in FINISHED}
+    return {status: settings.retention_of(status) for status in FINISHED_STATUSES}

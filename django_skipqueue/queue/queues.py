@@ -14,7 +14,7 @@ from ..values.bounds import check_columns
 from ..values.part import Condition, installed_parts
 from ..values.records import EncodedCall
 from .fragments import CALL_KEYS, CONDITIONS, entering, joined, recording
-from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def resume_queue(store: "Store", name: str, *, by: str = "") -> bool:
         return False
     wake(store, [name])
     notify_supervisors(store, QUEUES_PAYLOAD)
-    notify_supervisors(store, LIMITS_PAYLOAD)  # gates passed over its jobs that wait for permits
+    notify_supervisors(store, GATES_PAYLOAD)  # gates passed over its jobs that wait for permits
     store.send(QueueResumed(store.alias, name, noted(by, "")["by"]))
     return True
 

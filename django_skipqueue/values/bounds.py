@@ -50,7 +50,7 @@ def whole(least: int, most: int) -> NumberRange:
 
 
 LONGEST_PROCESS_WAIT = 14 * DAY_SECONDS
-"""Seconds for which a process may be told to wait: beyond 24 days the system's own calls take no timeout."""
+"""Seconds for which a process may have to wait: beyond 24 days the system's own calls take no timeout."""
 
 SMALLINT, INTEGER = 32_767, 2_147_483_647
 """The largest numbers that these columns of PostgreSQL hold."""

@@ -86,7 +86,7 @@ class Part:
     """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
     status; `None`: the core deletes the jobs."""
 
-    # What happened, and who is told
+    # What happened, and who hears of it
 
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""

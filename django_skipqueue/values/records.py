@@ -162,7 +162,7 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 
 
 LEFT_OUT = "null"
-"""In place of `args` and `kwargs` of a job whose attempt a carrier ran: only the row has these, as they are large."""
+"""In place of `args` and `kwargs` of a job that an external worker ran: only the row has these, as they are large."""
 
 
 class ClaimedJob(NamedTuple):

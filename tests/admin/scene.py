@@ -91,7 +91,7 @@ def make_workers() -> list[Worker]:
 
 
 def ago(seconds: float) -> str:
-    """The same as a time that stands in JSON."""
+    """The time so many seconds ago, as JSON has it."""
     return (timezone.now() + at(seconds)).isoformat()
 
 

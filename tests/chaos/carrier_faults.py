@@ -93,7 +93,7 @@ class CarrierFaults:
         self._cut(stage, choose.choice(self._all), choose)
 
     def cut_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """The same, of Celery's worker."""
+        """Reset the connections of Celery's worker to the broker."""
         self._cut(stage, self._celery, choose)
 
     def stall_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -101,7 +101,7 @@ class CarrierFaults:
         self._stall(stage, choose.choice(self._all[1:]), choose)
 
     def stall_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """The same, of Celery's worker."""
+        """Let no byte and no error through between Celery's worker and the broker."""
         self._stall(stage, self._celery, choose)
 
     def lose_relay(self, stage: Stage, machine: Machine, choose: random.Random) -> None:

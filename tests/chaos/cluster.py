@@ -31,7 +31,7 @@ IS_SYNCHRONOUS = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
 class Cluster:
     """In the folder `home`, reachable through Unix sockets only; machines come through a proxy.
 
-    It may have a standby, to which it can fail over: then the standby is the server, and the server is made anew as its
+    It may have a standby, to which it can fail over: then the standby is the server, and the server is rebuilt as its
     standby. An address names both: libpq connects to the one that takes writes.
     """
 
@@ -123,7 +123,7 @@ class Cluster:
         _kill(self._server)
 
     def kill_standby(self) -> None:
-        """The same for the standby, or for the server that was demoted."""
+        """SIGKILL to the processes of the standby, or of the server that was demoted."""
         _kill(self._standby)
 
     def refuse_writes(self) -> None:

@@ -67,7 +67,7 @@ class Change(NamedTuple):
     had_begun: bool | None = None
     """Whether the job had begun before the change, as far as its row said."""
     has_begun: bool | None = None
-    """The same after it."""
+    """Whether the job has begun after the change."""
     is_ahead: bool | None = None
     """Whether it is claimed without a permit of its own: it begins in the place of another of its worker's jobs."""
 
@@ -370,7 +370,7 @@ SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public',
 """
 
 ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
-PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_anew")
+PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:

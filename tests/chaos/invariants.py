@@ -25,10 +25,10 @@ PROCESS_LIMIT = 2.0
 """Seconds in which the death of a process must be mended."""
 
 MACHINE_LIMIT = 5.0
-"""The same for a machine, beyond the worker timeout."""
+"""Seconds beyond the worker timeout in which the death of a machine must be mended."""
 
 FROZEN_LIMIT = 40.0
-"""The same for a process that hangs."""
+"""Seconds in which the hanging of a process must be mended."""
 
 SPEED_LIMIT = 10.0
 """Seconds, at most, from the last fault to full speed, and without a finished job."""

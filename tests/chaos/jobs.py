@@ -58,7 +58,7 @@ def work(context: JobContext, seconds: float) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 async def work_async(context: JobContext, seconds: float) -> Result:
-    """The same as a coroutine."""
+    """Write when it begins and when it ends, as a coroutine."""
     await sync_to_async(_write)(context, "begin")
     await asyncio.sleep(seconds)
     return await sync_to_async(_write)(context, "end")
@@ -72,7 +72,7 @@ def work_atomic(context: JobContext, seconds: float) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
 def work_completing(context: JobContext, seconds: float) -> None:
-    """The same by hand: only the end of the task is in the transaction."""
+    """Complete by hand: only the end of the task is in the transaction."""
     _write(context, "begin")
     with transaction.atomic():
         context.complete(_effect(context, seconds))
@@ -86,8 +86,8 @@ def write_row(context: JobContext) -> Result:
 
 
 @job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
-def write_row_anew(context: JobContext) -> Result:
-    """The same on a new connection, for which there is too little time where PostgreSQL is slow to connect.
+def write_row_again(context: JobContext) -> Result:
+    """Write the row on a new connection, for which there is too little time where PostgreSQL is slow to connect.
 
     The first attempts only: on a busy computer there may always be too little.
     """

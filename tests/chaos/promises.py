@@ -21,7 +21,7 @@ def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 
 
 
 def promise_all(jobs: Iterable[Job]) -> list[int]:
-    """The same for jobs of any tasks; their ids."""
+    """Write down that these jobs of any tasks were deferred. Returns their ids."""
     listed = list(jobs)
     for job in listed:
         promise([job.pk], job.task, priority=job.priority)

@@ -1,4 +1,4 @@
-"""The same project where Celery carries all queues, behind the broker `CHAOS_BROKER`."""
+"""The project under fault where Celery carries all queues, behind the broker `CHAOS_BROKER`."""
 
 from .carried import CARRIER, CELERY_QUEUE, WINDOW
 from .settings import *  # noqa: F403 (the same project)

@@ -1,4 +1,4 @@
-"""The same project with a queue in each of the databases `CHAOS_DATABASES`: addresses, one on a line."""
+"""The project under fault, with a queue in each of the databases `CHAOS_DATABASES`: addresses, one on a line."""
 
 import os
 

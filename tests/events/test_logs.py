@@ -7,8 +7,6 @@ import re
 import traceback
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +52,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, su
 from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
 
 from ..docs.test_reference import literals, rows
+from ..harness.parts import modules_of_parts
 
 JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", '["secret"]', "{}", 2, 10, 0, 100.0, 100.25, "{}")
 EXTRA = {
@@ -78,9 +77,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 FAILED = Outcome("failed", last_error="ValueError: no")
-
-TESTS = Path(__file__).parents[1]
-"""The folder of a part may have a module `lines`, whose function `write_lines` writes each line of the part."""
 
 
 @pytest.mark.parametrize(
@@ -200,8 +196,8 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
             given = values | {"jobs": [recovered]}
             kind(**{field.name: given.get(field.name, field.name) for field in fields(kind)}).write_lines()
-    for file in TESTS.glob("*/lines.py"):
-        import_module(f"tests.{file.parent.name}.lines").write_lines()
+    for of_part in modules_of_parts("lines"):
+        of_part.write_lines()
     BatchesFinished("default", [FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True)]).write_lines()
     BatchNotFinished("default", 4, OSError("no")).write_lines()
     CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k").write_lines()

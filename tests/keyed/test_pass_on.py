@@ -16,7 +16,6 @@ from django_skipqueue.parts.limits.admit import admit_keys, blocked_keys
 from django_skipqueue.parts.limits.services import pass_permits_on
 from django_skipqueue.parts.rates.admit import admit_rate_keys, blocked_rates
 from django_skipqueue.parts.rates.services import pass_tokens_on
-from django_skipqueue.queue.notify import LIMIT_PREFIX, RATE_PREFIX
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Admit
 
@@ -308,7 +307,7 @@ def test_a_scan_of_many_keys_resumes_where_the_last_one_ended(
 
 
 @pytest.mark.parametrize("is_in_transaction", [False, True])
-@pytest.mark.parametrize(("task", "prefix"), [(alone, LIMIT_PREFIX), (shares_rate, RATE_PREFIX)], ids=["limit", "rate"])
+@pytest.mark.parametrize(("task", "prefix"), [(alone, ",limit "), (shares_rate, ",rate ")], ids=["limit", "rate"])
 def test_an_urgent_job_that_stays_blocked_has_supervisors_look(
     task: Any, prefix: str, is_in_transaction: bool, notified: Callable[[], list[str]]
 ) -> None:
@@ -417,7 +416,7 @@ def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(pass_on: Callab
 
 def test_too_many_named_keys_are_not_locked_at_once(pass_on: Callable[..., None]) -> None:
     service = pass_permits_on(store)
-    service.notified([LIMIT_PREFIX + "\n".join(f"key {number}" for number in range(1_001))])
+    service.notified([",limit " + "\n".join(f"key {number}" for number in range(1_001))])
     assert not service.urgent
-    service.notified([LIMIT_PREFIX + "k"])
+    service.notified([",limit " + "k"])
     assert service.urgent == {"k"}

@@ -81,7 +81,7 @@ def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
 
 
 def test_jobs_of_a_key_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_JOBS_OF_KEY", 2)
+    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_JOBS_OF_KEY_COUNTED", 2)
     make_limited("many", held=4, waiting=5)
     (state,) = first()
     assert (str(state.held), str(state.waiting)) == ("2+", "2+")

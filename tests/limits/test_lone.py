@@ -248,7 +248,7 @@ def test_a_failed_admission_keeps_the_job_for_the_supervisors(
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
     job = free_two.defer("a")
     assert job.status == status(job) == "blocked"
-    assert heard() == [",limits"]
+    assert heard() == [",gates"]
     assert "division by zero" in caplog.text
 
 

@@ -497,7 +497,7 @@ def test_supervisors_look_after_an_enqueue_whose_admission_fails(
 ) -> None:
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
     in_order.defer_many([("a",)] * 2)
-    assert supervisor() == [",limits"]
+    assert supervisor() == [",gates"]
     assert statuses() == {"blocked": 2}
 
 
@@ -514,7 +514,7 @@ def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: 
 
 def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
     make_job("failed", limit_key="k", limit_kind="halting", capacity=1).retry()
-    assert supervisor() == [",limits"]
+    assert supervisor() == [",gates"]
 
 
 def test_more_keys_than_one_transaction_takes_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ class TestRows:
         assert set(Job.objects.unfinished().values_list("status", flat=True)) == set(UNFINISHED)
 
     def test_each_status_is_in_one_group(self) -> None:
-        assert sorted(statuses.UNFINISHED + statuses.FINISHED) == sorted(Status.values)
+        assert sorted(statuses.UNFINISHED_STATUSES + statuses.FINISHED_STATUSES) == sorted(Status.values)
 
     def test_a_status_knows_whether_it_is_finished(self) -> None:
         assert {status for status in Status if status.is_finished} == set(FINISHED)

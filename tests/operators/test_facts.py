@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.admin.queue_columns import QUEUE_RENDERERS
+from django_skipqueue.console.admin.queue_columns import QUEUE_CELLS
 from django_skipqueue.console.admin.ui.cells import columns_of
 from django_skipqueue.console.counts import Count
 from django_skipqueue.console.facts import NOTHING, as_json, columns, in_terminal, on_page, series_of
@@ -87,6 +87,6 @@ def test_a_further_fact_of_a_queue_is_rendered_everywhere() -> None:
     late: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
     facts, queue = (*QUEUE, late), QueueState(QueueNow("mail"))
     assert as_json(facts, queue)["late_workers"] == 7
-    column = next(column for column in columns_of(facts, [queue], QUEUE_RENDERERS) if column.name == "late")
+    column = next(column for column in columns_of(facts, [queue], QUEUE_CELLS) if column.name == "late")
     assert column.cell(queue) == "7"
     assert in_terminal(late, queue) == "7"

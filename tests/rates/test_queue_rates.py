@@ -17,7 +17,7 @@ from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.enqueue import with_queue_limits
 from django_skipqueue.queue.gates import sweep_gates
-from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
+from django_skipqueue.queue.notify import QUEUES_PAYLOAD
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall
@@ -233,7 +233,7 @@ def test_the_notified_service_blocks_a_surplus_and_announces_its_key() -> None:
         assert service.due_at == 0.0
         service.run(0.0)
         [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == RATE_PREFIX + "queue:later"
+    assert found.payload == ",rate queue:later"
     assert statuses() == {"queued": 1, "blocked": 4}
 
 

@@ -17,7 +17,7 @@ from django_skipqueue.parts.rates.admit import (
     next_rate,
     prune_rates,
 )
-from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, keys_in
+from django_skipqueue.queue.notify import GATES_PAYLOAD, keys_in
 from django_skipqueue.queue.store import Store
 
 from ..app.rates.jobs import burst_of_three
@@ -204,10 +204,10 @@ def test_locked_keys_are_announced_by_name_as_far_as_they_fit() -> None:
         other.execute(LOCK_RATES, {"keys": keys})
         RateGate().admit_keys(store, keys)
         named, sweep = [found.payload for found in listening.notifies(timeout=5, stop_after=2)]
-    assert sweep == LIMITS_PAYLOAD
+    assert sweep == GATES_PAYLOAD
     assert 7_700 < len(named) < 8_000
-    assert keys_in([sweep, named], RATE_PREFIX) < set(keys)
-    assert len(keys_in([named], RATE_PREFIX)) == 39
+    assert keys_in([sweep, named], "rate") < set(keys)
+    assert len(keys_in([named], "rate")) == 39
 
 
 @pytest.mark.parametrize("is_vain", [True, False])

@@ -96,7 +96,7 @@ def test_the_next_jobs_of_a_key() -> None:
 
 
 def test_waiting_jobs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_JOBS_OF_KEY", 2)
+    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_JOBS_OF_KEY_COUNTED", 2)
     make_rated("k", waiting=5)
     assert str(first()[0].waiting) == "2+"
 

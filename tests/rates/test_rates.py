@@ -23,7 +23,7 @@ from django_skipqueue.parts.rates.admit import (
 )
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import TIME_GATE, sweep_gates
-from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
+from django_skipqueue.queue.notify import GATES_PAYLOAD, SCHEDULED_PAYLOAD
 from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Admit
@@ -182,7 +182,7 @@ def test_a_retry_is_announced_to_the_supervisors() -> None:
         session.execute("LISTEN skipqueue_supervisors")
         settle(id, outcome=AGAIN)
         [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == RATE_PREFIX + key_of(burst_of_three, 7)
+    assert found.payload == ",rate " + key_of(burst_of_three, 7)
 
 
 def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
@@ -342,7 +342,7 @@ def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> 
         burst_of_three.defer(7)
         assert statuses() == {"blocked": 1}
         [found] = listening.notifies(timeout=5, stop_after=1)
-        assert found.payload == RATE_PREFIX + key
+        assert found.payload == ",rate " + key
         other.rollback()
     service = Admit(store)
     service.notified([found.payload])
@@ -419,7 +419,7 @@ def test_a_general_notification_has_all_keys_looked_at() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
 
     def is_queued_after_a_notification() -> bool:
-        service.notified([LIMITS_PAYLOAD])
+        service.notified([GATES_PAYLOAD])
         service.run(0.0)
         return statuses() == {"queued": 1}
 

@@ -13,7 +13,7 @@ from django_skipqueue.exceptions import InvalidArguments, InvalidOption, SkipQue
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Schedule
 from django_skipqueue.parts.schedules.events import SchedulePaused, ScheduleResumed
-from django_skipqueue.parts.schedules.operate import pause, plan_anew, resume, run_now
+from django_skipqueue.parts.schedules.operate import pause, plan_again, resume, run_now
 from django_skipqueue.queue.store import Store
 
 from ..app import jobs
@@ -115,8 +115,8 @@ def test_a_supervisor_does_not_fire_what_is_being_run(session: Callable[[], Sess
 
 def test_an_edited_schedule_gets_another_next_time() -> None:
     schedule = make_schedule("s", due=1, error="no")
-    following = plan_anew(STORE, schedule.pk)
+    following = plan_again(STORE, schedule.pk)
     after = Schedule.objects.get()
     assert after.next_run_at == after.fire_at == following
     assert after.error == ""
-    assert plan_anew(STORE, 4711) is None
+    assert plan_again(STORE, 4711) is None

@@ -21,7 +21,7 @@ from django_skipqueue.supervisor.liveness import Heartbeat
 from django_skipqueue.supervisor.services import (
     DUE_CHECK,
     LEAST_DUE_CHECK,
-    PRUNE_SECONDS,
+    PRUNE_JOBS_SECONDS,
     UNSCHEDULED_CHECK,
     Admit,
     PruneJobs,
@@ -158,7 +158,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
         for days in (0.5, 2, 10, 40):
             make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
-    assert run(PruneJobs(Store("default"))) == about(PRUNE_SECONDS)
+    assert run(PruneJobs(Store("default"))) == about(PRUNE_JOBS_SECONDS)
     assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
 
 
@@ -166,7 +166,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
     ("retention", "left", "interval"),
     [
         ({"completed": 0}, {"failed": 2}, 1.0),
-        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_SECONDS),
+        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_JOBS_SECONDS),
         ({"completed": None, "failed": timedelta(days=50), "discarded": None}, {"completed": 2, "failed": 2}, 30),
         ({"completed": 60.0, "failed": 0.5}, {"completed": 1}, 1.0),
     ],
@@ -190,7 +190,7 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
     )
     service = PruneJobs(Store("default"))
     assert run(service) == 0
-    assert run(service) == about(PRUNE_SECONDS)
+    assert run(service) == about(PRUNE_JOBS_SECONDS)
     assert not Job.objects.exists()
 
 

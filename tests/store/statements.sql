@@ -1039,7 +1039,7 @@ SELECT set_config('transaction_timeout', %(timeout)s, false)
 -- PLAN_ONCE (queue.session)
 SET plan_cache_mode = force_generic_plan
 
--- PLAN_ANEW (queue.session)
+-- DROP_PLANS (queue.session)
 DISCARD PLANS
 
 -- SETTLE (queue.settle)
@@ -5621,7 +5621,7 @@ SELECT
     )
 FROM slow
 
--- OPEN_BATCHES (parts.batches.console)
+-- COUNT_OPEN_BATCHES (parts.batches.console)
 SELECT
     count(*),
     coalesce(

@@ -16,7 +16,7 @@ from django_skipqueue.events.events import JobsDeferred
 from django_skipqueue.models import Job
 from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.enqueue import ENQUEUE_AND_NOTIFY, INSERTED
-from django_skipqueue.queue.notify import LIMITS_PAYLOAD, jobs_in
+from django_skipqueue.queue.notify import GATES_PAYLOAD, jobs_in
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall, JobSpec
@@ -536,7 +536,7 @@ def test_any_payload_is_read_as_a_queue_and_a_number(payload: str, meant: tuple[
     assert jobs_in(payload) == meant
 
 
-@pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [LIMITS_PAYLOAD])])
+@pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [GATES_PAYLOAD])])
 def test_jobs_put_back_for_some_seconds_notify_supervisors_and_no_worker(
     listener: Listener, later: bool, workers: list[str], supervisors: list[str]
 ) -> None:

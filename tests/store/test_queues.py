@@ -170,7 +170,7 @@ def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
         Queue.pause("mail")
         assert (workers.payloads(), supervisors.payloads()) == ([], [",queues"])
         Queue.resume("mail")
-        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",limits"])
+        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",gates"])
 
 
 def test_a_pause_and_a_resume_are_signalled_and_logged(

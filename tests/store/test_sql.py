@@ -46,7 +46,7 @@ from ..app.sessions import LAST_MIGRATION, connect, schema
 from .statements import STATEMENTS
 
 PLANLESS = {
-    "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
+    "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "DROP_PLANS", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
     "EXPECTED_QUEUED", "EXPECTED_RUNNING", "EXPECTED_BLOCKED", "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
     "BOUND_TRANSACTIONS",
 }  # fmt: skip
@@ -149,7 +149,7 @@ CASES = [
     Case("PLAN_ONCE", {}, set()),
     Case("BOUND_TRANSACTIONS", {"timeout": "20s"}, set()),
     Case("END_SESSIONS", {"names": ["skipqueue:000000000002"]}, set()),
-    Case("PLAN_ANEW", {}, set()),
+    Case("DROP_PLANS", {}, set()),
     Case("LISTEN_AS_SUPERVISOR", {}, set()),
     Case("TAKE_OVER", {"id": 99_001, "lease": 1, "worker_id": WORKER}, {"pkey"}),
     Case("CLAIM", CLAIM_VALUES, {"claim", QUEUE}),

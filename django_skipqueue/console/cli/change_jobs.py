@@ -158,8 +158,10 @@ class ChangeJobs(Subcommand):
 
     @override(None)  # sentences are joined from words of the table, in the language of this module
     def run(self, console: Console, **options: Any) -> Exit:
-        told_in, done = self._verb.looked_for_in, str(self._verb.done)
-        choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
+        looked_for_in, done = self._verb.looked_for_in, str(self._verb.done)
+        choice = by_ids_or_criteria(
+            options, (RETRYING, *self._verb.statuses) if looked_for_in is None else looked_for_in
+        )
         choice.require_known()
         survey = Survey.of(choice, self._verb.condition, console)
         if not survey.cut and not survey.total:

@@ -18,10 +18,13 @@ from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..durations import span
 from ..parts import consoles
-from . import jobs_and_workers, locks, server, tables
+from .jobs_and_workers import JOB_AND_WORKER_RULES
+from .locks import LOCK_RULES
 from .rule import Finding, Rule, Severity, database_time, shell_command
+from .server import MIGRATIONS, SERVER_RULES
+from .tables import TABLE_RULES
 
-RULES = (server.MIGRATIONS, *jobs_and_workers.RULES, *locks.RULES, *server.RULES, *tables.RULES)
+RULES = (MIGRATIONS, *JOB_AND_WORKER_RULES, *LOCK_RULES, *SERVER_RULES, *TABLE_RULES)
 """The rules of the console. Findings of one severity keep this order."""
 
 RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
@@ -64,9 +67,9 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
         for rule in rules:
             findings += _apply(rule, store, budget.share())
         if any(each.code == "check-failed" for each in findings):
-            missing = _apply(server.MIGRATIONS, store, RULE_SECONDS)
+            missing = _apply(MIGRATIONS, store, RULE_SECONDS)
             if missing[0].is_problem:  # what failed, failed for want of tables or columns
-                ours = ("check-failed", server.MIGRATIONS.code)
+                ours = ("check-failed", MIGRATIONS.code)
                 findings = [*missing, *(each for each in findings if each.code not in ours)]
         findings = _with_since(store, findings)
     except Error as error:
@@ -109,7 +112,7 @@ def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
 def _with_since(store: Store, findings: list[Finding]) -> list[Finding]:
     """The findings. If a rule does not know since when, the finding has the time since when a part knows of it.
 
-    How long a problem lasts is told by the database's clock: the clock of this machine may differ.
+    The database's clock says how long a problem lasts, because the clock of this machine may differ.
     """
     problems = [each for each in findings if each.is_problem]
     if not problems:

@@ -159,7 +159,7 @@ MOST_IDS = 50
 MOST_SUBJECTS_NAMED = 5
 """How many jobs, tasks, queues or workers one finding names, at most."""
 
-MOST_JOBS_READ = 100
+MOST_JOBS_OF_FINDING = 100
 """How many jobs a statement returns, at most."""
 
 LONG_RUN_SECONDS = 3_600.0
@@ -182,7 +182,7 @@ MOST_WORKERS_NAMED = 10
 MOST_QUEUES_NAMED = 20
 """How many queues have findings of one rule, at most."""
 
-MOST_QUEUED_COUNTED = 1_000
+MOST_QUEUED_OF_FINDING = 1_000
 """How many queued jobs of a queue are counted, at most."""
 
 
@@ -274,7 +274,7 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
 
 
 def number_of(rows: Sequence[object]) -> str:
-    return f"{len(rows)}+" if len(rows) >= MOST_JOBS_READ else str(len(rows))
+    return f"{len(rows)}+" if len(rows) >= MOST_JOBS_OF_FINDING else str(len(rows))
 
 
 def no_worker(store: Store) -> Iterator[Finding]:
@@ -726,11 +726,11 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in queues_now(store, most=MOST_QUEUED_COUNTED, most_running=1) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_QUEUED_OF_FINDING, most_running=1) if queue.queued]
 
 
 def _number(queue: QueueNow) -> str:
-    return f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else str(queue.queued)
+    return f"{MOST_QUEUED_OF_FINDING}+" if queue.is_estimate else str(queue.queued)
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:
@@ -741,7 +741,7 @@ def _heartbeats(workers: list[WorkerHealth]) -> str:
     return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
 
 
-RULES = (
+JOB_AND_WORKER_RULES = (
     Rule("no-worker", no_worker, _("Workers are alive"), is_watched=True),
     Rule("queue-without-worker", queues_without_worker, _("Every queue with jobs has a worker"), is_watched=True),
     Rule(

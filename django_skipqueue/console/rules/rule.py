@@ -129,7 +129,7 @@ class Rule:
     concerns: Callable[[str], bool] | None = None
     """Whether it looks at the database of this alias; `None`: it looks at each."""
     is_watched: bool = False
-    """Whether the rule is part of the verdict and raises alerts: what it finds hurts users now or soon, and the rule
+    """Whether the rule is part of the verdict, and is always watched: what it finds hurts users soon, and the rule
     takes milliseconds. The doctor applies every rule."""
     threshold: Threshold | None = None
 

@@ -552,7 +552,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 MIGRATIONS = Rule("migrations", migrations, _("All migrations are applied"))
 """It says why other rules fail, so it comes first."""
 
-RULES = (
+SERVER_RULES = (
     Rule("lock-waits", lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),
     Rule("old-session", old_sessions, _("No session holds an old snapshot"), is_watched=True),
     Rule("old-slot", old_slots, _("No replication slot holds an old snapshot")),

@@ -327,7 +327,7 @@ SELECT count(*) FROM deleted
 MOST_BATCHES_FINISHED, FINISHING_SECONDS = 100, 0.2
 """The maximum of batches that one call finishes, and the seconds after which it begins with no further batch."""
 
-LOCK_TIMEOUT = "1s"
+LOCK_TIMEOUT_OF_BATCHES = "1s"
 """How long the INSERT of a callback may wait for the transaction that holds its unique key."""
 
 OF_ONE_BATCH = ("55P03", "40P01", "40001")
@@ -496,7 +496,7 @@ def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> lis
     calls = [(name, *loaded(callbacks[name])) for name in names if name in callbacks]
     calls.sort(key=lambda each: (each[2].unique_key is not None, each[2].unique_key or ""))
     if limits_locks and calls and calls[-1][2].unique_key is not None:
-        store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+        store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT_OF_BATCHES})
     callback_ids, skipped = [], []
     for name, spec, call in calls:
         inserted = new_job(store, store.enqueue_untraced, spec.with_columns(batch_id=batch.id), call)

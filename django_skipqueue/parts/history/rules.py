@@ -537,7 +537,7 @@ def _recent_causes(
 
 DEATHS = Threshold("worker-deaths", 3, "number")
 
-MOST_NAMED = 4
+NAMES_IN_TITLE = 4
 """Workers, jobs or tasks in a title, at most."""
 
 MOST_KILLERS_READ = 100
@@ -597,8 +597,8 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
     suspects, now = toll.suspects, database_time(store)
     causes = _recent_causes(store, suspects, of_deaths=True)
     last_ids = {name: causes[name][0].last_job_id for name in suspects if causes[name]}
-    last_jobs = Job.objects.using(store.alias).in_bulk(list(last_ids.values())[:MOST_NAMED])
-    for name in suspects[:MOST_NAMED]:
+    last_jobs = Job.objects.using(store.alias).in_bulk(list(last_ids.values())[:NAMES_IN_TITLE])
+    for name in suspects[:NAMES_IN_TITLE]:
         killers = jobs_that_kill(store, name, toll)
         last = last_jobs.get(last_ids.get(name, 0))
         if not killers and last is not None and _kills_probably(last, toll):
@@ -626,7 +626,7 @@ def _kills_probably(job: Job, toll: DeathToll) -> bool:
 
 
 def _killing_jobs(store: Store, task: str, killers: Sequence[Job], toll: DeathToll, now: datetime) -> Finding:
-    names = [job_name(store.alias, job.pk) + _arguments(job) for job in killers[:MOST_NAMED]]
+    names = [job_name(store.alias, job.pk) + _arguments(job) for job in killers[:NAMES_IN_TITLE]]
     unfinished = killers[0].finished_at is None
     verb = "discard" if unfinished else "show"
     return Finding.of(
@@ -647,7 +647,7 @@ def _killing_jobs(store: Store, task: str, killers: Sequence[Job], toll: DeathTo
         ),
         shlex.join(["python", "manage.py", "skipqueue", verb, job_name(store.alias, killers[0].pk)]),
         facts={
-            "jobs": ", ".join([*names, *["…"] * (len(killers) > MOST_NAMED)]),
+            "jobs": ", ".join([*names, *["…"] * (len(killers) > NAMES_IN_TITLE)]),
             "number": len(killers),
             "task": printable(task),
             "time": clock_time(toll.since, now),
@@ -718,7 +718,7 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
         ),
         "python manage.py runworker --max-memory-mb 500" if "SIGKILL" in cause else "python manage.py skipqueue status",
         facts={
-            "task": ", ".join(printable(name) for name in suspects[:MOST_NAMED]),
+            "task": ", ".join(printable(name) for name in suspects[:NAMES_IN_TITLE]),
             "time": clock_time(toll.since, now),
             "deaths": grouped(toll.deaths),
             "of_task": grouped(of_task.deaths),
@@ -743,7 +743,9 @@ def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
 
 
 def _names(workers: Sequence[WorkerHealth]) -> str:
-    return ", ".join([printable(each.name) for each in workers[:MOST_NAMED]] + ["…"] * (len(workers) > MOST_NAMED))
+    return ", ".join(
+        [printable(each.name) for each in workers[:NAMES_IN_TITLE]] + ["…"] * (len(workers) > NAMES_IN_TITLE)
+    )
 
 
 def _deaths_of(job: Job) -> int:

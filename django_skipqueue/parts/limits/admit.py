@@ -419,14 +419,14 @@ class LimitGate(KeyedGate):
         if not first.missed:
             return first
         second = admit_in_batches(store, first.missed, admit_keys)
-        notify_of_keys(store, self.prefix, second.missed)
+        notify_of_keys(store, self.name, second.missed)
         return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
         admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
         if is_urgent and not (lone and admitted.counts):
-            notify_of_keys(store, self.prefix, keys)
+            notify_of_keys(store, self.name, keys)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:

@@ -79,7 +79,7 @@ def status(store: Store) -> PartStatus:
 MOST_KEYS_CHECKED = 50
 """The maximum of halted sequences, and of keys with a free or a held permit, that one check reads."""
 
-MOST_NAMED = 5
+MOST_KEYS_NAMED = 5
 """The maximum of keys, or of queues, that one text names."""
 
 MOST_HOLDERS = 1_000
@@ -137,7 +137,7 @@ def free_permits(store: Store) -> Iterator[Finding]:
                 "again: a permit may have become free at this moment."
             ),
             "python manage.py runworker",
-            facts={"keys": "; ".join([*late[:MOST_NAMED], *["…"] * (len(late) > MOST_NAMED)])},
+            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], *["…"] * (len(late) > MOST_KEYS_NAMED)])},
         )
 
 
@@ -217,7 +217,7 @@ def held_permits(store: Store) -> Iterator[Finding]:
 
 
 def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHolder], since: datetime) -> Finding:
-    first, ids = holders[0], [job_name(store.alias, each.id) for each in holders[:MOST_NAMED]]
+    first, ids = holders[0], [job_name(store.alias, each.id) for each in holders[:MOST_KEYS_NAMED]]
     usual = usual_runs(store, [first.task]).get(first.task)
     title = gettext(
         "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it and "
@@ -306,7 +306,7 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
     }
     if queues := [
         gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
-        for name, number in _queues_of(holders, MOST_NAMED)
+        for name, number in _queues_of(holders, MOST_KEYS_NAMED)
     ]:
         held += " " + gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
     if not before.found:

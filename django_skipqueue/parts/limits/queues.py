@@ -17,7 +17,7 @@ from ...events.events import Event
 from ...exceptions import InvalidOption
 from ...queue.fragments import joined
 from ...queue.gates import admit_after_commit
-from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
+from ...queue.notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
@@ -117,7 +117,7 @@ def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> Non
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
     admit_after_commit(store, {"limit": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
-    notify_supervisors(store, LIMITS_PAYLOAD)  # for more than are admitted at once
+    notify_supervisors(store, GATES_PAYLOAD)  # for more than are admitted at once
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 

@@ -157,7 +157,7 @@ class LimitNow(KeyNow):
     capacity: int | None
     """`None` means unlimited, because somebody has removed the queue's limit."""
     held: int
-    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY` + 1."""
+    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY_COUNTED` + 1."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def permits(limit_key: str, capacity: int | None) -> int | None:
 
 class LimitForm(SettingForm):
     choice, typed = "limit", "number"
-    any_number, this_value = _("any number"), _("so many:")
+    any_number, this_value = _("any number"), _("this number:")
 
     limit = forms.ChoiceField(label=_("Jobs at once"))
     number = forms.IntegerField(
@@ -298,7 +298,9 @@ LIMITS = QueueOption(
     button_in_full=_("Limit the queue %(queue)s"),
     title=_("Limit the queue “%(queue)s”?"),
     heading=_("Limit the queue"),
-    explanation=_("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."),
+    explanation=_(
+        "At most this number of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."
+    ),
     without=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
     changed=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
     follows_settings=_("The limit of the queue “%(queue)s” is that of the settings again."),

@@ -435,12 +435,12 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
         )
 
 
-STATE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
+SCHEDULE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
 
 SCHEDULE_VERBS = ("pause", "resume", "run")
 
 SCHEDULE_TEXTS: Renderers[ScheduleState] = {
-    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), STATE_COLOURS[each.state]),
+    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), SCHEDULE_COLOURS[each.state]),
     "timezone": lambda each: each.row.timezone if each.row.cron else "",
     "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
     "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),

@@ -110,7 +110,7 @@ def _enqueue_now(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
-# plan_anew, which has locked the row: writes the next time. Index: the primary key.
+# plan_again, which has locked the row: writes the next time. Index: the primary key.
 PLAN_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
@@ -118,7 +118,7 @@ WHERE id = %(id)s
 """
 
 
-def plan_anew(store: Store, schedule_id: int) -> datetime | None:
+def plan_again(store: Store, schedule_id: int) -> datetime | None:
     """Write and return the next time of a schedule whose times were edited. Raises `InvalidOption` as `timetable`."""
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
@@ -136,7 +136,7 @@ def try_again(store: Store, schedule_id: int) -> None:
     store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
-# resume, run_now, plan_anew → the schedule, in the columns of DUE. Index: the primary key.
+# resume, run_now, plan_again → the schedule, in the columns of DUE. Index: the primary key.
 LOCK_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,

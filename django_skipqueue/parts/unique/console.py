@@ -18,7 +18,7 @@ from ...queue.observe import QUEUED_HEADS
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
-from ...values.statuses import UNFINISHED
+from ...values.statuses import UNFINISHED_STATUSES
 from .models import KEY_IS_HELD
 
 _FIRST = """(
@@ -34,7 +34,7 @@ _ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
 
 
 def _first_of_each() -> str:
-    others = (status for status in UNFINISHED if status != "queued")
+    others = (status for status in UNFINISHED_STATUSES if status != "queued")
     return "\n    UNION ALL\n    ".join(
         joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in others
     )

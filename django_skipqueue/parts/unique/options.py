@@ -17,7 +17,7 @@ from ...values.bounds import MAX_KEY_BYTES, NUMBER_RANGES, check_key, did_you_me
 from ...values.codec import decode
 from ...values.part import CallArguments, PartOptions
 from ...values.records import JobSpec, OnConflict
-from ...values.statuses import FINISHED
+from ...values.statuses import FINISHED_STATUSES
 
 Until = Literal["finished", "started"] | timedelta
 UniqueKey = str | Callable[..., str]
@@ -193,7 +193,7 @@ def within_retention(spec: JobSpec) -> JobSpec:
     if not seconds:
         return spec
     own = decode(spec.retention) if spec.retention else {}
-    for status in FINISHED:
+    for status in FINISHED_STATUSES:
         kept = settings.retention_of(status)
         general = float("inf") if kept is None else kept.total_seconds()
         shortest = min(general, own.get(status, general))

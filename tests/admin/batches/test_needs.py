@@ -42,7 +42,7 @@ def test_the_sentence_says_that_a_job_has_not_completed() -> None:
     before = make_job("failed")
     last = jobs.noop.using(after=[before]).defer()
     assert why_it_waits_for_jobs(last, timezone.now()) == (
-        f"It needs job {before.pk}, which has not completed: retry that one, or discard this one."
+        f"It needs job {before.pk}, which has not completed: retry that job, or discard this one."
     )
 
 

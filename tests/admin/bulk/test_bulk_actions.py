@@ -498,7 +498,7 @@ class TestThePage:
 
 @pytest.mark.django_db(transaction=True)
 class TestForWhomItActs:
-    """The job has the permissions of the user who asked for it; nobody else may start it anew."""
+    """The job has the permissions of the user who asked for it; nobody else may start it again."""
 
     def of_another(self, operator: Client, status: str, **fields: Any) -> Job:
         """A job that deletes all failed jobs for a superuser, and has ended."""

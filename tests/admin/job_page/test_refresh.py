@@ -1,4 +1,4 @@
-"""The script of the job page, in a real Chromium: it fetches the page anew until the job is finished."""
+"""The script of the job page, in a real Chromium: it refreshes the page until the job is finished."""
 
 from collections.abc import Callable
 from typing import Any
