@@ -10,7 +10,7 @@ from django_skipqueue.values.redaction import MASK
 from ..app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ..app.rows import DEFAULT
 from ..management.skipqueue.running import skipqueue
-from .failing import end, roll_up
+from .failing import count_ended, count_failures
 
 HOUR = 3_600.0
 
@@ -24,11 +24,11 @@ def _causes() -> None:
     """Count a cause that fails now, and a cause that has stopped."""
     entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2\x1b[31m"}
     job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry | {"traceback": TRACEBACK}])
-    roll_up(BAD_VALUE, 3, seconds_ago=2 * HOUR)
-    roll_up(BAD_VALUE, 1_234, job_id=job.pk)
-    roll_up(UNAVAILABLE, seconds_ago=24 * 60)
-    end(UNAVAILABLE.task)
-    end(UNAVAILABLE.task, seconds_ago=120)
+    count_failures(BAD_VALUE, 3, seconds_ago=2 * HOUR)
+    count_failures(BAD_VALUE, 1_234, job_id=job.pk)
+    count_failures(UNAVAILABLE, seconds_ago=24 * 60)
+    count_ended(UNAVAILABLE.task)
+    count_ended(UNAVAILABLE.task, seconds_ago=120)
 
 
 def key_of(cause: Any = BAD_VALUE) -> str:
@@ -63,7 +63,7 @@ def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
 
 def test_failures_print_json(settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
-    roll_up(BAD_VALUE)
+    count_failures(BAD_VALUE)
     failing, stopped = skipqueue("failures", "--json").objects
     expected = {"standing": "failing", "task": BAD_VALUE.task, "exception": BAD_VALUE.exception, "in_10_minutes": 1_235}
     assert {name: failing[name] for name in expected} == expected
@@ -98,7 +98,7 @@ def test_the_subcommand_acknowledges_a_cause_and_takes_the_acknowledgement_back(
     assert (result.code, result.err) == (3, f"Cause {key_of()} is not acknowledged.\n")
 
 
-def test_what_it_refuses() -> None:
+def test_skipqueue_failures_refuses_options_without_a_cause_and_unknown_keys() -> None:
     for arguments in (["--acknowledge"], ["--take-back"], ["--note", "x"], [key_of(), "--note", "x"]):
         assert skipqueue("failures", *arguments).code == 2
     result = skipqueue("failures", "zzz")
