@@ -23,7 +23,7 @@ from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..app.worker_jobs import atomic_write
 from ..harness.processes import ManagePy, is_alive
-from ..relay.consumer import Consumer
+from ..relay.consumer import FakeCeleryWorker
 from .celery_worker import Relaying, a_job, start_worker
 
 pytestmark = pytest.mark.slow  # each starts a worker of Celery
@@ -244,8 +244,8 @@ def test_the_last_acknowledgements_follow_the_last_outcomes(
     wait_until(lambda: process.log.count("succeeded in") == 3, "they have run")
     end_well(process)
     assert set(relaying.outcomes(2)) == {2, 3}
-    with closing(Consumer(broker_url)) as consumer:
-        assert consumer.count("pdf") == 0
+    with closing(FakeCeleryWorker(broker_url)) as consumer:
+        assert consumer.count_messages("pdf") == 0
 
 
 SHOWS_RESULTS = """
@@ -265,8 +265,8 @@ def test_celery_sees_no_outcome(start: Start, relaying: Relaying, broker_url: st
     process.wait_for("signalled None")
     end_well(process)
     assert "hush-hush" not in process.log
-    with closing(Consumer(broker_url)) as consumer:
-        assert consumer.count("pdf") == 0
+    with closing(FakeCeleryWorker(broker_url)) as consumer:
+        assert consumer.count_messages("pdf") == 0
 
 
 MORE_POOLS = POOLS | {"solo": ("--pool", "solo"), "auto": ("-c", "auto")}
@@ -279,8 +279,8 @@ def test_nothing_is_left_with_the_broker(start: Start, relaying: Relaying, broke
     relaying.publish(a_job(20, "jobs.echo", "x" * 300_000))
     assert len(relaying.outcomes(21)) == 21
     end_well(process)
-    with closing(Consumer(broker_url)) as consumer:
-        assert consumer.count("pdf") == 0
+    with closing(FakeCeleryWorker(broker_url)) as consumer:
+        assert consumer.count_messages("pdf") == 0
 
 
 def test_a_job_of_a_database_that_the_worker_does_not_know_comes_back(

@@ -28,7 +28,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job
-from ..schedules.rows import own_entries
+from ..schedules.rows import without_entries
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
 OURS = ("runworker", "runrelay", "prunejobs", "importtasks", "skipqueue")
@@ -116,7 +116,7 @@ def test_the_python_of_a_page_runs(page: Path, registry: Registry) -> None:
     with connection.cursor() as cursor:  # no job of a page is to get that id
         cursor.execute(PASS_42)
     reader = Reader(page.read_text())
-    with isolate_apps("tests.app"), own_entries():
+    with isolate_apps("tests.app"), without_entries():
         for block in blocks(page):
             if block.language == "python":
                 compile(block.code, f"{page}:{block.line}", "exec")

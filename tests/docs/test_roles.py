@@ -98,7 +98,7 @@ def test_a_web_server_enqueues_and_reads_no_argument(roles: Mapping[str, str], r
     with acting_as(roles["web"]):
         jobs.noop.defer()
         jobs.noop.defer_many([(), ()])
-        limited_jobs.free_two.defer("x")
+        limited_jobs.two_per_account.defer("x")
         rated_jobs.hundred_a_minute.defer(1)
         charged.defer("abc")
         assert charged.defer_many([("abc",), ("def",)])
@@ -141,7 +141,7 @@ def test_a_worker_runs_jobs_and_owns_nothing(roles: Mapping[str, str], runworker
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-400))  # to be pruned
     make_schedule("s", due=1)
-    limited_jobs.free_two.defer("x")
+    limited_jobs.two_per_account.defer("x")
     rated_jobs.hundred_a_minute.defer(1)
     jobs.noop.using(after=[jobs.noop.defer()]).defer()
     login = f"DATABASES['default'].update(USER={roles['worker']!r}, PASSWORD={PASSWORD!r})"

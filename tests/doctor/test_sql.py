@@ -14,7 +14,7 @@ from django_skipqueue.parts.limits import console as limits
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
-from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
+from ..store.test_sql import busy_table, nodes  # noqa: F401 (a fixture)
 
 MODULES = (rule, jobs_and_workers, locks, server, tables, catalogue, limits, unique_keys)
 STATEMENTS = {
@@ -44,20 +44,20 @@ def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
 
 
 @pytest.mark.django_db
-def test_a_statement_uses_its_index(busy: psycopg.Connection[Any], subtests: pytest.Subtests) -> None:  # noqa: F811
+def test_a_statement_uses_its_index(busy_table: psycopg.Connection[Any], subtests: pytest.Subtests) -> None:  # noqa: F811
     for name, (values, indexes) in CASES.items():
         with subtests.test(name):
-            require_indexes(busy, STATEMENTS[name], values, indexes)
+            require_indexes(busy_table, STATEMENTS[name], values, indexes)
 
 
 def require_indexes(
-    busy: psycopg.Connection[Any],  # noqa: F811
+    busy_table: psycopg.Connection[Any],  # noqa: F811
     statement: str,
     values: dict[str, Any],
     indexes: set[str],
 ) -> None:
     """Require that the statement reads the job table by these indexes only, and sorts few rows."""
-    row = psycopg.ClientCursor(busy).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
+    row = psycopg.ClientCursor(busy_table).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
     assert row
     found = list(nodes(row[0][0]["Plan"]))
     described = json.dumps(row[0], indent=1)

@@ -44,7 +44,7 @@ def test_schedules_print_json() -> None:
     assert len(found["next_runs"]) == 5
 
 
-def test_without_a_schedule_the_exit_code_says_so() -> None:
+def test_the_subcommand_exits_with_3_if_there_is_no_schedule() -> None:
     result = skipqueue("schedules")
     assert (result.code, result.out) == (3, "")
     assert "There is no schedule." in result.err
@@ -68,7 +68,7 @@ def test_the_subcommand_pauses_and_resumes_a_schedule() -> None:
     assert (result.code, result.err) == (3, "Schedule often is not paused.\n")
 
 
-def test_what_it_refuses() -> None:
+def test_the_subcommand_refuses_unknown_schedules_and_unknown_tasks() -> None:
     make_schedule("often")
     result = skipqueue("schedules", "run", "oftn")
     assert (result.code, result.err) == (1, "No schedule is called 'oftn'. Did you mean 'often'?\n")
