@@ -153,7 +153,7 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
 def test_a_worker_does_without_the_console_that_its_supervisor_imports_later(
     runworker: Callable[..., ManagePy],
 ) -> None:
-    runworker(jobs=KNOWS_CONSOLE, terminal=True)  # a process that has imported nothing before
+    runworker(jobs=KNOWS_CONSOLE, is_new=True)
     wait_until(lambda: Incident.objects.filter(rule="").exists(), "the supervisor has applied the rules")
     job = make_job(task="extra.jobs.has_rules")
     wait_until(lambda: Job.objects.get(pk=job.pk).status == "completed", "the worker has run the job")
