@@ -39,7 +39,8 @@ def test_rows_that_migrate_writes_are_kept() -> None:
 def test_a_large_table_is_truncated_with_those_that_refer_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     User.objects.create_user("ann")
     monkeypatch.setattr(flush, "LARGE_TABLE_BYTES", 0)
-    assert "TRUNCATE auth_user, auth_user_groups" in emptied()
+    truncated = emptied().partition("TRUNCATE ")[2].split(", ")
+    assert {"auth_user", "auth_user_groups"} <= set(truncated)
     assert not User.objects.exists()
 
 
