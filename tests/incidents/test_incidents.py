@@ -153,7 +153,7 @@ def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
     finding = blamed("failing-task")
     assert finding.severity == "critical"
     assert re.fullmatch(
-        r"extra\.jobs\.send_receipt fails since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts; "
+        r"extra\.jobs\.send_receipt has been failing since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts; "
         r"jobs: \d+ failed, \d+ retrying",
         finding.title,
     )
@@ -187,7 +187,7 @@ def test_more_jobs_come_than_the_slots_can_run(runworker: Run, rules: Any) -> No
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = blamed("long-wait")
     assert re.fullmatch(
-        r"Jobs of queue default wait since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
+        r"Jobs of queue default have waited since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
         r"extra\.jobs\.push: its 2 running jobs have run for up to [\d.]+ m?s",
         finding.title,
     )
@@ -205,7 +205,8 @@ def test_a_machine_is_killed(runworker: Run, rules: Any) -> None:
     finding = blamed("worker-deaths")
     assert finding.severity == "warning"
     assert re.fullmatch(
-        r"Workers and their supervisor are gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost", finding.title
+        r"Workers and their supervisor have been gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost",
+        finding.title,
     )
     assert finding.command == "python manage.py runworker"
     dead = [each for each in watched() if each.code == "dead-worker"]
@@ -221,7 +222,7 @@ def test_rows_are_locked_by_a_session(runworker: Run, rules: Any, connect: Any) 
     workers()
     finding = blamed("locked-rows")
     assert re.fullmatch(
-        rf"3 jobs are locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
+        rf"3 jobs have been locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
         finding.title,
     )
     execute(finding.command)
@@ -234,7 +235,7 @@ def test_no_worker_serves_a_queue(runworker: Run, rules: Any) -> None:
     runworker("--queues", "mail", jobs=JOBS, skipqueue=FAST)
     workers()
     finding = blamed("queue-without-worker")
-    assert finding.title.startswith("No worker serves queue reports: 2 jobs wait since ")
+    assert finding.title.startswith("No worker serves queue reports: 2 jobs have waited since ")
     assert finding.command == "python manage.py runworker --queues reports"
 
 
@@ -248,8 +249,8 @@ def test_the_holders_of_a_limit_wait(runworker: Run, rules: Any) -> None:
         make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
     finding = blamed("held-permit")
     assert re.fullmatch(
-        r"Jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by jobs of "
-        r"queue slow that no worker claims",
+        r"Jobs have waited for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by "
+        r"jobs of queue slow that no worker claims",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues slow"
@@ -259,7 +260,7 @@ def test_a_schedule_fails(runworker: Run, rules: Any) -> None:
     runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
     finding = blamed("failing-schedule", "failing-task")
     assert re.fullmatch(
-        r"Schedule nightly fails since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
+        r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
     assert {each.subject for each in watched() if each.code == "failing-task"} <= {"extra.jobs.export"}
@@ -284,8 +285,8 @@ def test_a_task_leaks_memory(runworker: Run, rules: Any) -> None:
     runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
     finding = blamed("worker-deaths")
     assert re.fullmatch(
-        r"Workers die since [\d:]+: in every one of \d deaths extra\.jobs\.leak was running, and \d+ running jobs were "
-        r"lost",
+        r"Workers have been dying since [\d:]+: in every one of \d deaths extra\.jobs\.leak was running, and \d+ "
+        r"running jobs were lost",
         finding.title,
     )
     assert finding.severity == "critical"

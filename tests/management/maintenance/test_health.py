@@ -42,8 +42,8 @@ def test_the_verdict_is_not_what_the_exit_code_says() -> None:
     assert result.code == 0
     verdict = result.out.splitlines()[-1]
     one, other = verdict.removeprefix("verdict: ").split("; ")
-    assert one.startswith("CRITICAL: No worker serves queue a: 1 job waits since ")
-    assert other.startswith("CRITICAL: No worker serves queue b: 1 job waits since ")
+    assert one.startswith("CRITICAL: No worker serves queue a: 1 job has waited since ")
+    assert other.startswith("CRITICAL: No worker serves queue b: 1 job has waited since ")
 
 
 def test_a_verdict_that_takes_long_does_not_delay_the_probe(session: Callable[[], Session]) -> None:
