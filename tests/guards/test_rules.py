@@ -14,13 +14,14 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
-    """Every job that a machine loses has one death. The task of most of them is named instead."""
+    """Every job that a machine loses has one death. The task that was running is named instead."""
     job = make_job("scheduled", task="shop.render", errors=[{"exception": WORKER_DIED}])
-    count("shop.render", recovered=3)
+    count("", "", deaths=1)
+    count("shop.render", recovered=3, deaths=1)
     roll_up(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
     (finding,) = rules.worker_deaths(DEFAULT)
     assert finding.severity == "warning"
-    assert finding.title.endswith(": 3 running jobs were lost, 3 of them of shop.render")
+    assert finding.title.endswith(" while shop.render was running, and 3 running jobs were lost")
 
 
 def test_a_task_does_not_fail_of_the_deaths_of_its_workers() -> None:

@@ -284,11 +284,15 @@ def test_a_task_leaks_memory(runworker: Run, rules: Any) -> None:
     defer("leak", 40, max_attempts=25)
     runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
     finding = blamed("worker-deaths")
-    assert re.fullmatch(
-        r"Workers have been dying since [\d:]+: in every one of \d deaths extra\.jobs\.leak was running, and \d+ "
+    told = re.fullmatch(
+        r"Workers have been dying since [\d:]+: in every one of (\d) deaths extra\.jobs\.leak was running, and (\d+) "
         r"running jobs were lost",
         finding.title,
     )
+    assert told, finding.title
+    assert told[1] == told[2], "each worker had one slot"
+    deaths = [entry["worker_id"] for each in Job.objects.all() for entry in each.errors]
+    assert 2 <= int(told[1]) <= len(set(deaths)) == len(deaths), "the table may know of one more by now"
     assert finding.severity == "critical"
     assert finding.command == "python manage.py runworker --max-memory-mb 500"
     assert finding.subject == "extra.jobs.leak"

@@ -125,11 +125,8 @@ def connections_used(store: Store) -> Iterator[Finding]:
     if used >= capacity * SCARCE_CONNECTIONS_SHARE:
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Few connections are left"),
-            gettext(
-                "%(used)s of %(capacity)s connections are in use (%(name)s). Without one, a worker cannot start, and a "
-                "request fails."
-            ),
+            gettext("Few connections are left: %(used)s of %(capacity)s are in use (%(name)s)"),
+            gettext("Without a connection, a worker cannot start, and a request fails."),
             gettext("See who has them. Close what is idle, or put a pooler between the web servers and PostgreSQL."),
             "SELECT usename, application_name, state, count(*) FROM pg_stat_activity\n"
             "GROUP BY 1, 2, 3 ORDER BY 4 DESC;",
