@@ -219,7 +219,8 @@ def everything() -> list[Any]:
     tables = [f"SELECT to_jsonb(one)::text FROM {model._meta.db_table} AS one" for model in models]
     with connection.cursor() as cursor:
         cursor.execute(f"{' UNION ALL '.join(tables)} ORDER BY 1")
-        return cursor.fetchall()
+        rows: list[Any] = cursor.fetchall()
+    return rows
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def test_a_task_that_this_process_does_not_have(found: Found) -> None:
     make_job("scheduled", task="shop.jobs.gone")
     gone, renamed = found("unknown-task")
     assert renamed.severity == "warning"
-    assert renamed.title.startswith("Jobs of shop.jobs.renamed wait since ")
+    assert renamed.title.startswith("Jobs of shop.jobs.renamed have waited since ")
     assert renamed.command == "python manage.py skipqueue discard --task shop.jobs.renamed"
     assert (gone.subject, renamed.subject) == ("shop.jobs.gone", "shop.jobs.renamed")
     assert "Tasks that are not registered: 2." in gone.found

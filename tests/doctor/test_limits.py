@@ -28,7 +28,7 @@ def test_halted_sequences_are_found(found: Found) -> None:
     failed = make_halted("sequence:t order=7", minutes=720)
     (finding,) = found("halted-sequence")
     assert finding.severity == "warning"
-    assert finding.title.startswith("Sequence sequence:t order=7 has halted since ")
+    assert finding.title.startswith("Sequence sequence:t order=7 has been halted since ")
     assert finding.title.endswith(f": job {failed.pk} failed. Jobs that wait: 1")
     assert finding.command == f"python manage.py skipqueue retry {failed.pk}"
     assert finding.subject == "sequence:t order=7"
@@ -58,7 +58,7 @@ def test_permits_that_unclaimed_jobs_hold_are_found(found: Found) -> None:
         make_limited(key, held=0, minutes=minutes)
     (finding,) = found("held-permit")
     assert finding.severity == "warning"
-    assert finding.title.startswith("Jobs wait for a permit of limit:t since ")
+    assert finding.title.startswith("Jobs have waited for a permit of limit:t since ")
     assert finding.title.endswith(", 1 in all: the permits are held by jobs of queue behind that no worker claims")
     assert finding.command == "python manage.py runworker --queues behind"
     assert (finding.subject, finding.since is None) == ("limit:t", False)
@@ -77,13 +77,13 @@ def test_a_running_job_that_hangs_and_holds_a_permit_is_found(found: Found, monk
         monkeypatch.setattr(limits, "usual_runs", lambda store, tasks, usual=usual: dict.fromkeys(tasks, usual))
         assert len(found("held-permit")) == number
     (finding,) = found("held-permit")
-    assert finding.title.startswith("Jobs wait for a permit of limit:t since ")
+    assert finding.title.startswith("Jobs have waited for a permit of limit:t since ")
     assert re.search(
-        rf", 1 in all: job {hung.pk} of shop\.pay holds it and probably hangs: it has run for 3 min( \d+ s)?, and "
-        r"usually takes 2\.0 s at most$",
+        rf", 1 in all: job {hung.pk} of shop\.pay holds it and probably hangs: it has run for 3 min( \d+ s)?; usually "
+        r"such a job takes 2\.0 s at most$",
         finding.title,
     )
-    assert finding.command == f"python manage.py skipqueue cancel {hung.pk}"
+    assert (finding.severity, finding.command) == ("critical", f"python manage.py skipqueue cancel {hung.pk}")
     monkeypatch.undo()
     Job.objects.filter(pk=hung.pk).update(locked_at=Now() - timedelta(minutes=11))
     (finding,) = found("held-permit")

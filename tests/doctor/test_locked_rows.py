@@ -58,7 +58,7 @@ def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
     HOLDS[hold](session, ids)
     (finding,) = [each for each in found("locked-rows") if each.subject == str(session.info.backend_pid)]
     assert finding.severity == "critical"
-    assert finding.title.startswith("3 jobs are locked since ")
+    assert finding.title.startswith("3 jobs have been locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
     assert "Queues: default, mail" in finding.found
     assert "2 are not run, and the outcomes of 1 are not written" in finding.found

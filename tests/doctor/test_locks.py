@@ -29,10 +29,8 @@ def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connec
     (finding,) = wait_until(lambda: found("lock-waits"))
     assert finding.severity == "warning"
     assert f"Session {waiter.pid} (tests)" in finding.found
-    title = (
-        f"Session {holder.info.backend_pid} (migration, idle in transaction) locks the queue's tables: 1 wait since "
-    )
-    assert finding.title.startswith(title)
+    holding = f"Session {holder.info.backend_pid} (migration, idle in transaction)"
+    assert finding.title.startswith(f"{holding} locks the queue's tables: 1 session has waited since ")
     assert finding.subject == str(holder.info.backend_pid)
     assert finding.since is not None
     paste(finding.command)
@@ -66,7 +64,7 @@ def lock_all() -> None:
 def test_a_long_wait_is_critical_and_a_prepared_transaction_has_no_session() -> None:
     (finding,) = server.lock_waits(Rows((7, 31.0, "web", "UPDATE …", 0, "", "", "", now())))
     assert finding.severity == "critical"
-    assert finding.title.startswith("A prepared transaction locks the queue's tables: 1 sessions wait since ")
+    assert finding.title.startswith("A prepared transaction locks the queue's tables: 1 session has waited since ")
     assert finding.command == "SELECT * FROM pg_prepared_xacts;"
 
 

@@ -33,7 +33,7 @@ def test_the_slots_are_taken_and_the_task_that_takes_most_is_named(found: Found)
     beat()
     (finding,) = found("long-wait")
     assert finding.severity == "critical"
-    assert finding.title.startswith("Jobs of queue mail wait since ")
+    assert finding.title.startswith("Jobs of queue mail have waited since ")
     assert re.search(
         r": the 2 slots are taken, for the longest time by shop\.jobs\.push: its 2 running jobs have run for up to ",
         finding.title,

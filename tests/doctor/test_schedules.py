@@ -27,7 +27,7 @@ def test_schedules_that_are_late(found: Found) -> None:
     assert finding.link.arguments == (made.pk,)
     make_schedule("broken", due=36_001, error="no task")
     broken, late = found("late-schedule")
-    assert broken.title.startswith("Schedule broken cannot fire since ")
+    assert broken.title.startswith("Schedule broken has been unable to fire since ")
     assert broken.title.endswith(", and is late by 10 h: no task")
     assert late.subject == "late"
 
@@ -48,7 +48,7 @@ def test_schedules_that_fail(found: Found) -> None:
     made = make_schedule("nightly export", due=-60, last_job_id=last.pk, earlier_job_ids=[first.pk])
     (finding,) = found("failing-schedule")
     assert finding.severity == "warning"
-    assert finding.title.startswith("Schedule nightly export fails since ")
+    assert finding.title.startswith("Schedule nightly export has been failing since ")
     assert finding.title.endswith(", 2 runs in a row: ValueError: no")
     assert finding.found == f"The last run that has failed, job {last.pk} of tests.app.jobs.noop, is retrying."
     assert finding.command == "python manage.py skipqueue schedules run 'nightly export'"

@@ -63,7 +63,7 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -
     make_job(queue_name="re ports", run_after=timedelta(hours=-3))
     (finding,) = found("queue-without-worker")
     assert finding.severity == "critical"
-    assert finding.title.startswith("No worker serves queue re ports: 1 job waits since ")
+    assert finding.title.startswith("No worker serves queue re ports: 1 job has waited since ")
     assert finding.found == "The first job has waited for 3 h."
     assert (finding.subject, finding.since is None) == ("re ports", False)
     assert finding.command == "python manage.py runworker --queues 're ports'"

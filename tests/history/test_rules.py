@@ -43,7 +43,7 @@ class TestFailingTask:
         count_failed(4, job_id=jobs[0].pk)
         (finding,) = findings("failing-task")
         assert finding.severity == "critical"
-        assert finding.title.startswith("shop.jobs.send fails since ")
+        assert finding.title.startswith("shop.jobs.send has been failing since ")
         assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts; jobs: 0 failed, 3 retrying")
         assert finding.found == ("Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail.")
         assert finding.command == (
@@ -60,14 +60,14 @@ class TestFailingTask:
         count_failed(9, job_id=job.pk)
         count_attempts(completed=1)
         (finding,) = findings("failing-task")
-        assert finding.title.startswith(f"Job {job.pk} of {TASK} fails again and again since ")
+        assert finding.title.startswith(f"Job {job.pk} of {TASK} has failed again and again since ")
         assert finding.title.endswith(": KeyError: no, 9 failed attempts. Other attempts of the task succeed: 1")
         assert finding.command == f"python manage.py skipqueue discard {job.pk}"
         Job.objects.update(status="failed", finished_at=Now())
         assert [each.command for each in findings("failing-task")] == [f"python manage.py skipqueue show {job.pk}"]
         other = make_failing(KEY_ERROR_CAUSE, "scheduled")
         (finding,) = findings("failing-task")
-        assert finding.title.startswith(f"{TASK} fails since "), "two jobs: the task is to blame"
+        assert finding.title.startswith(f"{TASK} has been failing since "), "two jobs: the task is to blame"
         assert finding.title.endswith("; jobs: 1 failed, 1 retrying")
         other.delete()
 
@@ -195,7 +195,7 @@ class TestWorkerDeaths:
         die({TASK: 1}, job_id=last.pk)
         (finding,) = findings("worker-deaths")
         assert finding.severity == "critical", "workers go on dying"
-        assert finding.title.startswith("Workers die since ")
+        assert finding.title.startswith("Workers have been dying since ")
         assert finding.title.endswith(f": in every one of 3 deaths {TASK} was running, and 5 running jobs were lost")
         assert finding.found == "Each job that was lost runs again. Of the last one: worker died: signal 9 (SIGKILL)."
         assert "--max-jobs-per-worker" in finding.advice
@@ -240,7 +240,7 @@ class TestWorkerDeaths:
         self.recover_job_of_dead(one)
         (finding,) = findings("worker-deaths")
         assert finding.severity == "warning"
-        assert finding.title.startswith("Workers and their supervisor are gone since ")
+        assert finding.title.startswith("Workers and their supervisor have been gone since ")
         assert {part.strip() for part in finding.title[:-28].rpartition(": ")[2].strip(".").split(",")} >= {two.name}
         assert "long-ago" not in finding.title
         assert finding.command == "python manage.py runworker"
@@ -269,7 +269,9 @@ class TestWorkerDeaths:
         for _ in range(2):
             die({TASK: 1}, job_id=job.pk)
         (finding,) = findings("worker-deaths")
-        assert finding.title.startswith("Workers die since "), "it was running in less than half of the deaths"
+        assert finding.title.startswith("Workers have been dying since "), (
+            "it was running in less than half of the deaths"
+        )
 
     def test_jobs_that_are_proven_to_kill_are_named_and_no_other(self) -> None:
         fields: dict[str, Any] = {"task": TASK, "errors": [DEATH]}
@@ -308,7 +310,7 @@ class TestGrowingQueue:
         self.let_queue_grow()
         (finding,) = findings("growing-queue")
         assert finding.severity == "warning"
-        assert finding.title.startswith("Queue default grows since ")
+        assert finding.title.startswith("Queue default has been growing since ")
         assert finding.title.endswith(": 9,000 jobs wait, in ten minutes 9,000 came and 1,000 were run")
         assert "take 1 h 30 min, if no other comes" in finding.found
         assert finding.command == "python manage.py runworker --queues default"

@@ -153,7 +153,7 @@ def test_a_task_that_a_deploy_broke_is_named(runworker: RunWorker, set_threshold
     finding = wait_for_finding("failing-task")
     assert finding.severity == "critical"
     assert re.fullmatch(
-        r"extra\.jobs\.send_receipt fails since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts; "
+        r"extra\.jobs\.send_receipt has been failing since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts; "
         r"jobs: \d+ failed, \d+ retrying",
         finding.title,
     )
@@ -187,7 +187,7 @@ def test_a_queue_with_more_jobs_than_its_slots_can_run_is_named(runworker: RunWo
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = wait_for_finding("long-wait")
     assert re.fullmatch(
-        r"Jobs of queue default wait since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
+        r"Jobs of queue default have waited since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
         r"extra\.jobs\.push: its 2 running jobs have run for up to [\d.]+ m?s",
         finding.title,
     )
@@ -205,7 +205,8 @@ def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thr
     finding = wait_for_finding("worker-deaths")
     assert finding.severity == "warning"
     assert re.fullmatch(
-        r"Workers and their supervisor are gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost", finding.title
+        r"Workers and their supervisor have been gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost",
+        finding.title,
     )
     assert finding.command == "python manage.py runworker"
     dead = [each for each in current_findings() if each.code == "dead-worker"]
@@ -221,7 +222,7 @@ def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds
     workers()
     finding = wait_for_finding("locked-rows")
     assert re.fullmatch(
-        rf"3 jobs are locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
+        rf"3 jobs have been locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
         finding.title,
     )
     run_sql(finding.command)
@@ -234,7 +235,7 @@ def test_a_queue_without_a_worker_is_named(runworker: RunWorker, set_thresholds:
     runworker("--queues", "mail", jobs=JOBS, skipqueue=FAST)
     workers()
     finding = wait_for_finding("queue-without-worker")
-    assert finding.title.startswith("No worker serves queue reports: 2 jobs wait since ")
+    assert finding.title.startswith("No worker serves queue reports: 2 jobs have waited since ")
     assert finding.command == "python manage.py runworker --queues reports"
 
 
@@ -248,8 +249,8 @@ def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_th
         make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
     finding = wait_for_finding("held-permit")
     assert re.fullmatch(
-        r"Jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by jobs of "
-        r"queue slow that no worker claims",
+        r"Jobs have waited for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by "
+        r"jobs of queue slow that no worker claims",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues slow"
@@ -259,7 +260,7 @@ def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) 
     runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
     finding = wait_for_finding("failing-schedule", "failing-task")
     assert re.fullmatch(
-        r"Schedule nightly fails since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
+        r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
     assert {each.subject for each in current_findings() if each.code == "failing-task"} <= {"extra.jobs.export"}
@@ -283,11 +284,15 @@ def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds:
     defer("leak", 40, max_attempts=25)
     runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
     finding = wait_for_finding("worker-deaths", "no-worker")  # none is alive until the next process has started
-    assert re.fullmatch(
-        r"Workers die since [\d:]+: in every one of \d deaths extra\.jobs\.leak was running, and \d+ running jobs were "
-        r"lost",
+    counts = re.fullmatch(
+        r"Workers have been dying since [\d:]+: in every one of (\d) deaths extra\.jobs\.leak was running, and (\d+) "
+        r"running jobs were lost",
         finding.title,
     )
+    assert counts, finding.title
+    assert counts[1] == counts[2], "each worker had one slot"
+    deaths = [entry["worker_id"] for each in Job.objects.all() for entry in each.errors]
+    assert 2 <= int(counts[1]) <= len(set(deaths)) == len(deaths), "the table may know of one more by now"
     assert finding.severity == "critical"
     assert finding.command == "python manage.py runworker --max-memory-mb 500"
     assert finding.subject == "extra.jobs.leak"

@@ -194,7 +194,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
         since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Jobs of %(task)s wait since %(time)s, %(number)s in all, and the task is not registered"),
+            gettext("Jobs of %(task)s have waited since %(time)s, %(number)s in all, and the task is not registered"),
             gettext(
                 "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
             ),
@@ -364,7 +364,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             ngettext(
-                "%(number)s worker is dead since %(time)s, and its jobs are not recovered: %(names)s",
+                "%(number)s worker has been dead since %(time)s, and its jobs are not recovered: %(names)s",
                 "%(number)s workers are dead, the last since %(time)s, and their jobs are not recovered: %(names)s",
                 len(dead),
             ),
@@ -432,8 +432,8 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.CRITICAL,
             ngettext(
-                "No worker serves queue %(queue)s: %(number)s job waits since %(time)s",
-                "No worker serves queue %(queue)s: %(number)s jobs wait since %(time)s",
+                "No worker serves queue %(queue)s: %(number)s job has waited since %(time)s",
+                "No worker serves queue %(queue)s: %(number)s jobs have waited since %(time)s",
                 queue.queued,
             ),
             gettext("The first job has waited for %(span)s."),
@@ -702,7 +702,7 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     if is_slow:
         return (
             gettext(
-                "Jobs of queue %(queue)s wait since %(time)s, %(number)s in all: PostgreSQL is slow, %(slow)s "
+                "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: PostgreSQL is slow, %(slow)s "
                 "statements of workers take more than a second"
             ),
             gettext("See what PostgreSQL does, and the other findings."),
@@ -712,14 +712,14 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     if are_slots_taken:
         return (
             gettext(
-                "Jobs of queue %(queue)s wait since %(time)s, %(number)s in all: the %(slots)s slots are taken, for "
-                "the longest time by %(task)s: %(runs)s"
+                "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: the %(slots)s slots are taken, "
+                "for the longest time by %(task)s: %(runs)s"
             ),
             gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
             shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
         )
     return (
-        gettext("Jobs of queue %(queue)s wait since %(time)s, %(number)s in all, although slots are free"),
+        gettext("Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all, although slots are free"),
         gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
         "python manage.py skipqueue status",
     )

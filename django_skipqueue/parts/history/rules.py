@@ -452,13 +452,13 @@ def _failing_task(
     )
     job = jobs.filter(pk=cause.last_job_id).first()
     title = gettext(
-        "%(task)s fails since %(time)s: %(error)s, %(failed)s failed attempts; jobs: %(ended)s failed, %(retrying)s "
-        "retrying"
+        "%(task)s has been failing since %(time)s: %(error)s, %(failed)s failed attempts; jobs: %(ended)s failed, "
+        "%(retrying)s retrying"
     )
     if is_new and cause.first_deployment:
         title = gettext(
-            "%(task)s fails since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed attempts; "
-            "jobs: %(ended)s failed, %(retrying)s retrying"
+            "%(task)s has been failing since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed "
+            "attempts; jobs: %(ended)s failed, %(retrying)s retrying"
         )
     advice = gettext(
         "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, and "
@@ -469,7 +469,7 @@ def _failing_task(
     succeeded = task.attempts - task.failed
     if job is not None and cause.number > 1 and succeeded and number_retrying.found + number_failed.found == 1:
         title = gettext(
-            "Job %(job)s of %(task)s fails again and again since %(time)s: %(error)s, %(failed)s failed attempts. "
+            "Job %(job)s of %(task)s has failed again and again since %(time)s: %(error)s, %(failed)s failed attempts. "
             "Other attempts of the task succeed: %(succeeded)s"
         )
         advice = gettext(
@@ -676,7 +676,9 @@ def _machine_gone(gone: Sequence[WorkerHealth], toll: DeathToll, now: datetime) 
     since = now - max(worker.age for worker in gone)
     return Finding.of(
         Severity.WARNING,
-        gettext("Workers and their supervisor are gone since %(time)s: %(names)s. %(lost)s running jobs were lost"),
+        gettext(
+            "Workers and their supervisor have been gone since %(time)s: %(names)s. %(lost)s running jobs were lost"
+        ),
         gettext("The jobs that were lost are recovered: each runs again."),
         gettext("Look whether the machine of these workers is down. Start runworker there, or on another machine."),
         "python manage.py runworker",
@@ -691,15 +693,15 @@ def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Findin
     suspects = toll.suspects
     of_task = toll.of_task[suspects[0]]
     title = gettext(
-        "Workers die since %(time)s: in %(of_task)s of %(deaths)s deaths %(task)s was running, and %(lost)s running "
-        "jobs were lost"
+        "Workers have been dying since %(time)s: in %(of_task)s of %(deaths)s deaths %(task)s was running, and "
+        "%(lost)s running jobs were lost"
     )
     if toll.deaths == 1:
         title = gettext("A worker died at %(time)s while %(task)s was running, and %(lost)s running jobs were lost")
     elif of_task.deaths == toll.deaths:
         title = gettext(
-            "Workers die since %(time)s: in every one of %(deaths)s deaths %(task)s was running, and %(lost)s running "
-            "jobs were lost"
+            "Workers have been dying since %(time)s: in every one of %(deaths)s deaths %(task)s was running, and "
+            "%(lost)s running jobs were lost"
         )
     died = [str(each.get("message")) for each in last.errors if _is_death(each)] if last else []
     cause = died[-1].partition(";")[0] if died else ""
@@ -810,8 +812,8 @@ def growing_queues(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             gettext(
-                "Queue %(queue)s grows since %(time)s: %(number)s jobs wait, in ten minutes %(came)s came and %(ran)s "
-                "were run"
+                "Queue %(queue)s has been growing since %(time)s: %(number)s jobs wait, in ten minutes %(came)s came "
+                "and %(ran)s were run"
             ),
             gettext(
                 "Ten minutes ago %(before)s waited. At this rate the jobs that wait take %(span)s, if no other comes. "

@@ -99,7 +99,7 @@ def halted(store: Store) -> Iterator[Finding]:
         since = now - timedelta(seconds=state.halted.seconds)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Sequence %(key)s has halted since %(time)s: job %(job)s failed. Jobs that wait: %(waiting)s"),
+            gettext("Sequence %(key)s has been halted since %(time)s: job %(job)s failed. Jobs that wait: %(waiting)s"),
             gettext("The sequence waits for an operator."),
             gettext(
                 "Find out why the job has failed. Retry it: it runs before all others of its key. Or discard it, and "
@@ -219,20 +219,20 @@ def held_permits(store: Store) -> Iterator[Finding]:
 def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHolder], since: datetime) -> Finding:
     first, ids = holders[0], [job_name(store.alias, each.id) for each in holders[:MOST_KEYS_NAMED]]
     usual = usual_runs(store, [first.task]).get(first.task)
-    title = gettext(
-        "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it and "
-        "probably hangs: it has run for %(runs)s"
+    title = ngettext(
+        "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it "
+        "and probably hangs: it has run for %(runs)s",
+        "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: %(hung)s jobs of %(task)s hold "
+        "its permits and probably hang: the first, job %(job)s, has run for %(runs)s",
+        len(holders),
     )
     if usual is not None:
-        title = gettext(
-            "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it "
-            "and probably hangs: it has run for %(runs)s, and usually takes %(usual)s at most"
-        )
+        title += gettext("; usually such a job takes %(usual)s at most")
     return Finding.of(
-        Severity.WARNING,
+        Severity.CRITICAL if len(holders) >= state.now.held else Severity.WARNING,
         title,
-        gettext("Jobs that hold a permit of the key: %(held)s. Jobs of these that probably hang: %(hung)s."),
-        gettext("Cancel it. A timeout on the task keeps that from happening again."),
+        gettext("Jobs that hold a permit of the key: %(held)s, of which probably hang: %(hung)s."),
+        gettext("Cancel what hangs. A timeout on the task keeps that from happening again."),
         shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
         facts={
             "key": printable(state.key),
@@ -255,8 +255,8 @@ def _held_by_unclaimed_jobs(state: LimitState, queue_name: str, since: datetime)
     return Finding.of(
         Severity.WARNING,
         gettext(
-            "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs of "
-            "queue %(queue)s that no worker claims"
+            "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs "
+            "of queue %(queue)s that no worker claims"
         ),
         gettext("Jobs that hold a permit and are not claimed: %(held)s."),
         gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),

@@ -384,7 +384,9 @@ def late_schedules(store: Store) -> Iterator[Finding]:
             "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
         )
         if error:
-            title = gettext("Schedule %(name)s cannot fire since %(time)s, and is late by %(span)s: %(error)s")
+            title = gettext(
+                "Schedule %(name)s has been unable to fire since %(time)s, and is late by %(span)s: %(error)s"
+            )
             advice = gettext("Correct its task, its arguments or its times. A supervisor tries again every minute.")
         yield Finding.of(
             Severity.CRITICAL,
@@ -414,9 +416,9 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
         has_older = since < each.failed_runs[-1].enqueued_at
         yield Finding.of(
             Severity.CRITICAL if last.state == Status.FAILED else Severity.WARNING,
-            gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row or more: %(error)s")
+            gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row or more: %(error)s")
             if has_older
-            else gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row: %(error)s"),
+            else gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row: %(error)s"),
             gettext("The last run that has failed, job %(job)s of %(task)s, is %(state)s."),
             gettext("Mend the task, then run the schedule now."),
             shlex.join(["python", "manage.py", "skipqueue", "schedules", "run", each.row.name]),

@@ -38,7 +38,7 @@ def make_trouble() -> None:
 def test_findings_are_shown_the_worst_first_with_what_to_do(operator: Client) -> None:
     make_trouble()
     text = operator.get(DOCTOR).text
-    critical, warning = text.index("Running jobs whose worker is gone"), text.index("1 worker is dead since ")
+    critical, warning = text.index("Running jobs whose worker is gone"), text.index("1 worker has been dead since ")
     assert critical < warning
     for expected in ('data-status="critical"', "orphaned-job", '<pre tabindex="0">python manage.py prunejobs</pre>'):
         assert expected in text
@@ -59,7 +59,7 @@ def test_the_title_of_a_finding_leads_to_what_it_names(operator: Client) -> None
     make_trouble()
     text = operator.get(DOCTOR).text
     (worker,) = Worker.objects.all()
-    assert f'<a href="{WORKERS}{quote(worker.pk)}/change/">1 worker is dead since ' in text
+    assert f'<a href="{WORKERS}{quote(worker.pk)}/change/">1 worker has been dead since ' in text
     assert f'<a href="{LIST}?status=running">Running jobs whose worker is gone</a>' in text
     User.objects.get().user_permissions.set(Permission.objects.filter(codename="view_job"))
     User.objects.update(is_superuser=False)

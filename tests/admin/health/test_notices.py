@@ -71,7 +71,8 @@ def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     make_job(queue_name="it's", run_after=LONG_AGO)
     found = box(operator)
     assert (
-        f'<a href="{LIST}?status=queued&amp;queue=it%27s">No worker serves queue it&#x27;s: 1 job waits since ' in found
+        f'<a href="{LIST}?status=queued&amp;queue=it%27s">No worker serves queue it&#x27;s: 1 job has waited since '
+        in found
     )
     assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
 
@@ -181,7 +182,7 @@ def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(ope
     assert f'href="{WORKERS}{quote(dead.id)}/change/"' in box(operator)
     late, died = problems(operator)
     assert late == "The worker web-2/1 is late with its heartbeat."
-    assert died.startswith("1 worker is dead since ")
+    assert died.startswith("1 worker has been dead since ")
     held.delete()
     notices_cache.clear()
     assert len(problems(operator)) == 1

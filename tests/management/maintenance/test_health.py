@@ -42,8 +42,8 @@ def test_critical_findings_do_not_change_the_exit_code() -> None:
     assert result.code == 0
     verdict = result.out.splitlines()[-1]
     first, second = verdict.removeprefix("verdict: ").split("; ")
-    assert first.startswith("CRITICAL: No worker serves queue a: 1 job waits since ")
-    assert second.startswith("CRITICAL: No worker serves queue b: 1 job waits since ")
+    assert first.startswith("CRITICAL: No worker serves queue a: 1 job has waited since ")
+    assert second.startswith("CRITICAL: No worker serves queue b: 1 job has waited since ")
 
 
 def test_a_verdict_that_takes_long_does_not_delay_the_probe(session: Callable[[], Session]) -> None:

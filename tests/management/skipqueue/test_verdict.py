@@ -29,7 +29,7 @@ def test_advice_and_a_command_are_printed_below_each_problem() -> None:
     result = skipqueue("verdict")
     assert result.code == 3
     first, *others = result.out.splitlines()
-    assert first.startswith("CRITICAL: No worker serves queue re ports: 1 job waits since ")
+    assert first.startswith("CRITICAL: No worker serves queue re ports: 1 job has waited since ")
     assert others[:3] == [
         "    Start a worker for it.",
         "    python manage.py runworker --queues 're ports'",
