@@ -39,7 +39,7 @@ FINISHED = tuple(map(Status, statuses.FINISHED_STATUSES))
 """A job with one of these statuses never changes again, unless somebody retries it."""
 
 UNFINISHED = tuple(map(Status, statuses.UNFINISHED_STATUSES))
-"""All statuses except the finished ones."""
+"""The statuses of jobs that are not finished."""
 
 WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)
 """The statuses that are neither finished nor running."""
@@ -77,5 +77,5 @@ class StatusFilters(JobQuerySet):
         return self.filter(status="discarded")
 
     def unfinished(self) -> Self:
-        """Jobs that are not finished. One condition for each status: `IN` could not use the partial indexes."""
+        """Jobs that are not finished. There is one condition per status, because `IN` could not use partial indexes."""
         return self.filter(reduce(or_, [Q(status=status) for status in UNFINISHED]))

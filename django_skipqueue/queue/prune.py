@@ -1,4 +1,4 @@
-"""Delete finished jobs, or have a part do something else with them. A prune skips rows that others have locked."""
+"""Deletes finished jobs after their retention, or lets a part move them. Rows locked by others are skipped."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FINISHED_STATUSES)
 
-# supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
-# their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
-# their own, which is shorter; the first SELECT finds these jobs too if both retentions are over. A job is kept for
-# `grace` seconds longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for
-# each status, and prune_own.
+# Sent by supervisors and by the command prunejobs. Locks and returns the ids of finished jobs whose retention is over,
+# within each status the oldest first. If the retention of a status is NULL, its jobs are kept forever. The second
+# SELECT finds jobs with their own, shorter retention. The first SELECT may find these jobs too. Each job is kept for
+# `grace` seconds longer. Leaves out the ids in `skipped`, and rows that other transactions have locked. Indexes: prune,
+# once for each status, and prune_own.
 EXPIRED = joined(
     """
 SELECT job.id
@@ -64,7 +64,8 @@ LIMIT %(limit)s
     finished=FINISHED_LIST,
 )
 
-# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
+# Sent after EXPIRED, in its transaction. Deletes these jobs, and returns how many it deleted, by status. Index: the
+# primary key.
 PRUNE = joined(
     """
 WITH pruned AS (
@@ -78,8 +79,8 @@ SELECT status, count(*) FROM pruned GROUP BY status
     after_prune=PIECES["after_prune"],
 )
 
-# doctor, metrics → for how long the retention of the job to be deleted next has been over, in seconds; NULL if there is
-# none. Indexes: prune, once for each status, and prune_own.
+# Sent by the doctor and by metrics. Returns for how many seconds the retention of the next job to delete has been over;
+# NULL if there is no job to delete. Indexes: prune, once for each status, and prune_own.
 PRUNE_LAG = joined(
     """
 SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
@@ -123,9 +124,11 @@ FROM (
 def prune(
     store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] = (), grace: float = 0.0
 ) -> dict[str, int]:
-    """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
+    """Delete finished jobs whose retention is over. Returns the number of deleted jobs, by status.
 
-    `grace`: the seconds after its retention for which a job is kept.
+    limit: delete at most this number of jobs.
+    skipped: the ids of jobs that must not be deleted.
+    grace: the seconds for which a job is kept after its retention.
 
     A part may do something else with the jobs: see `Part.on_prune`. Runs in one transaction: if one row cannot be
     pruned, no row is. `Pruner` then finds the row that cannot be pruned.
@@ -152,7 +155,7 @@ def expired(store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] =
 
 
 def prune_lag(store: "Store") -> float:
-    """The seconds for which the retention of the oldest job to delete has been over; 0 if there is none.
+    """The seconds since the retention of the oldest job to delete was over; 0 if there is no job to delete.
 
     Up to a minute and a half is usual. Costs a few index probes.
     """

@@ -1,7 +1,7 @@
-"""The parent of the worker processes: keeps them running, writes their heartbeats, and runs the queue's services.
+"""`Supervisor`: the parent of the worker processes. It keeps them running, writes their heartbeats, and runs services.
 
-Invariant: no user code and no log handler runs in the main thread of a supervisor. While a supervisor forks, it has no
-other thread, unless user code hangs in one. When a worker ends, its jobs are recovered or released at once.
+No code of the project and no log handler runs in the supervisor's main thread. Before it forks a process, the
+supervisor ends its other threads. When a worker ends, its jobs are recovered or released at once.
 """
 
 import gc
@@ -46,18 +46,18 @@ from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState
 from .systemd import NotifySystemd
 
 KILL_AFTER = 10.0
-"""How many seconds after the shutdown timeout a running worker is killed."""
+"""A worker that still runs this many seconds after the shutdown timeout is killed."""
 
 COMMAND_TIME = 1.0
-"""Seconds within which the steward sends its command, if a signal has reached the steward as well."""
+"""If a signal has reached the steward as well, its command arrives within this many seconds."""
 
 
 class Supervisor:
-    """Runs in the main thread of its process. The end of `lifeline`, a pipe, stops it as SIGTERM does.
+    """Runs in the main thread of its process. `lifeline` is a pipe; when it is closed, the supervisor stops.
 
-    Under a steward, a supervisor shows its state in memory, takes commands from this pipe, and ignores signals. A
-    signal to the whole service reaches the steward and this process. If both counted the signal, one would count as
-    two.
+    If the parent process is a steward, the supervisor shows its state in shared memory, takes commands from this pipe,
+    and ignores signals. A signal to the whole service reaches the steward and this process. If both obeyed it, one
+    signal would count as two.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Supervisor:
         log: LogQueue | None = None,
         shared: SharedState | None = None,
     ) -> None:
-        """health_listener: the socket on which to answer probes. log: the log lines of this process."""
-        close_before_fork()  # connections that the project may have opened at import
+        """health_listener: the socket on which to answer health probes. log: writes the log lines of this process."""
+        close_before_fork()  # the project may have opened connections at import
         self.options = options
         self._lifeline = lifeline
         self._shared = shared
@@ -91,10 +91,10 @@ class Supervisor:
             self._store,
             workers=lambda: rows_of(options, self._processes),
             interval=options.seconds_between_heartbeats,
-            written=self._heartbeats_written,
-            requested=self._requested,
+            on_written=self._heartbeats_written,
+            on_requests=self._requested,
         )
-        self._heartbeat.due_at = NEVER  # until there are workers
+        self._heartbeat.due_at = NEVER  # until workers are started
         self._contention = Contention()
         self._call_workers = CallWorkers(self._workers, options.serves, self._contention)
         self._watch = WatchQueues(
@@ -111,7 +111,7 @@ class Supervisor:
         self._stopping = False
 
     def _services(self) -> list[Service]:
-        """The services in order. The services of worker processes come first: they need no database, or are urgent."""
+        """The services in order. Those for worker processes come first, because they are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
             self._store,
@@ -171,7 +171,7 @@ class Supervisor:
                 process.shared.heartbeat_at = began
 
     def _requested(self, requests: Mapping[str, str]) -> None:
-        """Do what operators have requested of the running processes. Every heartbeat returns all requests."""
+        """Obey the requests of operators to the running processes. Each heartbeat returns all open requests."""
         for process in self._processes:
             if process.pid and not self._stopping:
                 match requests.get(process.id):
@@ -184,7 +184,7 @@ class Supervisor:
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
             return True
-        # Without the database, no job can be recovered. Another supervisor recovers the jobs after the worker timeout.
+        # If the database cannot be reached, give up: another supervisor recovers the jobs after the worker timeout.
         return (
             any(process.awaiting_recovery for process in self._processes) and time.monotonic() < self._recover_deadline
         )
@@ -202,14 +202,14 @@ class Supervisor:
                 self._stop(STOP_NOW)
 
     def _expect_command(self, _: int) -> None:
-        """Handle a signal under a steward: the signal may have reached the steward as well."""
+        """Handle a signal if the parent is a steward, which may have received the signal too."""
         self._command_follows = True
 
     def _learn_of_signals(self) -> None:
-        """Handle signals first: a signal to all processes may have ended an idle worker before this process saw it."""
+        """Handle signals before judging why a worker has ended, because a signal may have reached all processes."""
         self._handle_signals()
         if self._command_follows and self._lifeline is not None and not self._stopping:
-            self._command_follows = False  # if no command comes, the signal was for this process alone
+            self._command_follows = False  # if no command comes, the signal was only for this process
             poller = select.poll()
             poller.register(self._lifeline, select.POLLIN)
             if poller.poll(COMMAND_TIME * 1000):
@@ -237,18 +237,18 @@ class Supervisor:
         return min((process.start_at for process in self._processes if not process.pid), default=NEVER)
 
     def _start_processes(self) -> None:
-        """End all threads, and fork the processes that are due."""
-        empty = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
+        """End all other threads, and fork the processes that must start now."""
+        due = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
         if self._health_port:
             self._health_port.stop()
         self._dispatcher.stop(timeout=5)
         self._log.stop(LAST_LINES)
         pause_listeners(LAST_LINES)
-        self._control.close()  # no connection that two processes share
-        for process in empty:
+        self._control.close()  # two processes must not share a connection
+        for process in due:
             try:
                 process.fork(partial(self._become_worker, process))
-            except OSError as error:  # no memory, or too many processes or open files
+            except OSError as error:  # there is no memory, or there are too many processes or open files
                 liveness_logs.worker_not_started(process.name, error, process.schedule_restart())
         resume_listeners()
         self._start_threads()
@@ -261,7 +261,7 @@ class Supervisor:
             self._health_port.start()
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
-        """In the child: close the resources of the supervisor, and run a worker, or what runs in its place."""
+        """Close the supervisor's resources in the child process, and run its control loop. Returns the exit code."""
         for other in self._processes:
             other.close_inherited()
         self._wakeup.close()
@@ -274,8 +274,8 @@ class Supervisor:
         children.become_worker()
         name_sessions(session_name(process.id) or "")
         options = replace(self.options, concurrency=1, max_jobs=1) if process.suspect else self.options
-        runs = options.runs or partial(WorkerLoop, suspect=process.suspect)
-        loop = runs(
+        make_loop = options.runs or partial(WorkerLoop, suspect=process.suspect)
+        loop = make_loop(
             options,
             id=process.id,
             name=process.name,
@@ -285,7 +285,7 @@ class Supervisor:
             shared=process.shared,
         )
         loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
-        gc.freeze()  # full collections then skip all imported objects: an eighth of the time of an empty job
+        gc.freeze()  # garbage collections then skip all imported objects: this saves an eighth of an empty job's time
         exit_code: int = loop.run()
         return exit_code
 
@@ -298,10 +298,10 @@ class Supervisor:
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
         ended_well = dead.code == EXIT_CLEAN
-        its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
-        restarts = not (self._stopping or its_work_is_done or process is self._alone)
+        work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
+        restarts = not (self._stopping or work_is_done or process is self._alone)
         restart_in = process.schedule_restart(dead) if restarts else None
-        is_logged = dead.code in (EXIT_RECYCLED, EXIT_STUCK)  # as `worker recycled` and `job stuck`
+        is_logged = dead.code in (EXIT_RECYCLED, EXIT_STUCK)  # already logged as `worker recycled` or `job stuck`
         if not is_logged and (restarts or not ended_well):
             liveness_logs.worker_died(process.name, dead.cause, restart_in)
 
@@ -313,7 +313,7 @@ class Supervisor:
             self._read_lifeline()
 
     def _read_lifeline(self) -> None:
-        """Read commands of the steward. At the end of the pipe, stop: the steward or the reloader is gone."""
+        """Obey commands of the steward. If the pipe is closed, stop, because the parent process is gone."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
         data = os.read(self._lifeline, COMMANDS_SIZE)
         for command, _ in decode_commands(data):
@@ -323,5 +323,5 @@ class Supervisor:
             if self._shared and not self._stopping:
                 liveness_logs.steward_gone(self.options.name, self.options.shutdown_timeout)
                 self._stop(STOP)
-            elif not (self._stopping or self._signals):  # else Ctrl-C has reached this process
+            elif not (self._stopping or self._signals):  # otherwise Ctrl-C has reached this process too
                 self._signals.append(signal.SIGTERM)

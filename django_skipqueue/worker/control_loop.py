@@ -1,15 +1,14 @@
-"""The control loop of a process that a supervisor has forked: runs services, sleeps until one is due, takes commands.
+"""The control loop of a worker process. It runs services, sleeps until one is due, and obeys its supervisor's commands.
 
-Invariant: no code of the project runs in the thread of the control loop. So nothing of the project can keep the process
-from settling jobs, releasing jobs or stopping.
+No code of the project runs in the thread of the control loop. So the project's code can never keep the process from
+settling jobs, releasing jobs or stopping.
 
-While its supervisor hangs, the process writes its own heartbeat, and listens for notifications itself. A supervisor
-writes the heartbeats of all its workers, and shows each worker when it wrote them. A worker whose supervisor has
-written no heartbeat for a third of the worker timeout writes one. So the worker's jobs are not recovered if only its
-supervisor hangs, is stopped or has lost the database.
+A supervisor writes the heartbeats of all its workers, and shows each worker when it wrote them. If it has written none
+for a third of the worker timeout, the worker writes its own heartbeat, and listens for notifications itself. So the
+worker's jobs are not recovered if only the supervisor hangs, or has lost the database.
 
-Invariant: a worker claims only if its last heartbeat, its own or its supervisor's, is at most half a worker timeout
-old. So a worker that counts as dead has claimed nothing for a long time.
+A worker claims jobs only if its last heartbeat is at most half a worker timeout old. So a worker that counts as dead
+has claimed nothing for a long time.
 """
 
 import os
@@ -33,14 +32,14 @@ from .options import WorkerOptions
 from .protocol import CALL, COMMANDS_SIZE, EXIT_CLEAN, RECYCLE, STOP_NOW, SharedCounts, Stamps, decode_commands
 
 STAMP_INTERVAL = 5.0
-"""Seconds for which the loop sleeps at most: each turn shows the supervisor that the loop is not frozen."""
+"""The most seconds for which the loop sleeps. Each turn of the loop shows the supervisor that it is not frozen."""
 
 
 class ControlLoop(ABC):
-    """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
+    """The main loop of a process that a supervisor has forked. `lifeline` is a pipe from the supervisor."""
 
     kind = "worker"
-    """What log lines call the process."""
+    """What log lines call this kind of process."""
 
     def __init__(
         self,
@@ -69,30 +68,30 @@ class ControlLoop(ABC):
         self._exit_code = EXIT_CLEAN
 
     def when_options_are_taken(self, call: Callable[[], object]) -> None:
-        """Call `call` once the server has taken the options of the control connection: a pooler may refuse them."""
+        """Call `call` when the server has accepted the options of the control connection, which a pooler may refuse."""
         self._control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._own_row, services=services)
 
-    # A subclass defines
+    # A subclass defines these methods
 
     @property
     @abstractmethod
     def jobs_done(self) -> int:
-        """Number of attempts whose outcomes the database has accepted or rejected."""
+        """The number of attempts whose outcomes the database has accepted or rejected."""
 
     @abstractmethod
     def _turn(self) -> None:
-        """Run the services that are due, after a stamp."""
+        """Show the supervisor that this loop is running, and run the services that are due."""
 
     @abstractmethod
     def _offer(self) -> None:
-        """Show the supervisor what this process has room for, before it sleeps."""
+        """Show the supervisor how many jobs this process has room for. Called before each sleep."""
 
     @abstractmethod
     def _called(self, queue_name: str) -> None:
-        """Look for jobs in this queue, or in all queues if the name is empty."""
+        """Claim jobs from this queue, or from all queues if the name is empty, because the supervisor has called."""
 
     @abstractmethod
     def _has_work(self) -> bool:
@@ -100,11 +99,11 @@ class ControlLoop(ABC):
 
     @abstractmethod
     def _recycle(self, reason: str) -> None:
-        """Finish the running jobs, and end to be replaced."""
+        """Finish the running jobs, and then end, so that the supervisor starts a new process."""
 
     @abstractmethod
     def _shut_down(self) -> None:
-        """Settle or release all that this process holds, and end."""
+        """Settle or release all jobs of this process, and end."""
 
     # The loop
 
@@ -128,11 +127,11 @@ class ControlLoop(ABC):
         self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
 
     def _stamp(self, within: float = STAMP_INTERVAL) -> None:
-        """Show the supervisor that this loop is running, and that the next stamp follows within this many seconds."""
+        """Show the supervisor that this loop is running, and will show this again within this many seconds."""
         self._stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _requested(self, request: str) -> None:
-        """Do what an operator has requested of this process, while its supervisor is silent."""
+        """Do what an operator has requested of this process, because its supervisor does not respond."""
         if request == "restart":
             self._recycle(RESTART_REASON)
         elif not self._stopping:
@@ -150,7 +149,7 @@ class ControlLoop(ABC):
             self._read_commands()
 
     def _read_commands(self) -> None:
-        """Read commands of the supervisor. If the supervisor is gone, stop before this process can count as dead."""
+        """Obey commands of the supervisor. If the supervisor is gone, stop before this process counts as dead."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
         data = os.read(self._lifeline, COMMANDS_SIZE)
         if not data:
@@ -169,20 +168,20 @@ class ControlLoop(ABC):
                 self._stop(0 if kind == STOP_NOW else None)
 
     def _stop(self, timeout: float | None = None) -> None:
-        """Set flags only: signal handlers call this. A later call may shorten the remaining time, not extend it."""
+        """Begin to stop. Only sets flags, because signal handlers call this. A later call never extends the time."""
         self._stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
         self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
 
 
 HEARTBEAT_RETRY_SECONDS = 1.0
-"""Seconds until the next heartbeat after one that failed."""
+"""The seconds until a failed heartbeat is repeated."""
 
 
 def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
-    """The row of a worker process, without its times.
+    """The columns of a worker's row, without its times.
 
-    figures: memory_mb and jobs_done, if they are known; and the concurrency, if it differs from the options.
+    figures: memory_mb and jobs_done, if they are known; and concurrency, if it differs from the options.
     """
     return {
         "id": id,
@@ -197,7 +196,7 @@ def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figure
 
 
 class OwnRow(Service):
-    """Writes the heartbeat of a process while its supervisor does not."""
+    """A service that writes the heartbeat of its process while the supervisor does not write it."""
 
     name = "heartbeat"
 
@@ -211,7 +210,7 @@ class OwnRow(Service):
         shared: SharedCounts | None = None,
         requested: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """requested: called with what an operator has requested, while the supervisor is silent."""
+        """requested: called with an operator's request, if the supervisor does not respond."""
         self._requested = requested
         self._row = worker_row(options, id=id, name=name, pid=os.getpid())
         self._store = store
@@ -219,8 +218,8 @@ class OwnRow(Service):
         self._next = 0.0  # when to write the next heartbeat, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
-        self._silence = options.worker_timeout / 3  # longer than the pause between two heartbeats of the supervisor
-        self._alive_at = float("-inf")  # time of the last heartbeat that this worker wrote
+        self._silence = options.worker_timeout / 3  # longer than the time between two heartbeats of the supervisor
+        self._alive_at = float("-inf")  # when this worker last wrote a heartbeat, by the monotonic clock
         self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
         self._supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
         self._is_alone = False
@@ -229,7 +228,7 @@ class OwnRow(Service):
 
     @property
     def due_at(self) -> float:
-        """When to write a heartbeat: the first, which inserts the row, or one after a silence of the supervisor."""
+        """When to write a heartbeat: at the start, to insert the row, and then only if the supervisor writes none."""
         if self._is_alone or not self._was_made:
             return self._next
         return max(self._next, self._shared.heartbeat_at + self._silence)
@@ -241,10 +240,10 @@ class OwnRow(Service):
     def run(self, now: float) -> None:
         """Write a heartbeat, and check whether the supervisor has written one since this worker's last heartbeat.
 
-        If the connection breaks, the heartbeat stays due: the loop runs it again as soon as the connection is open.
+        If the connection breaks, the heartbeat stays due, so that it is written when the connection is open again.
         """
-        found = self._store.heartbeat_worker(self._row["id"])
-        if found is None:
+        row = self._store.heartbeat_worker(self._row["id"])
+        if row is None:
             self._store.heartbeat_workers([self._row])
             if self._was_made:
                 liveness_logs.row_gone(self._row["name"])
@@ -252,7 +251,7 @@ class OwnRow(Service):
         self._was_refused = False
         self._alive_at = now
         self._next = now + self._interval
-        before, written, requested = found or (None, None, "")
+        before, written, requested = row or (None, None, "")
         self._note_supervisor(before, written)
         if requested and self._is_alone:
             self._requested(requested)
@@ -264,7 +263,7 @@ class OwnRow(Service):
         self._was_refused = True
 
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
-        """Note whether the supervisor wrote a heartbeat: then `before` is not the last heartbeat of this worker."""
+        """Note whether the supervisor has written a heartbeat. If so, `before` differs from this worker's last one."""
         now = time.monotonic()
         self._supervisor_seen_at = max(self._supervisor_seen_at, self._shared.heartbeat_at)
         if before is None or before != self._written:
@@ -279,16 +278,16 @@ class OwnRow(Service):
 
 
 LISTEN_CHECK_SECONDS = 1.0
-"""Seconds between two checks whether notifications arrive, and whether the supervisor watches again."""
+"""Seconds between two checks whether notifications arrive, and whether the supervisor watches the queues again."""
 
 
 class WatchItself(Service):
-    """Listens for notifications while the supervisor does not watch the queues."""
+    """A service that listens for notifications while the supervisor does not watch the queues."""
 
     name = "watch_itself"
 
     def __init__(self, control: ControlConnection, shared: SharedCounts, *, on_listen: Callable[[], object]) -> None:
-        """on_listen: called when this connection begins to listen, since notifications of jobs may have been missed."""
+        """on_listen: called when this connection begins to listen, because notifications may have been missed."""
         self._control = control
         self._shared = shared
         self._on_listen = on_listen
@@ -296,7 +295,7 @@ class WatchItself(Service):
 
     @property
     def due_at(self) -> float:
-        """When the promise of the supervisor ends, or, while this connection listens, when to check again."""
+        """When the supervisor may stop watching the queues; while this connection listens, when to check again."""
         return self._check_at if self._control.listens else self._shared.watched_until
 
     def run(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""One worker process: a control loop whose services claim jobs, watch the jobs, and stop the worker."""
+"""`WorkerLoop`: the control loop of a worker process, which claims jobs, runs them, and writes their outcomes."""
 
 import time
 
@@ -21,15 +21,15 @@ from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, SharedCounts, Sta
 from .watchers import Recycling, TakeOver
 
 DRAIN_LOCKED_DELAY = 0.05
-"""Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
+"""With --drain, the seconds until the next claim if there are jobs to run that were not claimed."""
 
 LAST_EVENTS_SECONDS = 5.0
-"""Seconds for which signal receivers may delay the end of a worker that holds no job."""
+"""For how many seconds signal receivers may delay the end of a worker that holds no jobs."""
 
 LAST_EVENTS_BEFORE_RELEASE = 1.0
 LAST_EVENTS_AFTER_RELEASE = 0.5
-"""Seconds for which signal receivers may delay the end of a worker before and after it releases jobs that still run
-here. Another worker may start the released jobs at once."""
+"""For how many seconds signal receivers may delay the end of a worker, before and after it releases jobs that still
+run. These times are short, because another worker may start the released jobs at once."""
 
 
 class WorkerLoop(ControlLoop):
@@ -45,7 +45,7 @@ class WorkerLoop(ControlLoop):
         shared: SharedCounts | None = None,
         suspect: LeaseRef | None = None,
     ) -> None:
-        """suspect: the worker takes this job over, runs no other job, and ends."""
+        """suspect: if it is given, the worker takes over this job, runs no other job, and ends."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
@@ -56,7 +56,7 @@ class WorkerLoop(ControlLoop):
             wake=self._wakeup.call,
             running_jobs=running_jobs,
             keeps_permits=True,
-            lines=in_exchange.lines,
+            begin_order=in_exchange.begin_order,
         )
         self._in_flight = InFlightJobs(
             options,
@@ -75,7 +75,7 @@ class WorkerLoop(ControlLoop):
         if suspect:
             services.insert(0, TakeOver(self._store, suspect, id, taken=self._in_flight.take_over, gone=self._stop))
         self._make_loop(services)
-        self._claims_nothing_because = ""  # the last logged reason
+        self._claims_nothing_because = ""  # the last reason that was logged
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
         in_flight, control = self._in_flight, self._control
@@ -110,14 +110,14 @@ class WorkerLoop(ControlLoop):
         with capturing():
             return super().run()
 
-    # One turn of the loop
+    # One turn of the control loop
 
     def _turn(self) -> None:
         self._stamp()
         self._loop.run_due()
         if self._stopping:
             return
-        reason = ""  # why nothing is claimed, unless jobs or free slots are lacking
+        reason = ""  # why the worker claims nothing, although it has free slots
         if self._dispatcher.is_full:
             reason = "too many events wait for signal receivers"
         elif not self._own_row.is_alive(time.monotonic()) and not self._control.is_broken:
@@ -129,15 +129,15 @@ class WorkerLoop(ControlLoop):
         self._claims_nothing_because = reason
 
     def _exchanged(self, found_empty: bool) -> None:
-        """Stop if no further exchange is needed: --max-jobs is reached, or --drain has found nothing left."""
+        """After an exchange, stop if `--max-jobs` is reached, or if `--drain` was given and no jobs are left."""
         self._stop_if_max_jobs_are_done()
         if found_empty and self.options.drain and not self._stopping and not self._in_flight.has_open_jobs:
             self._stop_if_drained()
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. A new thread replaces the thread of each stuck attempt.
+        """Interrupt attempts that have timed out. Other jobs get the slots of attempts that are stuck.
 
-        The process is replaced if all slots are stuck, or if leftover code of finished attempts blocks other jobs.
+        Have the process replaced if all slots are stuck, or if code of finished attempts blocks other jobs.
         """
         for running in self._pool.enforce_limits():
             self._in_flight.claiming.gave_up(running.job, running.started, time.monotonic())
@@ -146,7 +146,7 @@ class WorkerLoop(ControlLoop):
             self._stop_blocked()
 
     def _stop_blocked(self) -> None:
-        """End and be replaced: stuck attempts, leftover code or a hanging receiver keep other jobs from running."""
+        """Stop and be replaced, because stuck attempts, code of finished attempts or a receiver block other jobs."""
         if self._pool.is_used_up and not self._stopping:
             liveness_logs.recycling(self.name, "every slot has an attempt that is stuck")
         self._exit_code = EXIT_STUCK if self._pool.is_used_up else EXIT_BLOCKED
@@ -159,21 +159,21 @@ class WorkerLoop(ControlLoop):
             self._stop(NEVER)  # no deadline: running jobs may finish
 
     def _stop_if_max_jobs_are_done(self) -> None:
-        """Stop for --max-jobs. The stuck attempts that are kept back count: the end of the process ends them."""
+        """Stop if --max-jobs is reached. Stuck attempts count, because they end with the process."""
         if self.options.max_jobs is not None and self.jobs_done + len(self._pool.kept_back) >= self.options.max_jobs:
             self._stop()
 
     def _stop_if_drained(self) -> None:
-        """Stop for --drain, once no job is queued or due. Jobs that other workers have claimed do not count."""
+        """Stop for --drain, if no job is queued or due. Jobs that other workers have claimed do not count."""
         with self._control.handling_errors():
             if self._has_runnable_jobs() or (not self._in_flight.jobs and self._has_orphans()):
-                # Another process has locked the job: a supervisor that admits the job, or a worker that releases it.
+                # The last claim has skipped a job, because a supervisor or another worker has locked it at that moment.
                 self._in_flight.claiming.check_at(time.monotonic() + DRAIN_LOCKED_DELAY)
             else:
                 self._stop()
 
     def _has_runnable_jobs(self) -> bool:
-        """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
+        """Whether a job of this worker's queues is queued or due. The last claim may have skipped it."""
         if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained is not None):
             return True
         if self._store.admit().goes_on or sweep_gates(self._store):
@@ -184,7 +184,7 @@ class WorkerLoop(ControlLoop):
         return any(self.options.serves(name) for name in self._store.queues_with_jobs())
 
     def _has_orphans(self) -> bool:
-        """Whether a job's row names this worker, which holds no job. If so, the next turn tries to release the job."""
+        """Whether the row of a job names this worker, although it holds no job. If so, the orphan check releases it."""
         if self.id not in held_now(self._store, shown=1):
             return False
         self._in_flight.orphan_check.expect(time.monotonic())
@@ -204,9 +204,10 @@ class WorkerLoop(ControlLoop):
     # Stopping
 
     def _shut_down(self) -> None:
-        """Release jobs that have not started, settle running jobs as they finish, and release the rest at the deadline.
+        """Release jobs that have not started, settle jobs when they finish, and release the others at the deadline.
 
-        The worker does not wait for a stuck attempt. If a stuck attempt is kept back, its outcome is written last.
+        The worker does not wait for stuck attempts. If a stuck attempt was kept back, its outcome is written at the
+        end.
         """
         in_flight = self._in_flight
         in_flight.release_unstarted()
@@ -217,7 +218,8 @@ class WorkerLoop(ControlLoop):
         self._stamp()
         in_flight.settle_last()
         self._emit_stop()
-        # Events go before the release of running jobs: another worker may start them at once, so this process must end.
+        # Send events before the release of running jobs. Afterwards this process must end soon, because another worker
+        # may start the released jobs at once.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS_SECONDS)
         still_running = in_flight.release_running()
         for service in in_flight.exchanges.observing:

@@ -672,7 +672,7 @@ def _stay_in_statement() -> None:
 def _lose_note() -> None:
     """As if the connection had been opened behind the worker's back."""
     _set_search_path()
-    ours = worker_connections._here.connections
+    ours = worker_connections._this_thread.connections
     assert ours is not None
     ours.opened.clear()
 

@@ -155,7 +155,7 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
     placed("spread", DATABASES=("other",))
     looks: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
-    look = silence._answers_again
+    look = silence._answers_new_session
 
     def watched(*given: Any) -> bool:
         monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # of a busy machine
@@ -163,7 +163,7 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
         monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
         return looks[-1]
 
-    monkeypatch.setattr(silence, "_answers_again", watched)
+    monkeypatch.setattr(silence, "_answers_new_session", watched)
     placed_in: list[str | None] = []
 
     def defer() -> None:

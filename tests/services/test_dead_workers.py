@@ -50,7 +50,9 @@ class SupervisorUnderTest:
         self.clock = clock
         self.recovered: list[RecoveredJob] = []
         self.dead = DeadWorkers(store, timeout=TIMEOUT, own=lambda: own, seen=lambda _: None)
-        self.heartbeat = Heartbeat(store, workers=list, interval=1.0, written=lambda _: None, requested=lambda _: None)
+        self.heartbeat = Heartbeat(
+            store, workers=list, interval=1.0, on_written=lambda _: None, on_requests=lambda _: None
+        )
         reporting = Store("default", send=self._note)
         self.recover = Recover(reporting, dead=self.dead, timeout=TIMEOUT, heartbeat=self.heartbeat)
 

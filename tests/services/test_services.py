@@ -90,7 +90,7 @@ def test_a_request_makes_the_heartbeat_due_at_once() -> None:
     row = {"id": worker.pk, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 4}
     requests: list[Any] = []
     heartbeat = Heartbeat(
-        Store("default"), workers=lambda: [row], interval=600, written=lambda _: None, requested=requests.append
+        Store("default"), workers=lambda: [row], interval=600, on_written=lambda _: None, on_requests=requests.append
     )
     heartbeat.due_at = NEVER
     heartbeat.notified([WORKERS_PAYLOAD])

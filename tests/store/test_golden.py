@@ -49,5 +49,5 @@ def test_each_placeholder_is_filled_by_one_part_only() -> None:
     assert pieces == {"also": " OR true", "order": "unique_key"}
     with pytest.raises(ValueError, match=r"another part fills them: \['order'\]"):
         fill({"also": "", "order": "id"}, [first, first])
-    with pytest.raises(ValueError, match=r"No statement has these places.*\['limit'\]"):
+    with pytest.raises(ValueError, match=r"No statement has these placeholders.*\['limit'\]"):
         fill({"also": ""}, [PartColumns(pieces={"limit": "1"})])

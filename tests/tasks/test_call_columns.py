@@ -8,7 +8,7 @@ import pytest
 from django_skipqueue import by, job, limit, rate, unique_by
 from django_skipqueue.exceptions import InvalidArguments
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.jobs.task import Task, places_of
+from django_skipqueue.jobs.task import Task, getters_of
 
 
 def plain(a: int, b: int = 2) -> None: ...
@@ -34,14 +34,14 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = [
 def test_each_argument_is_found_where_it_is(subtests: pytest.Subtests) -> None:
     for function, args, kwargs, expected in CALLS:
         with subtests.test(function.__name__, args=args, kwargs=kwargs):
-            places = places_of(inspect.signature(function), len(args), tuple(kwargs))
+            places = getters_of(inspect.signature(function), len(args), tuple(kwargs))
             found = {name: place(args, kwargs) for name, place in places.items()}
             assert list(found.items()) == list(expected.items())
 
 
 def test_a_call_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidArguments, match="missing a required argument: 'a'"):
-        places_of(inspect.signature(plain), 0, ())
+        getters_of(inspect.signature(plain), 0, ())
 
 
 @pytest.fixture

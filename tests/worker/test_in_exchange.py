@@ -20,5 +20,5 @@ def test_without_a_part_nothing_is_sent_beside_and_each_job_begins_at_once(monke
     assert made.statements_of_parts([], has_room=True, claims=True) == PartStatements()
     assert made.claimed_ahead(ExchangeResult([], [], [], 0.0)) == []
     assert made.due_at == NEVER
-    lines = made.lines
+    lines = made.begin_order
     assert (lines.enter(JOB), lines.follow(JOB), lines.withdraw(), lines.has_waiting) == ([JOB], None, [], False)

@@ -35,7 +35,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...conf import settings
-from ...queue.fragments import joined, places
+from ...queue.fragments import joined, placeholders
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
 from ...queue.store import Store
 
@@ -74,7 +74,7 @@ IS_SERVED = """(
 
 def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
     known = {**pieces, "served": SERVED, "is_served": IS_SERVED}
-    return joined(statement, **{name: known[name] for name in places(statement)})
+    return joined(statement, **{name: known[name] for name in placeholders(statement)})
 
 
 _CONTESTED = """
