@@ -28,8 +28,8 @@ def test_halted_sequences_are_found(found: Found) -> None:
     failed = make_halted("sequence:t order=7", minutes=720)
     (finding,) = found("halted-sequence")
     assert finding.severity == "warning"
-    assert finding.title.startswith("Sequence sequence:t order=7 has halted since ")
-    assert finding.title.endswith(f": job {failed.pk} failed. Jobs that wait: 1")
+    assert finding.title.startswith("Sequence sequence:t order=7 halted at ")
+    assert finding.title.endswith(f" because job {failed.pk} failed. Waiting jobs: 1")
     assert finding.command == f"python manage.py skipqueue retry {failed.pk}"
     assert finding.subject == "sequence:t order=7"
     assert finding.since is not None
@@ -58,8 +58,8 @@ def test_permits_that_unclaimed_jobs_hold_are_found(found: Found) -> None:
         make_limited(key, held=0, minutes=minutes)
     (finding,) = found("held-permit")
     assert finding.severity == "warning"
-    assert finding.title.startswith("Jobs wait for a permit of limit:t since ")
-    assert finding.title.endswith(", 1 in all: the permits are held by jobs of queue behind that no worker claims")
+    assert finding.title.startswith("Jobs waiting for a permit of limit:t since ")
+    assert finding.title.endswith(": 1. Jobs in queue behind hold the permits, but no worker claims these jobs")
     assert finding.command == "python manage.py runworker --queues behind"
     assert (finding.subject, finding.since is None) == ("limit:t", False)
     make_keyed("limit:t", "running")

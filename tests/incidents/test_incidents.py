@@ -248,8 +248,8 @@ def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_th
         make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
     finding = wait_for_finding("held-permit")
     assert re.fullmatch(
-        r"Jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by jobs of "
-        r"queue slow that no worker claims",
+        r"Jobs waiting for a permit of limit:extra\.jobs\.locate since [\d:]+: 2. Jobs in queue slow hold the "
+        r"permits, but no worker claims these jobs",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues slow"
@@ -259,7 +259,7 @@ def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) 
     runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
     finding = wait_for_finding("failing-schedule", "failing-task")
     assert re.fullmatch(
-        r"Schedule nightly fails since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
+        r"Schedule nightly has failed since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
     assert {each.subject for each in current_findings() if each.code == "failing-task"} <= {"extra.jobs.export"}
