@@ -126,7 +126,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "retiring, and getting jobs": (
         {"DATABASES": ("default", "other"), "RETIRING": ("other",)},
-        "SKIPQUEUE['RETIRING'] lists 'other', which still gets new jobs: take it out of one of the two.",
+        "SKIPQUEUE['RETIRING'] lists 'other', which still gets new jobs. Remove it from one of the two settings.",
     ),
     "retiring the only one": ({"RETIRING": ("default",)}, "SKIPQUEUE['RETIRING'] lists 'default', which still gets"),
     "no such placement": (
@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a placement of nothing": (
         {"PLACEMENT": "spread"},
-        "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there.",
+        "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], but that setting is missing.",
     ),
     "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a str, not 1."),
     "retention not a dict": ({"RETENTION": 5}, "SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not 5."),

@@ -119,7 +119,7 @@ def test_no_page_of_the_admin_shows_it(
         BATCHES: "b",
         f"{BATCHES}{batch.id}/change/": TASK,
         f"{LIST}?batch={batch.id}": TASK,
-        SCHEDULES: "cannot fire",
+        SCHEDULES: "cannot run",
         f"{SCHEDULES}{schedule.pk}/change/": MASK,
         ARCHIVE: TASK,
         f"{ARCHIVE}{archived.pk}/change/": MASK,

@@ -73,7 +73,7 @@ def test_what_is_no_address_is_a_mistake_that_does_not_show_it(settings: Any, ad
     settings.SKIPQUEUE = {"ALERTS_WEBHOOK": address}
     (problem,) = conf.problems()
     assert problem == (
-        "SKIPQUEUE['ALERTS_WEBHOOK'] must be None, or an address that begins with http:// or https:// and a host."
+        "SKIPQUEUE['ALERTS_WEBHOOK'] must be None, or a URL that begins with http:// or https:// and a host."
     )
     settings.SKIPQUEUE = {"ALERTS_WEBHOOK": "https://hooks.example.com:8443/services/T0?x=1"}
     assert list(conf.problems()) == []

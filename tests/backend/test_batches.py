@@ -40,7 +40,7 @@ def test_a_result_stands_for_the_job_in_its_own_database() -> None:
     found = Batch.of(result)
     assert found is not None
     assert (found.id, found.database) == (batch.id, "other")
-    with pytest.raises(InvalidOption, match=f"job {result.id} of the database 'other', and the new job is in"):
+    with pytest.raises(InvalidOption, match=f"job {result.id} of the database 'other', but the new job is in"):
         tasks.add.s(1).after(result).defer()
 
 

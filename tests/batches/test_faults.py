@@ -105,7 +105,7 @@ class TestManyOpenBatches:
                 jobs.noop.defer()
         last = ended()
         monkeypatch.setattr(services, "finish_open_batches", partial(finish_open_batches, limit=1))
-        monkeypatch.setattr(services, "LOOK_SECONDS", seconds)
+        monkeypatch.setattr(services, "CHECKING_SECONDS", seconds)
         service = FinishBatches(store)
         for _ in range(runs):
             assert is_finished(last) == [False]

@@ -59,7 +59,7 @@ def send_long(sender: OutcomeSender, url: str, **fields: Any) -> tuple[Attempt, 
 def check_replaced(failed: Attempt, written: Attempt) -> None:
     error = str(failed.outcome.last_error)
     assert failed.outcome.status == "failed"
-    assert error.startswith("MessageTooLarge: The job has run (completed), but the message of its outcome has 2")
+    assert error.startswith("MessageTooLarge: The job has run (completed), but its outcome needs a message of 2")
     assert failed.outcome.error is not None
     assert "Return less" in failed.outcome.error["message"]
     assert (failed.outcome.error["attempt"], failed.outcome.error["duration_ms"]) == (1, 1000.0)
@@ -125,7 +125,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sender waits as long as it takes: the broker has said that it lacks memory."""
-    monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LATE_CONFIRM_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LATE_CONFIRM_CHECK_SECONDS", 0.05)
     relaying = Relaying(broker_url)
     rabbitmq.control("set_vm_memory_high_watermark", "0")
     try:

@@ -247,7 +247,7 @@ class TestRouter:
 
     def test_an_alias_without_a_queue_is_refused(self, placed: Placed) -> None:
         placed("router", DATABASES=("default",))
-        with pytest.raises(InvalidOption, match=r"chose the database 'other', and jobs may be put into default"):
+        with pytest.raises(InvalidOption, match=r"chose the database 'other', but jobs may only be put into default"):
             noop.defer()
         assert count() == {"default": 0, "other": 0}
 

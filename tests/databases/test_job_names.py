@@ -47,7 +47,7 @@ def pay(account_id: int) -> None:
 def test_the_holder_of_a_unique_key(registry: Registry, *, is_many: bool) -> None:
     task: Any = job(unique=unique_by("account_id"), on_conflict="raise", database="other")(pay)
     holder = task.defer(1)
-    with pytest.raises(UniqueKeyTaken, match=f"^Held by job {holder.handle}: ") as caught:
+    with pytest.raises(UniqueKeyTaken, match=rf"held by job {holder.handle}\.$") as caught:
         task.defer_many([(1,)]) if is_many else task.defer(1)
     assert (caught.value.job_id, caught.value.handle) == (holder.pk, f"other:{holder.pk}")
 
@@ -75,7 +75,8 @@ def test_a_result_that_is_lost() -> None:
     first.delete()
     run_jobs()
     last.refresh_from_db()
-    assert last.last_error == f"ResultLost: Job {name}, which job other:{last.pk} has waited for, is not there."
+    message = f"The result of job {name}, which job other:{last.pk} has waited for, no longer exists."
+    assert last.last_error == f"ResultLost: {message}"
 
 
 @pytest.fixture

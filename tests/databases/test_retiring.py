@@ -33,7 +33,7 @@ def test_jobs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_retiring_database_can_be_taken_out() -> None:
     make_job("failed", using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
-    assert (finding.severity, finding.title) == (Severity.INFO, "A database that gets no new jobs is empty")
+    assert (finding.severity, finding.title) == (Severity.INFO, "A retiring database has no unfinished jobs")
     assert finding.advice.startswith("Take it out of SKIPQUEUE['RETIRING'].")
 
 

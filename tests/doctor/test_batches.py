@@ -27,8 +27,8 @@ def test_a_job_that_waits_for_a_deleted_job_is_found(found: Found) -> None:
     (finding,) = found("stuck-dependant")
     assert finding.severity == "warning"
     assert finding.found == (
-        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted, or pruned, before it had "
-        "completed. Such jobs: 1."
+        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted or pruned before it completed. "
+        "Jobs that wait like this: 1."
     )
     assert finding.command.startswith(f"python manage.py skipqueue discard {last.pk} ")
     assert last.discard()

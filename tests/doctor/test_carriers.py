@@ -44,7 +44,7 @@ def test_jobs_that_are_with_a_carrier_need_a_relay_for_their_outcomes(found: Fou
     make_carried()
     make_relay(heartbeat=-HOURS)
     (finding,) = found("carrier-without-relay")
-    assert (finding.severity, finding.found) == ("warning", "Jobs that are with it: 1.")
+    assert (finding.severity, finding.found) == ("warning", "Jobs that the carrier has: 1.")
 
 
 def test_relays_are_enough_where_all_queues_are_carried(found: Found) -> None:
@@ -59,7 +59,7 @@ def test_a_broker_that_no_relay_reaches(found: Found) -> None:
     make_relay()
     (finding,) = found("carrier-unreachable")
     assert finding.severity == "critical"
-    assert finding.found == "Its relays: 1. The last contact: 1 h."
+    assert finding.found == "Relays: 1. Time since the last contact: 1 h."
     assert finding.command == "python manage.py runworker --queues pdf"
 
 
@@ -87,7 +87,7 @@ def test_a_full_window_of_jobs_that_the_broker_has_lost(found: Found, settings: 
     type(youngest).objects.filter(pk=youngest.pk).update(locked_at=Now() - timedelta(seconds=661))
     (finding,) = found("carrier-lost-jobs")
     assert (finding.severity, finding.title) == ("critical", "The broker of the carrier celery has lost its jobs")
-    assert finding.found.startswith("Jobs that are with it: 2. Its window is full of them")
+    assert finding.found.startswith("Jobs that the carrier has: 2. Its window is full of them")
     assert finding.command == "python manage.py runrelay --reclaim celery"
 
 
@@ -109,5 +109,5 @@ def test_jobs_of_a_carrier_that_the_settings_do_not_have(found: Found, settings:
     make_carried()
     settings.SKIPQUEUE = {}
     (finding,) = found("carrier-lost-jobs")
-    assert finding.found == "Jobs that are with it: 1."
+    assert finding.found == "Jobs that the carrier has: 1."
     assert finding.command == "python manage.py runrelay --reclaim celery"

@@ -28,8 +28,8 @@ def test_halted_sequences_are_found(found: Found) -> None:
     failed = make_halted("sequence:t order=7", minutes=720)
     (finding,) = found("halted-sequence")
     assert finding.severity == "warning"
-    assert finding.title.startswith("Sequence sequence:t order=7 has been halted since ")
-    assert finding.title.endswith(f": job {failed.pk} failed. Jobs that wait: 1")
+    assert finding.title.startswith("Sequence sequence:t order=7 halted at ")
+    assert finding.title.endswith(f" because job {failed.pk} failed. Waiting jobs: 1")
     assert finding.command == f"python manage.py skipqueue retry {failed.pk}"
     assert finding.subject == "sequence:t order=7"
     assert finding.since is not None

@@ -19,7 +19,7 @@ def test_schedules_that_are_late(found: Found) -> None:
     made = make_schedule("late", due=36_000)
     (finding,) = found("late-schedule")
     assert finding.severity == "critical"
-    assert finding.title.startswith("Schedule late has not fired since ")
+    assert finding.title.startswith("Schedule late should have run at ")
     assert finding.title.endswith(", and is late by 10 h")
     assert (finding.subject, finding.since) == ("late", made.next_run_at)
     assert finding.command == "python manage.py runworker"
@@ -27,8 +27,8 @@ def test_schedules_that_are_late(found: Found) -> None:
     assert finding.link.arguments == (made.pk,)
     make_schedule("broken", due=36_001, error="no task")
     broken, late = found("late-schedule")
-    assert broken.title.startswith("Schedule broken has been unable to fire since ")
-    assert broken.title.endswith(", and is late by 10 h: no task")
+    assert broken.title.startswith("Schedule broken has not been able to run since ")
+    assert broken.title.endswith(" (10 h late): no task")
     assert late.subject == "late"
 
 
@@ -50,7 +50,7 @@ def test_schedules_that_fail(found: Found) -> None:
     assert finding.severity == "warning"
     assert finding.title.startswith("Schedule nightly export has been failing since ")
     assert finding.title.endswith(", 2 runs in a row: ValueError: no")
-    assert finding.found == f"The last run that has failed, job {last.pk} of tests.app.jobs.noop, is retrying."
+    assert finding.found == f"The last run that failed, job {last.pk} of tests.app.jobs.noop, is retrying."
     assert finding.command == "python manage.py skipqueue schedules run 'nightly export'"
     assert (finding.subject, finding.since) == ("nightly export", first.enqueued_at)
     assert finding.link is not None

@@ -59,9 +59,9 @@ def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
     assert [row[0] for row in skipqueue("failures", "--since", "2020-01-01").rows] == [key_of(), key_of(UNAVAILABLE)]
     result = skipqueue("failures", "--limit", 1)
     assert [row[0] for row in result.rows] == [key_of()]
-    assert "There are 2; --limit shows more." in result.err
+    assert "There are 2 causes; --limit shows more." in result.err
     result = skipqueue("failures", "--task", "gone.jobs.gone")
-    assert (result.code, result.out, result.err) == (3, "", "No attempt has failed in this time.\n")
+    assert (result.code, result.out, result.err) == (3, "", "No attempt failed in this time.\n")
 
 
 def test_failures_print_json(settings: Any) -> None:
@@ -96,7 +96,7 @@ def test_the_subcommand_acknowledges_a_cause_and_takes_the_acknowledgement_back(
     assert "@" in found.acknowledged_by
     assert f"by {found.acknowledged_by}: ticket 12" in skipqueue("failures", key_of()).out
     result = skipqueue("failures", key_of(), "--take-back")
-    assert (result.code, result.err) == (0, f"Cause {key_of()} is acknowledged no more.\n")
+    assert (result.code, result.err) == (0, f"Cause {key_of()} is no longer acknowledged.\n")
     result = skipqueue("failures", key_of(), "--take-back")
     assert (result.code, result.err) == (3, f"Cause {key_of()} is not acknowledged.\n")
 

@@ -29,9 +29,9 @@ def test_when_a_job_ends_the_next_job_in_line_begins(line_with_two_permits: Line
 
 
 def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line_with_two_permits: Line) -> None:
-    line_with_two_permits.gone([(0, 1), (1, 1), (2, 1)])
+    line_with_two_permits.remove_leases([(0, 1), (1, 1), (2, 1)])
     assert line_with_two_permits.permits == 2
-    line_with_two_permits.gone([(3, 1)])
+    line_with_two_permits.remove_leases([(3, 1)])
     assert line_with_two_permits.permits == 1
     assert line_with_two_permits.leave((0, 1)) is None, "the other running job has the permit"
     assert line_with_two_permits.leave((1, 1)) == keyed(2)
@@ -39,17 +39,17 @@ def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line_with_two_permit
 
 def test_leases_that_take_the_place_of_other_leases_keep_the_permits(line_with_two_permits: Line) -> None:
     for id in range(5, 8):
-        line_with_two_permits.claimed(keyed(id), permits=0)
-    line_with_two_permits.gone([(id, 1) for id in range(5)])
+        line_with_two_permits.add_lease(keyed(id), permits=0)
+    line_with_two_permits.remove_leases([(id, 1) for id in range(5)])
     assert line_with_two_permits.permits == 2
 
 
 def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line_with_two_permits: Line) -> None:
-    line_with_two_permits.gone([], unknown=[(id, 1) for id in range(4)])
+    line_with_two_permits.remove_leases([], unknown=[(id, 1) for id in range(4)])
     assert line_with_two_permits.permits == 1
-    line_with_two_permits.gone([(id, 1) for id in range(4)])
+    line_with_two_permits.remove_leases([(id, 1) for id in range(4)])
     assert line_with_two_permits.permits == 1
-    line_with_two_permits.gone([(4, 1)])
+    line_with_two_permits.remove_leases([(4, 1)])
     assert line_with_two_permits.permits == 0
 
 

@@ -60,7 +60,7 @@ def test_with_several_carriers_the_command_line_must_name_one(settings: Any, mon
     settings.SKIPQUEUE = TWO_CARRIERS
     [chosen] = relay_options("--carrier", "rabbit")
     assert (chosen.carrier, chosen.queue_names) == ("rabbit", ("mail",))
-    with pytest.raises(CommandError, match="Say which carrier: --carrier celery or --carrier rabbit"):
+    with pytest.raises(CommandError, match="There are several carriers: use --carrier celery or --carrier rabbit"):
         relay_options()
     monkeypatch.setenv("SKIPQUEUE_CARRIER", "celery")
     assert relay_options()[0].carrier == "celery"
@@ -92,7 +92,7 @@ def test_runrelay_has_the_times_of_runworker_and_a_relay_for_each_database(setti
     ("arguments", "skipqueue", "expected"),
     [
         ((), {}, "SKIPQUEUE['CARRIERS'] names no carrier, so there is nothing to relay."),
-        ((), TWO_CARRIERS, "Say which carrier: --carrier celery or --carrier rabbit."),
+        ((), TWO_CARRIERS, "There are several carriers: use --carrier celery or --carrier rabbit."),
         (("--carrier", "celry"), ONE_CARRIER, "Did you mean 'celery'?"),
         ((), {"CARRIERS": {"celery": CELERY | {"APP": "shop.no_celery.app"}}}, "skipqueue.E011"),
         ((), {"CARRIERS": {"celery": {"APP": "shop.celery.app"}}}, "lacks the key 'QUEUES'"),
@@ -114,8 +114,8 @@ def test_runrelay_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reach
     process.wait_for("carrier lost worker=box/2")
     for expected in (
         "box hands jobs over to the carrier celery",
-        "2 processes, 2,000 jobs there at most, on database 'default'",
-        "2 queues, each with that of tests.app.celery_app.app: pdf (pdf), import (slow)",
+        "2 processes, at most 2,000 jobs at the carrier, on database 'default'",
+        "2 queues, each with its Celery queue in tests.app.celery_app.app: pdf (pdf), import (slow)",
         "woken by NOTIFY, and every 2 s; stop with Ctrl-C or SIGTERM",
     ):
         assert expected in process.log
@@ -209,11 +209,11 @@ def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
     make_held_by_carrier(2)
     alone = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER)
     assert alone.wait() == 2
-    assert "Nobody can be asked whether to release 2 jobs that the carrier celery holds; --yes does it" in alone.log
+    assert "Cannot ask whether to release 2 jobs of the carrier celery" in alone.log
     for answer, code in (("n", 3), ("y", 0)):
         assert Job.objects.running().count() == 2
         process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
-        process.wait_for("Release 2 jobs that the carrier celery holds? Those that it still has run twice. [y/N]")
+        process.wait_for("Release 2 jobs of the carrier celery? Jobs that it has not lost will run twice. [y/N]")
         process.type(f"{answer}\n")
         assert process.wait() == code
     assert not Job.objects.running().exists()
@@ -223,7 +223,7 @@ def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
 def test_reclaim_does_not_release_jobs_that_a_relay_hands_over_meanwhile(manage: StartProcess) -> None:
     make_held_by_carrier(2)
     process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
-    process.wait_for("Release 2 jobs that the carrier celery holds?")
+    process.wait_for("Release 2 jobs of the carrier celery?")
     [newer] = make_held_by_carrier(1)
     process.type("y\n")
     assert process.wait() == 0, "and it does not say that a row is locked"

@@ -23,7 +23,7 @@ from ..store.test_sql import nodes
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ADD, ECHO = "tests.app.jobs.add", "tests.app.jobs.echo"
-NOTE = f"By an index, all jobs of these tasks were searched: {ADD} (a)."
+NOTE = f"All jobs of these tasks were searched, by an index: {ADD} (a)."
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_masked_arguments_have_no_index(settings: Any, registry: Any) -> None:
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {"shop.pay": ["amount", "card", "password", "other"]}}
     assert wanted() == [SearchIndex("shop.pay", "amount", 0), SearchIndex("shop.pay", "other", None)]
     first, second = problems()
-    assert first.endswith("the values of 'card' are masked, and a masked value cannot be searched for.")
+    assert first.endswith("the values of 'card' are masked, and masked values cannot be searched.")
     assert "'password' are masked" in second
 
 

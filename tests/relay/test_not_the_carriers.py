@@ -81,7 +81,7 @@ def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
     wait_until(lambda: "outcome dropped" in caplog.text)
     [line] = [each for each in caplog.records if each.__dict__.get("event") == "outcome_dropped"]
     assert line.levelname == "INFO"
-    assert line.getMessage().endswith('not_written=completed reason="the carrier does not hold the job"')
+    assert line.getMessage().endswith('not_written=completed reason="the carrier does not have the job"')
     assert "lease lost" not in caplog.text
     tally: Any = relay.relay._exchanges.observers.made[0]
     assert tally.is_empty

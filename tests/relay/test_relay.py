@@ -259,7 +259,7 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
     wait_until(lambda: Job.objects.failed().count() == 1)
     large.refresh_from_db()
     assert (large.attempts, len(large.errors)) == (1, 1), "the job fails at once, whatever its number of attempts"
-    assert large.last_error.startswith("MessageTooLarge: The message of the job has 204 bytes, and the carrier celery")
+    assert large.last_error.startswith("MessageTooLarge: The job needs a message of 204 bytes, but the carrier celery")
     assert "MAX_MESSAGE_SIZE" in large.errors[0]["message"]
     wait_until(lambda: holder_by_job() == {small.pk: CARRIER})
     wait_until(lambda: relay._jobs.held_ids == [])

@@ -228,7 +228,7 @@ def test_invalid_cron_expressions_are_refused(subtests: pytest.Subtests) -> None
     cases: list[tuple[str, str]] = [
         ("0 9 * *", "has 4 fields"),
         ("", "has 0 fields"),
-        ("@reboot", "fires at a time, not at a start. Enqueue the job by `manage.py skipqueue defer`"),
+        ("@reboot", "fires at certain times, not when something starts. Enqueue the job with `manage.py skipqueue"),
         ("@fortnightly", "the names are @hourly, @daily"),
         ("61 * * * *", "Bad minute"),
         ("0 9 * * fri-mon", "Bad day-of-week"),

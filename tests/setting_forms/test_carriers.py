@@ -162,7 +162,7 @@ WRONG_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no choice": (settings_with(DECLARE="no"), f"{CELERY_SETTING}['DECLARE'] must be True or False, not 'no'."),
     "carried twice": (
         {"CARRIERS": {"a": REQUIRED_OPTIONS, "b": REQUIRED_OPTIONS}},
-        "SKIPQUEUE['CARRIERS'] has the queue 'pdf' in 2 carriers; one carrier runs it.",
+        "SKIPQUEUE['CARRIERS'] lists the queue 'pdf' in 2 carriers, but only one carrier may run it.",
     ),
 }
 

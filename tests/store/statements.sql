@@ -4828,7 +4828,7 @@ SELECT
         )
         FROM skipqueue_rate AS rate
         WHERE rate.key = found.key
-    ) IS NOT TRUE AS needs_look
+    ) IS NOT TRUE AS needs_check
 FROM found
 
 -- PRUNE_RATES (parts.rates.admit)
@@ -5656,7 +5656,7 @@ LIMIT 100
 -- NOTE_FOUND (parts.alerts.watch)
 INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
 SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
-FROM json_to_recordset(%(found)s::json)
+FROM json_to_recordset(%(incidents)s::json)
     AS found (rule text, subject text, severity text, title text, since timestamptz)
 ORDER BY rule, subject
 ON CONFLICT (rule, subject) DO UPDATE
@@ -5678,7 +5678,7 @@ WHERE
     AND incident.rule <> ALL (%(unknown)s::text[])
     AND NOT EXISTS (
         SELECT
-        FROM json_to_recordset(%(found)s::json) AS found (rule text, subject text)
+        FROM json_to_recordset(%(incidents)s::json) AS found (rule text, subject text)
         WHERE found.rule = incident.rule AND found.subject = incident.subject
     )
 

@@ -109,7 +109,7 @@ class TestEachStateOfTheJobThatHoldsTheKey:
                 if not is_promised_to_hold(name, key_held_until):
                     assert defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)[1] == "created"
                     continue
-                with pytest.raises(UniqueKeyTaken, match=f"job {holder.pk}: ") as caught:
+                with pytest.raises(UniqueKeyTaken, match=rf"held by job {holder.pk}\.$") as caught:
                     defer_one(add_with_key(key_held_until, "raise"), use_defer_many, 2)
                 assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
                 assert Job.objects.count() == 1

@@ -301,7 +301,7 @@ class Schedules(TestCase):
         periodic(timedelta(hours=5))(jobs.noop)
         periodic(timedelta(hours=7), entry="seven")(tasks.note)
         assert len(run_jobs(until=timedelta(days=1), schedules=[tasks.note])) == 3
-        with pytest.raises(ValueError, match=r"jobs\.add has no schedule: @periodic goes above"):
+        with pytest.raises(ValueError, match=r"jobs\.add has no schedule. Put @periodic above"):
             run_jobs(until=timedelta(days=1), schedules=[jobs.add])
         with pytest.raises(ValueError, match="schedules needs until"):
             run_jobs(schedules=True)

@@ -1,10 +1,10 @@
-"""A carrier whose jobs run in Celery's workers, behind RabbitMQ.
+"""The carrier that lets Celery's workers run jobs, through RabbitMQ.
 
-The carrier has two connections, one to publish and one to consume. If a broker lacks memory or space, it stops reading
-from each connection that publishes, so it would not read acknowledgements there either.
+It has two connections, one to publish and one to consume. A broker that lacks memory or disk space stops reading from
+connections that publish, so it would not read acknowledgements from such a connection either.
 
-Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. The carrier
-acknowledges a message of the broker when the relay says so. Otherwise the broker sends it again.
+A job counts as confirmed once the broker has acknowledged its message without returning it. The carrier acknowledges
+the broker's messages only when the relay says so; otherwise the broker sends them again.
 """
 
 import time
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .settings import CarrierSettings
 
 MOST_PREFETCHED_DELIVERIES = 2_000
-"""Outcomes, and jobs that come back, which the broker sends before the relay has acknowledged any."""
+"""The maximum number of unacknowledged outcomes and returned jobs that the broker sends."""
 
 MOST_DELIVERED = 64_000_000
-"""Bytes of unacknowledged outcomes and jobs from which on the relay reads no more of them."""
+"""If unacknowledged outcomes and returned jobs have this many bytes, the relay reads no more of them."""
 
 CELERY_TASK = "django_skipqueue.run"
 """The name of the Celery task that runs jobs."""
@@ -63,25 +63,25 @@ class CeleryCarrier:
         with self._publishing.translated_errors():
             self._confirms = Confirms(self._publishing.channel())
             self._orders = None
-            if self._declare:  # a channel of their own: on the other channel the broker would confirm the orders too
+            if self._declare:  # a separate channel, because the broker would confirm the orders on the other one
                 self._orders = self._publishing.channel()
                 self._app.control.mailbox.exchange(self._orders).declare()
         with self._consuming.translated_errors():
             self._deliveries = Deliveries()
             channel.basic_qos(0, MOST_PREFETCHED_DELIVERIES, False)
-            channel.basic_consume(rabbitmq.outcome_queue(self.home), callback=self._outcomes)
-            channel.basic_consume(rabbitmq.back_queue(self.home), callback=self._came_back)
+            channel.basic_consume(rabbitmq.outcome_queue(self.home), callback=self._receive_outcomes)
+            channel.basic_consume(rabbitmq.back_queue(self.home), callback=self._receive_returned_job)
         self._selector, self._watches_deliveries = DefaultSelector(), False
         self._selector.register(self._publishing.fileno(), EVENT_READ)
         self._watch_deliveries()
 
     def definitions(self, homes: Collection[str]) -> dict[str, Any]:
-        """Return what the relays of these homes and Celery's workers need, for `rabbitmqctl import_definitions`."""
-        place = self._publishing
-        return rabbitmq.definitions(sorted({*self._queues.values()}), homes, vhost=place.vhost, user=place.user)
+        """Return the queues that relays and Celery's workers need, for `rabbitmqctl import_definitions`."""
+        link = self._publishing
+        return rabbitmq.definitions(sorted({*self._queues.values()}), homes, vhost=link.vhost, user=link.user)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
-        """Send the jobs as `Carrier.publish` says. Raises `KeyError` for a job of a queue that is not carried."""
+        """Send the jobs: see `Carrier.publish`. Raises `KeyError` for a job in a queue without a carrier."""
         most = self._publishing.most(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
@@ -96,7 +96,7 @@ class CeleryCarrier:
         return too_large
 
     def _publish_waiting(self) -> None:
-        """Publish until the broker says that it is blocked: it would read no more, and the relay would wait."""
+        """Publish waiting jobs until the broker says that it is blocked, because the relay would then wait for it."""
         headers = {"lang": "py", "task": CELERY_TASK, rabbitmq.DATABASE_HEADER: self.home}
         try:
             while self._waiting and not self._broken and not self._publishing.is_blocked:
@@ -111,20 +111,20 @@ class CeleryCarrier:
                         expiration=self._expiration,
                         application_headers=headers | {"id": id},
                     )
-                if self._publishing.has_come():
+                if self._publishing.has_input():
                     self._publishing.receive()
         except CarrierUnreachable as error:
             self._broken = error
 
     def take(self) -> Taken:
-        """Return what has come. If a connection breaks, first return the confirmed jobs, which must not run twice."""
+        """Return what has arrived. If a connection broke, first return confirmed jobs, which must not run twice."""
         self.fileno()  # raises if the connection is not open
         for link, is_enough in ((self._consuming, self._has_enough), (self._publishing, lambda: False)):
             try:
                 link.receive(is_enough)
             except CarrierUnreachable as error:
                 self._broken = self._broken or error
-        # The publishing link comes last, since the confirm of a job may come together with its outcome.
+        # The publishing link is read last, because a job's confirm may arrive together with its outcome.
         confirms = self._confirms
         self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
         self._taken.refused, confirms.refused = confirms.refused, []
@@ -146,7 +146,7 @@ class CeleryCarrier:
         self._watch_deliveries()
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
-        """Have Celery's workers drop the messages of these jobs. Workers without remote control run them."""
+        """Tell Celery's workers to drop the messages of these jobs. Workers without remote control still run them."""
         if refs and self._orders is not None and not self.is_blocked:
             ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
@@ -183,14 +183,14 @@ class CeleryCarrier:
         else:
             self._selector.unregister(self._consuming.fileno())
 
-    # Called while the consuming link receives
+    # Callbacks, called while the consuming link receives
 
-    def _outcomes(self, message: Any) -> None:
+    def _receive_outcomes(self, message: Any) -> None:
         tag, id = message.delivery_tag, message.properties.get("correlation_id")
         parts = wire.add_outcomes(self._taken, tag, message.body, id, now=time.monotonic())
         self._deliveries.add(tag, len(message.body), parts=parts)
 
-    def _came_back(self, message: Any) -> None:
+    def _receive_returned_job(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
         self._deliveries.add(tag, len(message.body))
         headers = properties.get("application_headers")

@@ -1,11 +1,12 @@
-"""A relay process: gives jobs to a carrier, and settles the outcomes that come back.
+"""The relay process: it hands jobs over to a carrier, and settles the outcomes that come back.
 
-Invariant: no job is lost. While its row names the relay, the relay acts on it; if the relay dies, its supervisor
-releases the job. Once its row names the carrier, the carrier has confirmed the job, and delivers it or gives it back.
+No job is lost. While a job's row names the relay, the relay is responsible; if the relay dies, its supervisor releases
+the job. Once the row names the carrier, the carrier has confirmed the job, and either runs it or gives it back.
 
-Invariant: the relay acknowledges an outcome after its settle is committed, and publishes or releases each claimed job.
+The relay publishes or releases each job that it has claimed, and acknowledges an outcome only after its settle is
+committed.
 
-The pure functions at the top make the attempts of jobs without an outcome of the carrier.
+The pure functions at the top make attempts for jobs that came back without an outcome.
 """
 
 import time
@@ -37,24 +38,24 @@ from .settings import carriers, make_carrier
 from .window import CarriedJobs, CarrierWindow
 
 REJECTED_DELAY = 10.0
-"""Seconds until the next attempt of a refused job: the carrier's worker that refused it may have another version."""
+"""Seconds until the next attempt of a job that a worker of the carrier refused, perhaps because of its version."""
 
 UNREADABLE_NAME = "?"
-"""The task and the queue in events and roll-ups about a job whose outcome the relay cannot read."""
+"""The name of the task and queue in events about a job whose outcome the relay cannot read."""
 
 
 def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
-    """Return the attempt of a job that came back; `None`: there is nothing to settle.
+    """Return the attempt of a job that came back without an outcome; `None` if there is nothing to settle.
 
-    A refused job is scheduled again, and costs no attempt. If the relay cannot read an outcome, the job fails, because
-    it has run. The relay knows only its lease.
+    A refused job is scheduled again, which costs no attempt. If the relay cannot read an outcome, the job fails,
+    because it has run; then only its id and lease are known.
     """
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:
         job = job or ClaimedJob(*returned.ref, UNREADABLE_NAME, UNREADABLE_NAME, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
         outcome = _failure(job, UnreadableOutcome(), carrier)
     elif returned.reason == "rejected" and job is not None:
-        line = f"A worker of {carrier} refused the job: it may have another version of django_skipqueue."
+        line = f"A worker of {carrier} refused the job. It may have another version of django_skipqueue."
         outcome = Outcome("scheduled", delay=REJECTED_DELAY, refund=1, last_error=line, is_unknown=True)
     else:
         return None
@@ -62,12 +63,12 @@ def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, n
 
 
 def failed_too_large(too_large: TooLarge, *, carrier: str, database: str, now: float) -> Attempt:
-    """Return the failed attempt of a job that no relay can send, since its message is too large. It has not begun."""
+    """Return the failed attempt of a job that cannot be sent because its message is too large. It has not begun."""
     job, size, most = too_large
     error = MessageTooLarge(
-        f"The message of the job has {size:,} bytes, and the carrier {carrier} takes {most:,} at most. The job has not "
-        "begun. Pass less, such as the key of a row or the name of a file; or raise max_message_size of RabbitMQ, and "
-        "MAX_MESSAGE_SIZE of the carrier in SKIPQUEUE['CARRIERS'], and retry the job."
+        f"The job needs a message of {size:,} bytes, but the carrier {carrier} accepts at most {most:,}. The job has "
+        "not begun. Pass less, such as the key of a row or the name of a file; or raise RabbitMQ's max_message_size, "
+        "and the carrier's MAX_MESSAGE_SIZE in SKIPQUEUE['CARRIERS'], and retry the job."
     )
     outcome, lean_job = _failure(job, error, carrier), wire.without_large_arguments(job)
     return Attempt(lean_job, outcome, now, now, carrier, database=database)
@@ -79,25 +80,25 @@ def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
 
 
 GATHER_SECONDS = 0.02
-"""Seconds between two reads of what the carrier has sent, if the first brought something. Each read leads to
-statements, which cost little more for many outcomes than for one outcome."""
+"""Seconds until the next read, after a read that brought something from the carrier. The pause gathers outcomes,
+because statements for many outcomes cost little more than for one."""
 
 CONFIRM_TIME = 5.0
-"""How many seconds a stopping relay waits for the confirms of its published jobs."""
+"""A stopping relay waits at most this many seconds for the carrier to confirm published jobs."""
 
 LAST_RELAY_EVENTS = 2.0
-"""Seconds for which signal receivers may delay the end of a relay."""
+"""Signal receivers may delay the end of a relay by at most this many seconds."""
 
-NOT_THE_CARRIERS = "the carrier does not hold the job"
-"""The reason for which the relay drops an outcome of such a job."""
+NOT_WITH_CARRIER = "the carrier does not have the job"
+"""The reason in the log when the relay drops the outcome of a job that the carrier does not have."""
 
 MOST_REPORTED_REMEMBERED = 10_000
-"""The reported outcomes that a relay remembers: the carrier may run a job twice."""
+"""How many reported outcomes a relay remembers, because the carrier may run a job twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayOptions(WorkerOptions):
-    """The options of a supervisor of relays. A relay has no slots."""
+    """The options of a supervisor whose processes are relays. A relay has no slots."""
 
     carrier: str
     """The name of the carrier that gets the jobs."""
@@ -109,7 +110,7 @@ class RelayOptions(WorkerOptions):
 
 
 class Relay(ControlLoop):
-    """A `JobHolder` of `worker.exchange`."""
+    """The control loop of a relay. It is a `JobHolder` for the exchanges of `worker.exchange`."""
 
     kind = "relay"
 
@@ -125,14 +126,14 @@ class Relay(ControlLoop):
         shared: SharedCounts | None = None,
         carrier: Carrier | None = None,
     ) -> None:
-        """running_jobs stays empty: no job runs in this process. carrier: replaces the carrier of the setting."""
+        """running_jobs: stays empty, because no job runs in this process. carrier: replaces the one of the settings."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
         store = self._store
         store.guards, store.holder = GUARDS, {"carrier": chosen.name, "carrier_id": holder}
-        self._is_paused = False  # the relay claims and publishes nothing while it stops, or has no row
-        self._check_at = 0.0  # the monotonic time of the next read of what the carrier has sent
+        self._is_paused = False  # while the relay stops, or has no row, it claims and publishes nothing
+        self._check_at = 0.0  # when to read from the carrier next, in monotonic time
         self._unreadable = 0  # the number of unreadable messages since the start
         self._jobs = CarriedJobs()
         self._window = CarrierWindow(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
@@ -156,7 +157,7 @@ class Relay(ControlLoop):
             write_notes=WriteNotes(store, list),
             delays_full_claims_only=True,
             remembered=MOST_REPORTED_REMEMBERED,
-            not_held=NOT_THE_CARRIERS,
+            not_held=NOT_WITH_CARRIER,
         )
         interval = options.seconds_between_heartbeats
         self._row = CarrierRow(store, chosen, connection, self._window, relay_id=id, interval=interval)
@@ -219,9 +220,9 @@ class Relay(ControlLoop):
             self._log(taken)
 
     def _as_of_this_relay(self, attempt: Attempt) -> Attempt:
-        """Give the attempt the time of its claim by this process's monotonic clock, for its waiting time.
+        """Set the time of the claim by this process's monotonic clock, from which the waiting time is computed.
 
-        The database is that of the relay, whatever the message says.
+        Also set the database to the relay's, whatever the message says.
         """
         job = attempt.job._replace(claimed_at=self._window.claimed_at(attempt.job))
         return attempt._replace(job=job, database=self.options.database)
@@ -262,19 +263,19 @@ class Relay(ControlLoop):
         self._connection.acknowledge(self._jobs.settled(attempts))
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Publish these jobs. The jobs that are too large fail, since no relay could send them."""
+        """Publish these jobs. Jobs that are too large fail, because no relay could send them."""
         self._window.claimed(claimed)
         if self._is_paused or not self._connection.is_open:
             self._jobs.release(job.ref for job in claimed)
             return
-        self._jobs.published(claimed)  # first: after an error nobody knows which of them the carrier has
+        self._jobs.published(claimed)  # before the call, because after an error nobody knows which jobs the carrier has
         with self._connection.handling_errors():
             carrier = self._connection.carrier
             if too_large := carrier.publish(claimed):
                 self._jobs.not_sent(job.ref for job, *_ in too_large)
                 name, alias, now = carrier.name, self._store.alias, time.monotonic()
                 self._exchanges.pending.add(
-                    failed_too_large(each, carrier=name, database=alias, now=now) for each in too_large
+                    failed_too_large(job, carrier=name, database=alias, now=now) for job in too_large
                 )
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:

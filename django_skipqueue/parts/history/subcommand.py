@@ -1,6 +1,6 @@
-"""`skipqueue failures`: lists the causes of failed attempts as the page "Failing now" does, shows or acknowledges one.
+"""`skipqueue failures`: list why attempts fail, as the page "Failing now" does; show or acknowledge one cause.
 
-Invariant: the command masks secrets as `skipqueue list` does.
+The command masks secrets, as `skipqueue list` does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,23 +38,28 @@ CAUSE_HEADINGS = ("key", "standing", "10 min", "24 h", "7 d", "first seen", "las
 STANDING_COLOURS = {Standing.FAILING: RED, Standing.OPEN: YELLOW, Standing.STOPPED: DIM, Standing.ACKNOWLEDGED: DIM}
 
 MOST_HOURS_PRINTED = 24
-"""The last hours with failed attempts of one cause."""
+"""For one cause, at most this many hours with failed attempts are printed, the latest."""
 
 
 class ListFailures(Watchable):
     name = "failures"
-    help = "List the causes of failed attempts; show or acknowledge one"
+    help = "List the causes of failed attempts, or show or acknowledge one cause"
     json_help = "print a JSON object for each cause"
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("key", nargs="?", metavar="KEY", help="show this cause, by its key in the list, with its last traceback")
-        add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
-        add("--since", type=moment, metavar="TIME", help="failed since this time: 15m, 2d, today, 2026-11-25")
-        add("--limit", type=positive, default=20, help="the maximum of causes; default: 20")
-        add("--acknowledge", action="store_true", help="put this cause behind the others until it comes back")
-        add("--take-back", action="store_true", help="take the acknowledgement of this cause back")
-        add("--note", default="", metavar="TEXT", help="why it is acknowledged")
+        add("--task", metavar="TASK", help="list only this task; a unique end of its name is enough")
+        add(
+            "--since",
+            type=moment,
+            metavar="TIME",
+            help="list only causes that failed since: 15m, 2d, today, 2026-11-25",
+        )
+        add("--limit", type=positive, default=20, help="how many causes to list (default: 20)")
+        add("--acknowledge", action="store_true", help="move this cause to the end of the list until it comes back")
+        add("--take-back", action="store_true", help="take the cause's acknowledgement back")
+        add("--note", default="", metavar="TEXT", help="the reason for the acknowledgement")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return options["key"] is None
@@ -99,7 +104,7 @@ def _list(
         for text in dict.fromkeys(innocent[each.cause] for each in shown if each.cause in innocent):
             console.say(text)
     else:
-        console.say("No attempt has failed in this time.")
+        console.say("No attempt failed in this time.")
 
 
 def _show(console: Console, store: Store, counts: FailureCounts, innocence: str, options: Mapping[str, Any]) -> Exit:
@@ -116,19 +121,19 @@ def _show(console: Console, store: Store, counts: FailureCounts, innocence: str,
     return Exit.DONE
 
 
-def _with_key(found: list[FailureCounts], key: str) -> FailureCounts:
-    """Return the only cause whose key begins with `key`. Raises `CommandError` unless there is exactly one."""
-    chosen = [each for each in found if key and each.key.startswith(key)]
+def _with_key(causes: list[FailureCounts], key: str) -> FailureCounts:
+    """Return the cause whose key begins with `key`. Raises `CommandError` unless there is exactly one."""
+    chosen = [cause for cause in causes if key and cause.key.startswith(key)]
     if len(chosen) != 1:
         how_many = "No cause of the last 7 days" if not chosen else "More than one cause"
-        raise CommandError(printable(f"{how_many} has the key {key!r}: skipqueue failures lists them."))
+        raise CommandError(printable(f"{how_many} has the key {key!r}. List the causes: skipqueue failures"))
     return chosen[0]
 
 
 def _change(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
     if options["take_back"]:
         is_done = unacknowledge(store, counts.cause)
-        console.say(f"Cause {counts.key} is {'acknowledged no more' if is_done else 'not acknowledged'}.")
+        console.say(f"Cause {counts.key} is {'no longer acknowledged' if is_done else 'not acknowledged'}.")
     else:
         is_done = acknowledge(store, counts.cause, by=operator(), note=shorten(options["note"], LONGEST_NOTE))
         console.say(f"Cause {counts.key} is acknowledged.")
@@ -189,7 +194,7 @@ def _lines_about(counts: FailureCounts, message: str, innocence: str) -> Iterato
 
 
 def _traceback(counts: FailureCounts) -> str:
-    """Return the traceback of the last attempt, with secrets masked; empty if its job is gone or has another error."""
+    """Return the last traceback, with secrets masked; empty if the job was deleted or has had another error since."""
     job = Job.objects.filter(pk=counts.last_job_id).first()
     if job is None or cause_of(job) != counts.cause:
         return ""

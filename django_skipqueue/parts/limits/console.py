@@ -1,4 +1,4 @@
-"""Limits, for operators: their keys, checks of the doctor, metrics, and the reason why a job waits for a permit."""
+"""What operators see of limits: keys, checks of the doctor, metrics, and why a job waits for a permit."""
 
 import shlex
 from collections import Counter
@@ -49,44 +49,40 @@ from .states import (
 
 @measured(
     "limits",
-    Metric(
-        "skipqueue_halted_sequences", "gauge", "Sequences with waiting jobs that wait for an operator after a failure."
-    ),
-    Metric("skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences has halted."),
-    Metric(
-        "skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs: at most 500 are counted."
-    ),
+    Metric("skipqueue_halted_sequences", "gauge", "Sequences that halted at a failed job while other jobs wait."),
+    Metric("skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences halted."),
+    Metric("skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs, counted up to 500."),
 )
 def keys(store: Store) -> Iterator[Values]:
     halted = halted_keys(store, limit=SCRAPED_HALTING)
-    yield {(): len({each.key for each in halted})}
-    yield {(): max((each.seconds for each in halted), default=0.0)}
+    yield {(): len({halt.key for halt in halted})}
+    yield {(): max((halt.seconds for halt in halted), default=0.0)}
     yield {(): len(waiting_keys(store, limit=SCRAPED_KEYS))}
 
 
 def status(store: Store) -> PartStatus:
-    """The number of sequences that wait for an operator, and the first of them."""
-    found = halted_keys(store)
-    number = Count(len({each.key for each in found}), cap=MOST_HALTING)
+    """Return the number of halted sequences and the job at which the first of them halted, for `skipqueue status`."""
+    halted = halted_keys(store)
+    number = Count(len({halt.key for halt in halted}), cap=MOST_HALTING)
     lines = [
         f"Halted sequences: {in_full(number)} (job {first.job_id} failed {in_words(first.seconds)} ago). "
         "See: skipqueue limits"
-        for first in found[:1]
+        for first in halted[:1]
     ]
     return PartStatus(as_json={"halted_sequences": plain(number)}, lines=lines)
 
 
 MOST_KEYS_CHECKED = 50
-"""The maximum of halted sequences, and of keys with a free or a held permit, that one check reads."""
+"""The maximum number of keys that one check reads."""
 
 MOST_KEYS_NAMED = 5
 """The maximum of keys, or of queues, that one text names."""
 
 MOST_HOLDERS = 1_000
-"""The maximum of jobs with a permit whose queues are read."""
+"""The maximum number of permit holders that are read to count them by queue."""
 
 LONGEST_FREE = 60.0
-"""Seconds for which a job may wait although a permit of its key is free."""
+"""Seconds a job may wait while a permit of its key is free, before the doctor reports it."""
 
 HELD_THRESHOLD = Threshold("held-permit", 60.0, "seconds")
 
@@ -99,11 +95,11 @@ def halted(store: Store) -> Iterator[Finding]:
         since = now - timedelta(seconds=state.halted.seconds)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Sequence %(key)s has been halted since %(time)s: job %(job)s failed. Jobs that wait: %(waiting)s"),
+            gettext("Sequence %(key)s halted at %(time)s because job %(job)s failed. Waiting jobs: %(waiting)s"),
             gettext("The sequence waits for an operator."),
             gettext(
-                "Find out why the job has failed. Retry it: it runs before all others of its key. Or discard it, and "
-                "the sequence goes on without it."
+                "Find out why the job failed. Then retry it, and it runs before the other jobs of its sequence; or "
+                "discard it, and the sequence goes on without it."
             ),
             f"python manage.py skipqueue retry {job}",
             facts={
@@ -119,7 +115,7 @@ def halted(store: Store) -> Iterator[Finding]:
 
 
 def free_permits(store: Store) -> Iterator[Finding]:
-    """Find keys with a free permit for which a job has waited for long. Reads the first thousand keys."""
+    """Find keys with a free permit and a job that has waited long for it. Reads the first thousand keys."""
     free = [key for key, is_free in blocked_keys(store).items() if is_free]
     states = limit_states(store, free[:MOST_KEYS_CHECKED], {})
     late = [
@@ -130,11 +126,11 @@ def free_permits(store: Store) -> Iterator[Finding]:
     if late:
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Permits are free, and nobody gives them"),
+            gettext("Permits are free, but no supervisor gives them to waiting jobs"),
             gettext("Keys whose next job waits although a permit is free: %(keys)s."),
             gettext(
-                "A supervisor gives free permits about every second. Start a runworker. If one runs, call the doctor "
-                "again: a permit may have become free at this moment."
+                "A supervisor gives free permits about every second. Start a runworker. If one is running, call the "
+                "doctor again, because a permit may have become free just now."
             ),
             "python manage.py runworker",
             facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], *["…"] * (len(late) > MOST_KEYS_NAMED)])},
@@ -209,7 +205,7 @@ def held_permits(store: Store) -> Iterator[Finding]:
             yield _held_by_hung_jobs(store, state, holders, since)
             continue
         queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
-        if not queues:  # a permit is free, or a worker has claimed its holder meanwhile
+        if not queues:  # in the meantime, a worker has claimed the job, or the permit has become free
             continue
         ((queue_name, _number),) = queues
         if queue_name not in explained:  # `no-free-slot` says why no worker claims them
@@ -275,13 +271,13 @@ def _held_by_unclaimed_jobs(state: LimitState, queue_name: str, since: datetime)
 
 
 def _queues_of(holders: "QuerySet[Job]", most: int) -> list[tuple[str, int]]:
-    """The queues with the most jobs that hold a permit and that no worker has claimed; each with their number."""
+    """Return the queues with the most unclaimed permit holders, each with their number."""
     queue_names = holders.filter(status=Status.QUEUED).values_list("queue_name", flat=True)[:MOST_HOLDERS]
     return Counter(queue_names).most_common(most)
 
 
 def why_it_is_blocked(job: Job, _now: datetime) -> str:
-    """Say for what a job with a limit waits. Empty if the job has no limit, waits for other jobs, or has its permit."""
+    """Explain what a job waits for at its limit. Empty if it does not wait for a permit."""
     if job.gate != "limit" or job.limit_key is None:
         return ""
     values = {"key": key_of_job(job, job.limit_key)}
@@ -289,17 +285,17 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
     if job.limit_kind == "fair":
         queued = Count.of(holders.filter(status=Status.QUEUED))
         return gettext(
-            "It waits for its turn: %(queued)s jobs of the key “%(key)s” are queued, so that those of other keys are "
-            "not kept waiting."
+            "It waits for its turn: %(queued)s jobs of its key “%(key)s” are queued already, and more would delay the "
+            "jobs of other keys."
         ) % {**values, "queued": queued}
     if job.limit_kind != "concurrency":
         return _why_its_sequence_waits(holders[:1], values)
     capacity = permits(job.limit_key, job.capacity)
     if capacity is None:
-        return gettext("It is to be admitted within a second or two: its queue has no limit.")
+        return gettext("It will be admitted within a second or two, because its queue has no limit.")
     count = Count.of(holders)
     before = _before(job)
-    held = gettext("It waits for a permit of the key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
+    held = gettext("It waits for a permit of its key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
         **values,
         "held": count,
         "capacity": capacity,
@@ -308,7 +304,7 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
         gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
         for name, number in _queues_of(holders, MOST_KEYS_NAMED)
     ]:
-        held += " " + gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
+        held += " " + gettext("Of these, jobs waiting for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
     if not before.found:
         return held
     return f"{held} " + ngettext("%(number)s job comes before it.", "%(number)s jobs come before it.", before.found) % {
@@ -318,13 +314,14 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
 
 def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) -> str:
     for holder in holders:
-        found = {**values, "id": holder.pk, "status": holder.get_status_display()}
+        holder_values = {**values, "id": holder.pk, "status": holder.get_status_display()}
         if holder.status == Status.FAILED:
             return (
-                gettext("Its sequence “%(key)s” has halted: job %(id)s failed. Retry that job, or discard it.") % found
+                gettext("Its sequence “%(key)s” has halted because job %(id)s failed. Retry or discard that job.")
+                % holder_values
             )
-        return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % found
-    return gettext("It is to be admitted by its sequence “%(key)s” within a second or two.") % values
+        return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % holder_values
+    return gettext("It is next in its sequence “%(key)s”, and will be admitted within a second or two.") % values
 
 
 def _before(job: Job) -> Count:
@@ -337,7 +334,7 @@ def _before(job: Job) -> Count:
 
 
 def _first(store: Store, most: int) -> list[LimitState]:
-    """The halted sequences, then the other keys alphabetically."""
+    """Return the halted sequences, then the other keys in alphabetical order."""
     halted = halted_states(store, most=most)
     first = {state.now.key for state in halted}
     others = [key for key in waiting_keys(store, limit=most) if key not in first]

@@ -1,4 +1,4 @@
-"""The columns of limits on the job row, and of limited queues on the row of a queue."""
+"""The columns and indexes that limits add to the tables of jobs and queues."""
 
 from django.db import models
 from django.db.models import BooleanField, Func, Q, SmallIntegerField
@@ -7,8 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from .columns import HOLDS, RANK
 
 HALTS = Q(status="failed", limit_kind="halting")
-"""The condition that a sequence has halted at a job. It goes on when an operator retries or discards the job. Index:
-halted."""
+"""Selects failed jobs at which a sequence has halted, until an operator retries or discards the job. Index: halted."""
 
 HOLDS_PERMIT = Q(Func(template=HOLDS, output_field=BooleanField()))
 """The condition that a job holds a permit of its key: see `parts.limits.admit`. Index: limit_held."""
@@ -58,7 +57,7 @@ class LimitedQueue(models.Model):
     """The limit of a queue."""
 
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the number of the settings."""
+    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the limit of the settings applies."""
 
     class Meta:
         abstract = True

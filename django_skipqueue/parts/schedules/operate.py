@@ -1,6 +1,6 @@
-"""The verbs of operators for schedules: pause, resume, run now, plan again.
+"""What operators can do with a schedule: pause, resume, run it now, or plan it again after an edit.
 
-Invariant: a verb locks the row while it changes it, so that no supervisor fires the schedule meanwhile.
+Each function locks the schedule's row, so that no supervisor fires the schedule in the meantime.
 """
 
 from datetime import datetime
@@ -20,7 +20,7 @@ from .events import SchedulePaused, ScheduleResumed
 from .fire import FAILING_SINCE_RUN, DueSchedule, error_text, is_unfinished, spec_at
 from .timetable import instant
 
-# pause → the name, and who paused; no row if the schedule is paused already. Index: the primary key.
+# pause → the name, and who paused it; no row if the schedule is already paused. Index: the primary key.
 PAUSE_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET paused_at = statement_timestamp(), paused_by = %(by)s
@@ -30,7 +30,7 @@ RETURNING name, paused_by
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
-    """Have a schedule fire no more until somebody resumes it. Return whether this changed anything."""
+    """Pause a schedule until somebody resumes it. Return False if it was already paused."""
     for name, stored_by in store.rows(PAUSE_SCHEDULE, {"id": schedule_id, "by": noted(by, "")["by"]}):
         store.send(SchedulePaused(store.alias, name, stored_by))
         return True
@@ -50,10 +50,10 @@ RETURNING name
 
 
 def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
-    """Have a schedule fire again, without the times of the pause. Return whether it was paused."""
+    """Resume a schedule, without the times that passed during the pause. Return whether it was paused."""
     with transaction.atomic(using=store.alias):
-        found = _locked_schedule(store, schedule_id)
-        rows = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(found)}) if found else []
+        schedule = _locked_schedule(store, schedule_id)
+        rows = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(schedule)}) if schedule else []
     for (name,) in rows:
         store.send(ScheduleResumed(store.alias, name, noted(by, "")["by"]))
         return True
@@ -75,23 +75,23 @@ WHERE id = %(id)s
 
 
 def run_now(store: Store, schedule_id: int) -> int:
-    """Enqueue a job of the schedule now, even if it is paused, and return the job's id. The next time stays.
+    """Enqueue a job of the schedule now, even if it is paused, and return the job's id. The next time does not change.
 
-    Raises `SkipQueueError` if the job cannot be enqueued; the message has no secret of the arguments. This runs the
-    project's code, like `.defer()`.
+    Raises `SkipQueueError` if the job cannot be enqueued, with secrets masked. Like `.defer()`, this may run code of
+    the project.
     """
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
         if schedule is None:
-            raise InvalidOption("This schedule does not exist any more.")
+            raise InvalidOption("This schedule no longer exists.")
         last = schedule.last_job_id
         if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
-            raise InvalidOption(f"The last job, {last}, is unfinished, and the schedule skips overlapping jobs.")
+            raise InvalidOption(f"The last job, {last}, is still unfinished, and this schedule does not overlap jobs.")
         try:
             inserted = _enqueue_now(store, schedule)
         except Error:  # of the database
             raise
-        except Exception as error:  # of any kind: the project's code makes the key, and the row may have been edited
+        except Exception as error:  # the project's code, or a row edited by hand, may raise anything
             kind = type(error) if isinstance(error, SkipQueueError) else InvalidOption
             raise kind(error_text(schedule, error)) from None
         store.execute(NOTE_RUN, {"id": schedule_id, "job_id": inserted.id})
@@ -127,12 +127,13 @@ def plan_again(store: Store, schedule_id: int) -> datetime | None:
         return following
 
 
-# try_again: has a supervisor fire the schedule at its time, and removes the error. Index: the primary key.
+# try_again → nothing. Clears the error, so that a supervisor fires the schedule at its next time. Index: the primary
+# key.
 TRY_SCHEDULE_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
 
 
 def try_again(store: Store, schedule_id: int) -> None:
-    """Have a supervisor try at once to fire a schedule that was edited, with its times as they were."""
+    """Clear the error of a schedule that was edited, so that a supervisor tries it again. Its times do not change."""
     store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
@@ -153,7 +154,7 @@ def _locked_schedule(store: Store, schedule_id: int) -> DueSchedule | None:
 
 
 def _next_time(schedule: DueSchedule) -> dict[str, Any]:
-    """Return the next time from now on. It stays for a row that cannot be used: a supervisor notes the error."""
+    """Return the next time after now; the stored time if the row's times are not valid."""
     now = instant(schedule.now)
     try:
         if schedule.planned_at is None:

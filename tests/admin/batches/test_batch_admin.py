@@ -112,7 +112,7 @@ def test_an_address_that_makes_no_sense_is_no_error(operator: Client, query: str
 
 
 def test_a_list_without_batches_says_so(operator: Client) -> None:
-    assert "There is no batch." in operator.get(BATCHES).text
+    assert "There are no batches." in operator.get(BATCHES).text
     make_batch()
     assert "No match." in operator.get(f"{BATCHES}?q=nothing").text
 
@@ -213,8 +213,9 @@ def test_the_buttons_retry_the_failed_jobs_and_discard_the_waiting_jobs(operator
     Job.objects.filter(pk=batch.jobs.order_by("pk")[0].pk).update(status="failed", finished_at=batch.row.created_at)
     Job.objects.filter(pk=other.jobs.order_by("pk")[0].pk).update(status="failed", finished_at=batch.row.created_at)
     found = buttons(operator, batch)
-    assert sorted(found) == ["Discard these: queued", "Retry these: failed"]
-    for label, question in (("Retry these: failed", "Retry 1 job?"), ("Discard these: queued", "Discard 3 jobs?")):
+    assert sorted(found) == ["Discard these jobs: queued", "Retry these jobs: failed"]
+    questions = {"Retry these jobs: failed": "Retry 1 job?", "Discard these jobs: queued": "Discard 3 jobs?"}
+    for label, question in questions.items():
         address, fields = buttons(operator, batch)[label]
         asked = operator.post(address, fields)
         assert question in asked.text
@@ -227,7 +228,7 @@ def test_who_may_not_retry_sees_no_button(log_in: Callable[..., Client]) -> None
     client = log_in("view_jobbatch", "view_job", "retry_job")
     assert buttons(client, batch) == {}
     Job.objects.update(status="failed", finished_at=batch.row.created_at)
-    assert list(buttons(client, batch)) == ["Retry these: failed"]
+    assert list(buttons(client, batch)) == ["Retry these jobs: failed"]
 
 
 # The jobs

@@ -52,7 +52,7 @@ def test_the_sentence_says_that_a_job_was_deleted() -> None:
     id = before.pk
     before.delete()
     assert why_it_waits_for_jobs(last, timezone.now()) == (
-        f"It needs job {id}, which was deleted, or pruned, before it had completed: it waits for ever. Discard it."
+        f"It needs job {id}, which was deleted or pruned before it completed, so it waits for ever. Discard it."
     )
 
 
@@ -60,7 +60,7 @@ def test_the_sentence_says_that_all_jobs_are_finished() -> None:
     before = jobs.noop.defer()
     last = jobs.noop.using(after=[before]).defer()
     Dependency.objects.update(is_met=True)
-    assert "goes into its queue" in why_it_waits_for_jobs(last, timezone.now())
+    assert "It will be queued within a second or two." in why_it_waits_for_jobs(last, timezone.now())
 
 
 def test_a_job_that_waits_for_no_job_has_no_sentence() -> None:

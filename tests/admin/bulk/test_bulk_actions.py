@@ -94,9 +94,9 @@ class TestHandingOver:
         for _ in range(3):
             make_job("failed")
         asked = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
-        assert "No worker is alive that could change so many jobs." in operator.post(FAILED, asked).text
+        assert "There is no live worker to change so many jobs." in operator.post(FAILED, asked).text
         make_worker()
-        assert "So many jobs are changed by a worker." in operator.post(FAILED, asked).text
+        assert "There are so many jobs that a worker will change them." in operator.post(FAILED, asked).text
 
     def test_of_a_list_that_was_searched_in_part_it_says_what_is_known(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
@@ -108,11 +108,11 @@ class TestHandingOver:
         asked = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
         text = operator.post(address, asked).text
         assert "Delete 2 jobs?" in text
-        assert "so only the jobs of this part are changed" in text
+        assert "so only jobs in this part are changed" in text
         make_worker()
         text = operator.post(address, asked).text
         assert "Delete at least 2 jobs?" in text
-        assert "A worker searches all of it, and changes all jobs that match." in text
+        assert "A worker will search the whole list and change all jobs that match." in text
         assert "Type 2 to delete these jobs." in text
 
     def test_of_a_list_that_was_searched_in_part_all_that_match_are_estimated_if_they_go(
@@ -140,7 +140,7 @@ class TestHandingOver:
         text = operator.get(page("progress", job.pk)).text
         assert "Retry at least 2 jobs" in text
         assert "0 of at least 2 jobs" in text
-        assert "Go on without a worker" not in text
+        assert "Continue without a worker" not in text
         run_first(job)
         assert [state(each)["status"] for each in jobs] == ["queued" if each.task == "a" else "failed" for each in jobs]
         text = operator.get(page("progress", job.pk)).text
@@ -471,13 +471,13 @@ class TestThePage:
         client = log_in("view_job")
         text = client.get(page("progress", job.pk)).text
         assert "Stop" not in text
-        assert "Go on without a worker" not in text
+        assert "Continue without a worker" not in text
         assert client.post(page("progress", job.pk)).status_code == 403
         assert state(job)["status"] == "queued"
 
     def test_while_it_waits_the_server_can_do_it(self, operator: Client) -> None:
         job = self.job(operator)
-        assert "Go on without a worker" in operator.get(page("progress", job.pk)).text
+        assert "Continue without a worker" in operator.get(page("progress", job.pk)).text
         response = retry_all(operator, by_hand=str(job.pk))
         assert messages_of(response) == ["3 jobs were put back into their queues."]
         assert state(job)["status"] == "discarded"
@@ -485,8 +485,8 @@ class TestThePage:
     def test_once_a_worker_has_begun_it_cannot(self, operator: Client) -> None:
         job = self.job(operator)
         Job.objects.claim(queue_names=["default"], worker_id="w")
-        assert "Go on without a worker" not in operator.get(page("progress", job.pk)).text
-        assert messages_of(retry_all(operator, by_hand=str(job.pk))) == ["A worker has begun."]
+        assert "Continue without a worker" not in operator.get(page("progress", job.pk)).text
+        assert messages_of(retry_all(operator, by_hand=str(job.pk))) == ["A worker has already begun."]
         assert Job.objects.failed().count() == 3
 
     def test_no_other_job_is_discarded_by_it(self, operator: Client) -> None:
@@ -615,7 +615,7 @@ class TestForgeries:
         made = [Job.objects.enqueue(BULK_TASK, kwargs=json.dumps(kwargs)) for kwargs in forged]
         run_jobs()
         assert [state(job)["status"] for job in made] == ["discarded"] * len(forged)
-        assert "has not signed" in state(made[0])["last_error"]
+        assert "The signature of these arguments is not valid" in state(made[0])["last_error"]
         assert [state(job)["status"] for job in jobs] == ["failed"] * len(jobs)
 
     def test_nobody_defers_or_schedules_a_task_of_the_package(self) -> None:

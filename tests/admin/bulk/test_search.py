@@ -89,13 +89,13 @@ def test_a_worker_finds_the_jobs_wherever_they_are(operator: Client) -> None:
     job = search_job()
     assert response.redirect_chain == [(page("progress", job.pk), 302)]
     assert "Search everything" in response.text
-    assert "Go on without a worker" not in response.text
+    assert "Continue without a worker" not in response.text
     assert (job.priority, job.kwargs["query"], job.kwargs["action"]) == (100, "q=payment_id%3D7", "search")
     assert listed(operator, f"?found={job.pk}") == []
     run()
     assert state(job)["result"] == {"found": 2}
     text = text_of(operator.get(page("progress", job.pk)))
-    assert "All jobs of the list were searched" in text
+    assert "All jobs in the list were searched" in text
     assert re.search(r"max=\"(\d+)\" value=\"\1\"", text)
     assert "2 jobs match." in text
     assert "data-final" in text
@@ -155,7 +155,7 @@ def test_it_ends_when_it_has_found_as_many_as_it_keeps(operator: Client, monkeyp
     run()
     assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(deep[-3:])]
     text = text_of(operator.get(page("progress", job.pk)))
-    assert "3 jobs match. The search has ended there: it keeps no more." in text
+    assert "3 jobs match. The search stopped there, because it keeps no more jobs." in text
     assert re.search(r"\d+ of about \d+ jobs were searched", text)
 
 
@@ -222,7 +222,7 @@ def test_each_window_is_one_search_and_no_statement_reads_more(operator: Client)
 def test_without_a_worker_it_says_so(operator: Client) -> None:
     make_deep()
     response = ask(operator)
-    assert messages_of(response) == ["No worker is alive that could search everything."]
+    assert messages_of(response) == ["There is no live worker that could search everything."]
     assert response.redirect_chain == [(f"{LIST}{FOR_SEVEN}", 302)]
     assert not Job.objects.filter(task=BULK_TASK).exists()
 
@@ -267,7 +267,7 @@ class TestForWhomItSearches:
         assert asked is not None
         Job.objects.filter(pk=job.pk).update(kwargs=asdict(replace(asked, query="q=password")))
         run()
-        assert "has not signed these arguments" in state(job)["last_error"]
+        assert "The signature of these arguments is not valid" in state(job)["last_error"]
 
     def test_a_masked_value_is_not_found(self, operator: Client) -> None:
         make_worker()

@@ -96,7 +96,7 @@ def test_keys_that_belong_to_two_databases_are_an_error_of_the_form(operator: Cl
     job(name="send", unique=unique_by("account"), sequence=by("other"))(send_both)
     source = make_job("completed", task="send", args=[1, 1])
     [error] = errors_of(press_edit(operator, source, argument_1="2"))
-    assert error.startswith("send has a unique key and limits of different keys")
+    assert error.startswith("send has a unique key and limits with different keys")
 
 
 def send_both(account: int, other: int) -> None:
@@ -153,7 +153,7 @@ def test_a_copy_is_not_made_while_a_job_elsewhere_holds_the_key(operator: Client
     holder = registry.get("charge").defer(**source.kwargs)
     assert holder.handle == f"other:{holder.pk}"
     [message] = run_again(operator, source)
-    assert f"is held by job {holder.handle}, which is queued" in message
+    assert f"because job {holder.handle}, which is queued, holds" in message
     assert Job.objects.using("default").count() == 1
     holder.discard()
     run_again(operator, source)
@@ -173,7 +173,7 @@ def test_no_copy_of_an_archived_job_is_made_while_its_key_is_held_elsewhere(oper
     holder = registry.get("charge").defer(**source.kwargs)
     address = reverse("admin:django_skipqueue_archivedjob_run_again", args=[source.pk])
     response = operator.post(with_alias(address, "default"), {"confirmed": "yes"}, follow=True)
-    assert f"is held by job {holder.handle}, which is queued" in messages_of(response)[0]
+    assert f"because job {holder.handle}, which is queued, holds" in messages_of(response)[0]
     assert not Job.objects.using("default").exists()
 
 

@@ -51,8 +51,8 @@ def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) ->
     make_worker()
     text = operator.get(DOCTOR).text
     assert "All is well." in text
-    assert "checks found nothing" in text
-    assert "No unique key is held for days" in text
+    assert "checks found no problem" in text
+    assert "No job has held a unique key for days" in text
 
 
 def test_the_title_of_a_finding_leads_to_what_it_names(operator: Client) -> None:

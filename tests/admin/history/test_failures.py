@@ -59,7 +59,7 @@ class TestFailingNow:
         count_failures(BAD_VALUE, 7, seconds_ago=2 * 3600)
         (shown,) = top_causes()
         assert shown.trend.path.count("M") == 1
-        assert shown.trend.text.startswith("24 hours, by hour; most: 7 from ")
+        assert shown.trend.text.startswith("24 hours, by hour; the most were 7, in the hour from ")
         assert f"<title>{shown.trend.text}</title>" in operator.get(FAILURES).text
         count_failures(UNAVAILABLE, seconds_ago=3 * DAY)
         assert top_causes()[-1].trend.text == "none in 24 hours"
@@ -163,7 +163,7 @@ class TestOneCause:
         assert groups == [("failed", [failed.pk]), ("retrying", [retrying.pk])]
         assert response.context["last_job"] == failed
         assert sum(response.context["chart"].series[0].values) == 1
-        for expected in ("1 failed", "1 retrying", "Retry these", "Run these now", "Discard these"):
+        for expected in ("1 failed", "1 retrying", "Retry these", "Run these jobs now", "Discard these"):
             assert expected in response.text
 
     def test_a_secret_in_the_error_is_masked(self, operator: Client) -> None:
@@ -192,8 +192,8 @@ class TestOneCause:
         make_failing(UNAVAILABLE, "scheduled")
         count_failures(UNAVAILABLE)
         text = log_in("view_job", "discard_job").get(address_of(UNAVAILABLE)).text
-        assert "Discard these" in text
-        assert "Retry these" not in text
+        assert "Discard these jobs" in text
+        assert "Retry these jobs" not in text
 
     def test_jobs_of_dead_workers_have_a_cause_without_a_place(self, operator: Client) -> None:
         died = Cause("shop.jobs.send", f"{WorkerDied.__module__}.{WorkerDied.__qualname__}", "")
@@ -239,7 +239,7 @@ class TestAcknowledge:
         acknowledge(operator, note="vendor")
         count_failures(BAD_VALUE, 60)
         text = operator.get(FAILURES).text
-        assert "now: vendor; it has come back, or fails far more often" in text
+        assert "now: vendor; since then it has come back, or fails far more often" in text
         assert "skipqueue-over" not in text
 
     @pytest.mark.parametrize("permissions", [("view_job", "retry_job"), ("acknowledge_cause",)])
@@ -322,7 +322,7 @@ class TestInABrowser:
         shown = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/failures/")
         shown.get_by_role("link", name="psp.errors.Unavailable").click()
         expect(shown.locator("h1")).to_contain_text("psp.errors.Unavailable")
-        shown.get_by_role("button", name="Retry these").click()
+        shown.get_by_role("button", name="Retry these jobs").click()
         expect(shown.locator("h1")).to_have_text("Retry 12 jobs?")
         shown.get_by_label("Spread over minutes").fill("5")
         shown.get_by_role("button", name="Retry 12 jobs").click()

@@ -40,9 +40,9 @@ def test_its_page_says_since_when_the_carrier_has_it(operator: Client) -> None:
     make_relay()
     job = make_carried()
     text = operator.get(page("change", job.pk)).text
-    assert re.search(rf"<dt>With celery since</dt><dd>{since(job)}</dd>", text)
-    assert f"It has been with celery since {since(job)}: it waits there, or runs." in text
-    assert "attempt 1 with celery" in text
+    assert re.search(rf"<dt>At celery since</dt><dd>{since(job)}</dd>", text)
+    assert f"It has been with celery since {since(job)}, where it waits or runs." in text
+    assert "attempt 1 at celery" in text
     assert "waiting or running for" in text
     for wrong in ("Running for", "<dt>Worker</dt>", "attempt 1 running", ">running for"):
         assert wrong not in text
@@ -59,7 +59,7 @@ def test_the_page_of_a_finished_one_names_the_carrier_as_its_worker(operator: Cl
     Job.objects.filter(pk=job.pk).update(status="completed", finished_at=job.locked_at)
     text = operator.get(page("change", job.pk)).text
     assert re.search(r"<dt>Worker</dt><dd><a [^>]*>celery</a></dd>", text)
-    assert "With celery since" not in text
+    assert "At celery since" not in text
 
 
 def test_the_list_says_since_when_as_well(operator: Client) -> None:
@@ -74,16 +74,17 @@ def test_the_explanation_says_when_no_relay_is_alive() -> None:
     job = make_carried()
     assert job.locked_at is not None
     said = why_it_waits(job, job.locked_at, Workforce.now())
-    assert said == f"It has been with celery since {since(job)}. No relay is alive: its outcome is written once one is."
+    reason = "No relay is alive, so its outcome cannot be stored yet."
+    assert said == f"It has been with celery since {since(job)}. {reason}"
 
 
 def test_a_queued_job_waits_for_a_relay_or_for_room() -> None:
     job = make_job(queue_name="pdf")
     make_worker(queues=[])
-    assert why_it_waits(job, job.run_after, Workforce.now()) == "It waits for a relay: none of celery is alive."
+    assert why_it_waits(job, job.run_after, Workforce.now()) == "It waits for a relay, but no relay of celery is alive."
     make_relay()
     said = why_it_waits(job, job.run_after, Workforce.now())
-    assert said == "It is the next job of the queue “pdf”: it goes to celery once there is room."
+    assert said == "It is the next job in the queue “pdf”, and goes to celery once there is room."
 
 
 class TestCancelling:
@@ -187,7 +188,7 @@ def test_the_list_of_queues_says_who_has_the_jobs_of_a_carried_queue(operator: C
     make_relay()
     assert "pdf" in [queue.name for queue in queue_states()]
     text = operator.get(QUEUES).text
-    assert re.search(r"with celery, the first for 1 h", text)
+    assert re.search(r"at celery, the oldest for 1 h", text)
     assert re.search(r'0 <span class="skipqueue-detail">1 relay</span>', text)
     make_worker(queues=["pdf"], concurrency=8)
     assert re.search(r'1 <span class="skipqueue-detail">8 slots · 1 relay</span>', operator.get(QUEUES).text)

@@ -31,9 +31,9 @@ def waits(job: Job) -> str:
 class TestQueued:
     def test_without_a_worker(self) -> None:
         job = make_job(queue_name="mail")
-        assert waits(job) == "It waits for a worker: none is alive."
+        assert waits(job) == "It waits for a worker, but no worker is alive."
         make_worker(queues=["default"])
-        assert waits(job) == "It waits for a worker: no live worker serves the queue “mail”."
+        assert waits(job) == "It waits for a worker, but no live worker serves the queue “mail”."
 
     def test_while_its_queue_is_paused(self) -> None:
         job = make_job(queue_name="mail")
@@ -56,13 +56,13 @@ class TestQueued:
         make_job("completed", priority=9)
         job = make_job(run_after=at(5))
         make_job(run_after=at(1))
-        assert waits(first).startswith("It is the next job of the queue “default”")
-        assert waits(job) == "1 job of the queue “default” comes before it."
+        assert waits(first).startswith("It is the next job in the queue “default”")
+        assert waits(job) == "1 job in the queue “default” comes before it."
         for _ in range(3):
             make_job(priority=1)
-        assert waits(job) == "4 jobs of the queue “default” come before it."
+        assert waits(job) == "4 jobs in the queue “default” come before it."
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
-        assert waits(job) == "2+ jobs of the queue “default” come before it."
+        assert waits(job) == "2+ jobs in the queue “default” come before it."
 
     def test_jobs_ahead_are_counted_along_the_claim_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 100)
@@ -95,8 +95,8 @@ class TestScheduled:
     def test_for_a_worker_that_has_its_task(self) -> None:
         error = "UnknownTask: No task is registered as 'shop.jobs.old'."
         text = waits(make_job("scheduled", run_after=timedelta(seconds=6.9), last_error=error))
-        assert text.startswith("The worker that claimed it does not have its task: ")
-        assert re.search(r"Another try is due in [5-7] s, at ", text)
+        assert text.startswith("The worker that claimed it does not know its task: ")
+        assert re.search(r"The next try is due in [5-7] s, at ", text)
 
     def test_by_hand(self) -> None:
         job = make_job("scheduled", operations=[operation("postpone", seconds_ago=1)])
@@ -115,7 +115,7 @@ class TestRunning:
         assert waits(make_job("running", locked_by=live.pk)) == waits(make_job("running", locked_by="by hand")) == ""
         text = waits(make_job("running", locked_by=late.pk))
         assert text.startswith("Its worker web-1/1 has sent no heartbeat for 4")
-        assert text.endswith("After 1 min the job is taken back.")
+        assert text.endswith("After 1 min, the job is recovered.")
 
 
 class Blocked(Exception):
@@ -149,7 +149,7 @@ class TestNotRetried:
         return why_it_was_not_retried(job, attempts_of(job))
 
     def test_the_last_attempt(self) -> None:
-        assert self.reason(max_attempts=1) == "Not retried: it had only one attempt."
+        assert self.reason(max_attempts=1) == "Not retried: only one attempt was allowed."
         entry = failure(3, seconds_ago=0, worker="w")
         assert (
             self.reason(attempts=3, max_attempts=3, errors=[entry]) == "Not retried: that was the last of 3 attempts."
@@ -191,8 +191,8 @@ class TestBlocked:
         make_job("queued", **columns)
         make_job("running", **columns)
         first, job = (make_job("blocked", **columns) for _ in range(2))
-        permits = 'It waits for a permit of the key “limit:t account="a"”: 2 of 2 are taken.'
-        permits += " Held by jobs that still wait for a worker: 1 in “default”."
+        permits = 'It waits for a permit of its key “limit:t account="a"”: 2 of 2 are taken.'
+        permits += " Of these, jobs waiting for a worker: 1 in “default”."
         assert waits(first) == permits
         assert waits(job) == f"{permits} 1 job comes before it."
 
@@ -201,21 +201,21 @@ class TestBlocked:
         columns: dict[str, Any] = {"limit_key": "queue:default", "limit_kind": "concurrency", "capacity": 2}
         make_job("running", **columns)
         job = make_job("blocked", **columns)
-        assert waits(job) == "It waits for a permit of the key “queue:default”: 1 of 2 are taken."
+        assert waits(job) == "It waits for a permit of its key “queue:default”: 1 of 2 are taken."
         Queue.limit("default", 1)
         job = make_job("blocked", **columns)
         assert "1 of 1 are taken" in waits(job)
         Queue.limit("default", None)
         job = make_job("blocked", **columns)
-        assert waits(job) == "It is to be admitted within a second or two: its queue has no limit."
+        assert waits(job) == "It will be admitted within a second or two, because its queue has no limit."
 
     def test_for_its_turn(self) -> None:
         columns: dict[str, Any] = {"limit_key": 'fair:t tenant="a"', "limit_kind": "fair", "capacity": 2}
         make_job("queued", **columns)
         make_job("running", **columns)
         assert waits(make_job("blocked", **columns)) == (
-            'It waits for its turn: 1 jobs of the key “fair:t tenant="a"” are queued, so that those of other keys are '
-            "not kept waiting."
+            'It waits for its turn: 1 jobs of its key “fair:t tenant="a"” are queued already, and more would delay the '
+            "jobs of other keys."
         )
 
     def test_by_a_sequence(self) -> None:
@@ -223,10 +223,10 @@ class TestBlocked:
         first, job = make_job("running", **columns), make_job("blocked", **columns)
         assert waits(job) == f"It waits for job {first.pk} of its sequence “sequence:t”, which is running."
         Job.objects.filter(pk=first.pk).delete()
-        assert waits(job) == "It is to be admitted by its sequence “sequence:t” within a second or two."
+        assert waits(job) == "It is next in its sequence “sequence:t”, and will be admitted within a second or two."
         failed = make_job("failed", **columns)
         assert waits(job) == (
-            f"Its sequence “sequence:t” has halted: job {failed.pk} failed. Retry that job, or discard it."
+            f"Its sequence “sequence:t” has halted because job {failed.pk} failed. Retry or discard that job."
         )
 
     def test_a_secret_of_the_key_is_masked(self) -> None:
@@ -249,7 +249,7 @@ class TestBlocked:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 1)
         columns: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 600.0, "rate_burst": 1}
         job = [make_job("blocked", **columns) for _ in range(4)][-1]
-        assert waits(job) == "It waits for the rate 6/h of “rate:t”: more than 20 min. 1+ jobs come before it."
+        assert waits(job) == "It waits for the rate 6/h of “rate:t”: over 20 min. 1+ jobs come before it."
 
     def test_by_a_limit_and_then_by_a_rate(self) -> None:
         limited: dict[str, Any] = {"limit_key": "limit:t", "limit_kind": "concurrency", "capacity": 1}
@@ -257,7 +257,7 @@ class TestBlocked:
         first = make_job("blocked", gate="rate", **limited, **rated)
         second = make_job("blocked", **limited, **rated)
         assert waits(first).startswith("It waits for the rate 100/m")
-        assert waits(second) == "It waits for a permit of the key “limit:t”: 1 of 1 are taken."
+        assert waits(second) == "It waits for a permit of its key “limit:t”: 1 of 1 are taken."
 
     def test_a_secret_of_the_key_of_a_rate_is_masked(self) -> None:
         columns: dict[str, Any] = {"rate_key": 'rate:t token="hush-hush"', "rate_interval": 0.6, "rate_burst": 1}

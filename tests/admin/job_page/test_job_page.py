@@ -68,7 +68,7 @@ class TestThePage:
 
     def test_attempts_that_are_not_kept_are_counted(self, operator: Client) -> None:
         job = make_job("failed", attempts=12, errors=[{"attempt": number} for number in range(3, 13)])
-        assert "2 earlier attempts are not kept." in operator.get(page("change", job.pk)).text
+        assert "2 earlier attempts are no longer stored." in operator.get(page("change", job.pk)).text
 
     def test_megabytes_of_arguments_are_cut_in_the_middle(self, operator: Client) -> None:
         job = make_job(args=["x" * 1_000_000])
@@ -111,7 +111,7 @@ class TestNotes:
         text = operator.get(page("change", make_job("running", **notes()).pk) + "?fragment=1").text
         assert '<progress class="skipqueue-progress" max="1" value="0.4" aria-labelledby="skipqueue-progress">' in text
         assert '<h2 id="skipqueue-progress">40 % · 40 of 100 &lt;b&gt; ••••••</h2>' in text
-        assert re.search(r"Noted 5\.\d s ago", text)
+        assert re.search(r"Updated 5\.\d s ago", text)
 
     def test_its_numbers_are_those_of_html_in_every_language(self, operator: Client, settings: Any) -> None:
         settings.LANGUAGE_CODE = "de"
@@ -138,7 +138,7 @@ class TestNotes:
         assert [line.message for line in second.log.lines] == ["it is ••••••", "<script>alert(1)"]
         text = operator.get(page("change", job.pk)).text
         assert "&lt;script&gt;alert(1)" in text
-        assert "7 earlier lines are not kept." in text
+        assert "7 earlier lines were not kept." in text
         assert '<li data-level="WARNING">' in text
         assert text.index("Log of attempt 2: 2 lines") < text.index("Log of attempt 1: 1 line")
 

@@ -65,7 +65,7 @@ def test_it_shows_what_becomes_of_the_job_and_then_stops(open_job: Callable[...,
     job = make_job("running")
     page = open_job(job)
     live = page.locator("#skipqueue-live")
-    expect(live).to_contain_text("Refreshes by itself")
+    expect(live).to_contain_text("Refreshes automatically")
     asked = fetches(page)
     wait_for_fetches(page, asked, 2)
     complete(job)
@@ -119,7 +119,7 @@ def test_it_gives_up_where_the_server_does_not_answer_and_says_so(open_job: Call
     expect(live).to_contain_text("No longer refreshed", timeout=SOON)
     page.unroute("**/*fragment*")
     live.get_by_role("link", name="Refresh").click()
-    expect(live).to_contain_text("Refreshes by itself")
+    expect(live).to_contain_text("Refreshes automatically")
 
 
 def test_the_page_stops_once_the_job_is_gone_and_leaves_no_messages_behind(open_job: Callable[..., Page]) -> None:

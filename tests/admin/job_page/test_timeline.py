@@ -51,9 +51,9 @@ def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
     assert moments_of(job) == [
         ("enqueued",),
         ("attempt 1 failed", "waited 7.0 s", "ran 30 s", "web-1/1"),
-        ("attempt 2 failed", "20 s after the attempt before", "ran 12 ms"),
+        ("attempt 2 failed", "20 s after the previous attempt", "ran 12 ms"),
         ("retried by ann",),
-        ("attempt 3 completed", "20 s after the attempt before", "waited 10 s", "ran 2.0 s", "web-2/1"),
+        ("attempt 3 completed", "20 s after the previous attempt", "waited 10 s", "ran 2.0 s", "web-2/1"),
     ]
 
 

@@ -93,7 +93,7 @@ class TestTheForm:
     def test_an_unknown_task_cannot_be_edited(self, operator: Client) -> None:
         job = make(task="gone.task")
         (message,) = messages_of(operator.get(page("edit", job.pk), follow=True))
-        assert message.startswith("The task gone.task is not registered in this process")
+        assert message.startswith("This process does not know the task gone.task")
         assert Job.objects.count() == 1
 
     def test_a_job_that_is_not_finished_cannot(self, operator: Client) -> None:
@@ -163,7 +163,7 @@ class TestTheNewJob:
         holder = make("queued", unique_key="k")
         job = make(unique_key="k")
         text = edit(operator, job, "8", CARD, "", "", "").text
-        assert f"is held by job {holder.pk}" in text
+        assert f"because job {holder.pk}, which is " in text
         assert Job.objects.count() == 2
 
     def test_a_key_that_is_made_of_the_arguments_is_made_anew(self, operator: Client) -> None:
@@ -185,7 +185,7 @@ class TestSecrets:
         held = {"unique_key": "key of s3cret-1", "kwargs": {"card": {"token": "s3cret-1"}}}
         make("queued", task="shop.signed", args=[], **held)
         text = edit(operator, job, '{"token": "••••••"}', "").text
-        assert "the unique key “key of ••••••” is held by" in text
+        assert "holds the unique key “key of ••••••”" in text
         assert "s3cret-1" not in text
 
     def test_none_is_in_a_default(self, operator: Client) -> None:

@@ -52,7 +52,7 @@ def test_it_leads_to_the_jobs_of_the_task_by_state(operator: Client) -> None:
 def test_a_task_that_is_not_registered_has_a_page(operator: Client, name: str) -> None:
     response = operator.get(task_page(name))
     assert response.status_code == 200
-    assert "This process has no task with this name." in response.text
+    assert "This process does not know a task with this name." in response.text
     assert "<b>" not in response.text
 
 

@@ -151,7 +151,7 @@ class TestTheQuestion:
         job = make_job("completed")
         response = operator.get(page("cancel", job.pk), follow=True)
         assert response.redirect_chain[-1][0] == page("change", job.pk)
-        assert messages_of(response) == [f"“Cancel” did nothing: job {job.pk} is completed now."]
+        assert messages_of(response) == [f"“Cancel” did nothing, because job {job.pk} is now completed."]
 
     def test_a_reason_stays_with_the_job(self, operator: Client) -> None:
         job = make_job("running")
@@ -178,7 +178,7 @@ class TestRetry:
     def test_the_message_names_the_holder_of_a_unique_key(self, operator: Client) -> None:
         job = make_job("failed", unique_key="k")
         holder = make_job("running", unique_key="k")
-        message = f"Nothing was done: the unique key “k” is held by job {holder.pk}, which is running."
+        message = f"Nothing was done, because job {holder.pk}, which is running, holds the unique key “k”."
         assert messages_of(press(operator, "retry", job)) == [message]
         assert not LogEntry.objects.exists()
 
@@ -224,19 +224,19 @@ class TestReschedule:
 class TestChanges:
     def test_a_job_goes_into_another_queue(self, operator: Client) -> None:
         job = make_job("queued")
-        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is in the queue “mail” now."]
+        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is now in the queue “mail”."]
         assert (state(job)["status"], state(job)["queue_name"]) == ("queued", "mail")
         assert LogEntry.objects.get().change_message == "Put into another queue."
         assert "default → mail" in operator.get(page("change", job.pk)).text
         assert "Put into another queue: default → mail" in operator.get(page("history", job.pk)).text
-        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is in this queue already."]
+        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is already in this queue."]
 
     def test_a_job_gets_another_priority(self, operator: Client) -> None:
         job = make_job("scheduled", priority=3)
         assert 'value="3"' in operator.get(page("change_priority", job.pk)).text
-        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} has the priority 7 now."]
+        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} now has the priority 7."]
         assert (state(job)["status"], state(job)["priority"]) == ("scheduled", 7)
-        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} has this priority already."]
+        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} already has this priority."]
 
     def test_the_priority_can_be_zero(self, operator: Client) -> None:
         job = make_job("queued", priority=3)
@@ -320,14 +320,14 @@ class TestRunAgain:
         job = make_job("completed", unique_key="k")
         press(operator, "run_again", job)
         assert Job.objects.queued().get().unique_key == "k"
-        assert "is held by job" in messages_of(press(operator, "run_again", job))[0]
+        assert "holds the unique key" in messages_of(press(operator, "run_again", job))[0]
         assert Job.objects.count() == 2
 
     @pytest.mark.parametrize("status", UNFINISHED)
     def test_a_job_that_is_not_finished_is_not_copied(self, operator: Client, status: str) -> None:
         job = make_job(status)
         assert messages_of(press(operator, "run_again", job)) == [
-            f"“Run again as a new job” did nothing: job {job.pk} is {status} now."
+            f"“Run again as a new job” did nothing, because job {job.pk} is now {status}."
         ]
         assert Job.objects.count() == 1
 
@@ -337,7 +337,7 @@ class TestRaces:
     def test_the_message_names_the_status_of_now(self, operator: Client, verb: str, status: str) -> None:
         job = make_job(status)
         before = state(job)
-        assert f"job {job.pk} is {status} now." in messages_of(press(operator, verb, job))[0]
+        assert f"job {job.pk} is now {status}." in messages_of(press(operator, verb, job))[0]
         assert state(job) == before
         assert not LogEntry.objects.exists()
 

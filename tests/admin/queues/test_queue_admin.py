@@ -141,7 +141,7 @@ def limited(settings: Any) -> None:
     [
         ({"number": "1234"}, 1234, "Jobs of the queue “mail” that may run at once: 1,234."),
         ({"limit": "none", "number": "7"}, 0, "Jobs of the queue “mail” that may run at once: any number."),
-        ({"limit": "settings"}, None, "The limit of the queue “mail” is that of the settings again."),
+        ({"limit": "settings"}, None, "The queue “mail” uses the limit from the settings again."),
     ],
 )
 @pytest.mark.usefixtures("limited")
@@ -163,7 +163,7 @@ def test_a_wrong_limit_is_asked_for_again(operator: Client, answers: dict[str, s
 def test_a_queue_without_a_key_cannot_be_limited(operator: Client) -> None:
     make_job(queue_name="mail")
     assert "limit/?queue" not in operator.get(QUEUES).text
-    assert "once SKIPQUEUE[&quot;QUEUES&quot;] names the queue" in limit(operator, number="3").text
+    assert "first give the queue a concurrency in SKIPQUEUE[&quot;QUEUES&quot;]" in limit(operator, number="3").text
     assert not Queue.objects.exists()
 
 
@@ -275,7 +275,7 @@ class TestPage:
     def test_a_queue_that_nothing_knows_is_empty(self, operator: Client) -> None:
         text = operator.get(page_of("nobody's")).text
         assert "nobody&#x27;s" in text
-        assert "No worker serves it." in text
+        assert "No worker serves this queue." in text
 
     def test_a_name_that_no_queue_can_have_is_not_found(self, operator: Client) -> None:
         assert operator.get(page_of("a,b")).status_code == 404

@@ -34,7 +34,7 @@ def rated(settings: Any) -> None:
     [
         ({"own": "100/m"}, 0.6, "Jobs of the queue “mail” that may start: 100/m."),
         ({"rate": "none", "own": "7/s"}, 0.0, "Jobs of the queue “mail” that may start: any number of jobs."),
-        ({"rate": "settings"}, None, "The rate of the queue “mail” is that of the settings again."),
+        ({"rate": "settings"}, None, "The queue “mail” uses the rate from the settings again."),
     ],
 )
 @pytest.mark.usefixtures("rated")
@@ -58,7 +58,7 @@ def test_a_queue_without_a_key_of_a_rate_cannot_get_one(operator: Client) -> Non
     text = operator.get(QUEUES).text
     assert "rate/?queue" not in text
     assert "column-start-rate" not in text
-    assert "once SKIPQUEUE[&quot;QUEUES&quot;] has one for the queue" in rate(operator, own="3/s").text
+    assert "first give the queue a rate in SKIPQUEUE[&quot;QUEUES&quot;]" in rate(operator, own="3/s").text
     assert not Queue.objects.exists()
 
 

@@ -74,9 +74,9 @@ def test_a_row_says_when_it_fires_in_plain_language_and_its_last_job(operator: C
     [
         ({"due": -60}, "on time", ""),
         ({"due": 90}, "late", ""),
-        ({"due": 90, "error": "<no> task"}, "cannot fire", "&lt;no&gt; task"),
+        ({"due": 90, "error": "<no> task"}, "cannot run", "&lt;no&gt; task"),
         ({"paused_at": Now(), "paused_by": "ann"}, "paused", "ann"),
-        ({"due": 90, "source": "code", "retired_at": Now()}, "not in the code", ""),
+        ({"due": 90, "source": "code", "retired_at": Now()}, "no longer in the code", ""),
     ],
 )
 def test_a_row_says_how_it_is(operator: Client, fields: dict[str, Any], state: str, detail: str) -> None:
@@ -87,7 +87,7 @@ def test_a_row_says_how_it_is(operator: Client, fields: dict[str, Any], state: s
 
 
 def test_without_schedules_it_says_how_there_will_be_some(operator: Client) -> None:
-    assert "There is no schedule." in operator.get(SCHEDULES).text
+    assert "There are no schedules." in operator.get(SCHEDULES).text
 
 
 def test_many_schedules_take_one_query_and_little_time(operator: Client, django_assert_max_num_queries: Any) -> None:
@@ -107,7 +107,7 @@ def test_pause_and_resume(operator: Client) -> None:
     assert messages_of(response) == ["The schedule “s” is paused."]
     assert Schedule.objects.get().paused_by == "ann"
     assert messages_of(operator.post(address(schedule, "pause"), follow=True)) == [
-        "The schedule “s” is paused already."
+        "The schedule “s” is already paused."
     ]
     response = operator.post(address(schedule, "resume"), follow=True)
     assert messages_of(response) == ["The schedule “s” was resumed."]
@@ -126,7 +126,7 @@ def test_run_now(operator: Client) -> None:
     assert messages_of(response) == [f"Job {made.pk} of the schedule “100 %s” was enqueued."]
     response = operator.post(address(schedule, "run"), follow=True)
     assert messages_of(response) == [
-        f"The last job, {made.pk}, is unfinished, and the schedule skips overlapping jobs."
+        f"The last job, {made.pk}, is still unfinished, and this schedule does not overlap jobs."
     ]
     assert Job.objects.count() == 1
 
@@ -305,7 +305,7 @@ def test_a_mask_stands_for_a_value_of_the_same_name_and_task_alone(
     operator: Client, fields: dict[str, str], field: str
 ) -> None:
     response = operator.post(address(make_secret()), FILLED | GATHER | fields)
-    assert "This mask stands for no value of the schedule" in str(errors_of(response)[field])
+    assert "This mask hides no value of this schedule" in str(errors_of(response)[field])
     assert SECRET not in response.text
     assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 5}
 

@@ -25,7 +25,7 @@ def test_a_job_that_was_deleted_meanwhile(verb: Verb, button: Button) -> None:
     job = make_job(next(iter(verb.statuses)))
     Job.objects.filter(pk=job.pk).delete()
     result = apply_to_one(verb, button, job, ANN)
-    assert (result.message, result.log_entries) == (f"Job {job.pk} was deleted meanwhile.", ())
+    assert (result.message, result.log_entries) == (f"Job {job.pk} has been deleted in the meantime.", ())
 
 
 @pytest.mark.django_db(transaction=True)
@@ -36,7 +36,7 @@ def test_a_job_whose_row_a_session_has_locked(session: Callable[[], Session]) ->
     other(lambda: Store("default").retry([job.pk]))
     assert RETRY.button is not None
     message = apply_to_one(RETRY, RETRY.button, job, ANN).message
-    assert message == f"“Retry” did nothing: a database session has locked the row of job {job.pk}."
+    assert message == f"“Retry” did nothing, because a database session has locked the row of job {job.pk}."
     other.rollback()
 
 

@@ -237,7 +237,7 @@ class TestPage:
             text.index(page("change", job.pk)) for job in mine
         )
         assert not any(page("change", job.pk) in text for job in others)
-        processes = text.partition("Processes of this name")[2]
+        processes = text.partition("Processes with this name")[2]
         assert processes.index(worker.pk) < processes.index(before)
         assert 'data-status="retrying"' in text
 

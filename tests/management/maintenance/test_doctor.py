@@ -24,7 +24,7 @@ def test_without_findings_the_doctor_prints_that_all_is_well_and_exits_with_0() 
     result = skipqueue("doctor")
     assert result.code == 0
     assert re.fullmatch(
-        rf"All is well\.\n\n{len(rules_of('default'))} checks found nothing, in \d+\.\d\d s\. -v 2 names them\.\n",
+        rf"All is well\.\n\n{len(rules_of('default'))} checks found no problem, in \d+\.\d\d s\. -v 2 names them\.\n",
         result.out,
     )
     assert result.err == ""
@@ -35,7 +35,7 @@ def test_verbosity_2_names_the_checks_that_found_nothing() -> None:
     make_worker()
     result = skipqueue("doctor", "-v", "2")
     assert result.code == 0
-    assert result.out.startswith(f"All is well.\n\n{len(rules_of('default'))} checks found nothing, in ")
+    assert result.out.startswith(f"All is well.\n\n{len(rules_of('default'))} checks found no problem, in ")
     assert "prune-lag" in result.out
     assert "skipqueue_job: " in result.out
 
@@ -46,7 +46,7 @@ def test_the_doctor_prints_the_worst_findings_first_with_commands_to_paste() -> 
     result = skipqueue("doctor")
     assert result.code == 3
     assert re.match(r"\d+ problems\n\nCRITICAL\n", result.out)
-    assert result.out.endswith(" s. -v 2 names them.\n")
+    assert result.out.endswith(" s. -v 2 lists them.\n")
     headings = [line for line in result.out.splitlines() if line.isupper() and " " not in line]
     assert headings == ["CRITICAL", "WARNING"]
     assert "  Running jobs whose worker is gone (orphaned-job)\n    Jobs: 1. job " in result.out

@@ -58,7 +58,7 @@ def test_the_command_drops_only_indexes_that_the_setting_no_longer_names(setting
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
         ((indexes_before,),) = cursor.fetchall()
         settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["a"]}}
-        assert f"{BY_VALUE.name}: SEARCHABLE does not have it, dropped" in skipqueue("index").out.splitlines()
+        assert f"{BY_VALUE.name}: not listed in SEARCHABLE, dropped" in skipqueue("index").out.splitlines()
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
         assert cursor.fetchall() == [(indexes_before - 1,)]
     assert valid_indexes() == {BY_A.name}
@@ -73,7 +73,7 @@ def test_a_dry_run_of_index_changes_no_index(settings: Any) -> None:
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["b"]}}
     result = skipqueue("index", "--dry-run")
     assert result.code == 0
-    assert f"{BY_A.name}: SEARCHABLE does not have it, would be dropped" in result.out
+    assert f"{BY_A.name}: not listed in SEARCHABLE, would be dropped" in result.out
     assert f"{SearchIndex(ADD, 'b', 1).name}: {ADD} (b), would be built" in result.out
     assert valid_indexes() == {BY_A.name, BY_VALUE.name}
 
@@ -102,13 +102,13 @@ def test_an_index_of_an_interrupted_build_is_dropped_and_built_again(
     interrupt_index_build()
     assert existing(DEFAULT) == [ExistingIndex("public", BY_A.name, is_valid=False, is_being_built=False)]
     result = skipqueue("index", "--dry-run")
-    assert f"{BY_A.name}: an interrupted build has left it, would be dropped" in result.out
+    assert f"{BY_A.name}: left by an interrupted build, would be dropped" in result.out
     assert f"{BY_A.name}: {ADD} (a), would be built" in result.out
 
 
 def test_an_index_that_another_session_builds_is_left_alone(interrupt_index_build: Callable[[], None]) -> None:
     result = skipqueue("index", "--dry-run")
-    assert f"{BY_A.name}: another session builds it now" in result.out
+    assert f"{BY_A.name}: another session is building it now" in result.out
     assert f"{ADD} (a)" not in result.out
 
 
@@ -121,7 +121,7 @@ def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     assert "Run this again to go on." in result.err
     other.rollback()
     assert not valid_indexes()
-    assert f"{BY_A.name}: an interrupted build has left it, dropped" in skipqueue("index").out
+    assert f"{BY_A.name}: left by an interrupted build, dropped" in skipqueue("index").out
     assert valid_indexes() == {BY_A.name, BY_VALUE.name}
 
 

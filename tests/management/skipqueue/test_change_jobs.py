@@ -110,7 +110,7 @@ def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None
     done = make_job("completed")
     result = skipqueue("retry", *(job.pk for job in (*made, done)), "--yes", "--json")
     assert (result.code, result.objects) == (0, [{"changed": 2, "skipped": 1, "is_partial": False}])
-    assert result.err == "2 jobs retried, 1 skipped: 1 is completed already.\n"
+    assert result.err == "2 jobs retried, 1 skipped: 1 is already completed.\n"
     result = skipqueue("retry", done.pk, "--json")
     assert (result.code, result.objects) == (3, [{"changed": 0, "skipped": 1, "is_partial": False}])
 
@@ -149,7 +149,7 @@ def test_change_queue_and_change_priority_take_a_value() -> None:
     assert skipqueue("change-priority", "--task", "a.b", "--to", "-7", "--yes").code == 0
     assert [(state(job)["queue_name"], state(job)["priority"]) for job in jobs] == [("mail", -7)] * 2 + [("default", 0)]
     again = skipqueue("change-queue", jobs[0].pk, "--to", "mail")
-    assert again.err == "0 jobs put into another queue, 1 skipped: 1 in this queue already, or changed meanwhile.\n"
+    assert again.err == "0 jobs put into another queue, 1 skipped: 1 already in this queue, or just changed.\n"
 
 
 def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
@@ -225,7 +225,7 @@ def test_without_a_terminal_several_jobs_are_changed_only_with_yes() -> None:
     for arguments in (["--failed"], [job.pk for job in jobs]):
         result = skipqueue("retry", *arguments)
         assert result.code == 2
-        assert "whether to retry 2 jobs; --yes does it without asking." in result.err
+        assert "whether to retry 2 jobs. Use --yes to do it without asking." in result.err
     assert Job.objects.failed().count() == 2
 
 
@@ -239,7 +239,7 @@ def test_on_a_terminal_several_jobs_are_changed_after_a_question(
     process.type(f"{answer}\n")
     assert process.wait() == code
     assert status_of(jobs[0]) == status
-    process.wait_for("1 job retried, 1 skipped: 1 is completed already." if code == 0 else "Nothing was changed.")
+    process.wait_for("1 job retried, 1 skipped: 1 is already completed." if code == 0 else "Nothing was changed.")
 
 
 def test_the_options_choose_the_jobs() -> None:
@@ -271,7 +271,7 @@ def test_a_retry_of_one_job_names_the_job_that_holds_its_unique_key() -> None:
     failed, holder = make_job("failed", unique_key="k"), make_job(unique_key="k")
     result = skipqueue("retry", failed.pk)
     assert result.code == 3
-    assert f"the unique key “k” is held by job {holder.pk}, which is queued." in result.err
+    assert f"job {holder.pk}, which is queued, holds the unique key “k”." in result.err
 
 
 class TestWindows:
@@ -294,11 +294,11 @@ class TestWindows:
         assert result.code == 4
         last = result.err.splitlines()[-1]
         assert last.startswith("2 jobs ")
-        assert last.endswith("retried. Not looked at: 5 more jobs; --all goes on to the end of the list.")
+        assert last.endswith("retried. Not searched: 5 more jobs; --all searches the whole list.")
 
     def test_an_unfinished_search_that_finds_nothing_exits_with_4(self, jobs: list[Job]) -> None:
         result = skipqueue("retry", "--failed", "--search", "nosuch", "--yes")
-        assert (result.code, result.err[:40]) == (4, "0 jobs retried. Not looked at: 5 more jo")
+        assert (result.code, result.err[:40]) == (4, "0 jobs retried. Not searched: 5 more job")
 
     def test_the_number_of_jobs_that_were_not_searched_may_be_an_estimate(
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
@@ -306,7 +306,7 @@ class TestWindows:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(window, "expected", lambda jobs: 1_234_567)
         result = skipqueue("retry", "--failed", "--task", jobs[0].task, "--yes")
-        assert "Not looked at: about 1,200,000 more jobs;" in result.err
+        assert "Not searched: about 1,200,000 more jobs;" in result.err
 
     @pytest.mark.parametrize(
         "options", [["--all", "--task", "tests.app.jobs.noop"], [], ["--queue", "default"], ["--since", "1d"]]
@@ -346,7 +346,7 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
     process.wait_for("000 of 30,000 jobs retried …")
     process.send(signal.SIGINT)
     assert process.wait() == 130
-    process.wait_for("Interrupted. Run the command again to go on.")
+    process.wait_for("Interrupted. Run the command again to continue.")
     retried = Job.objects.queued().count()
     assert 0 < retried < 30_000
     assert f"{retried:,} jobs retried." in process.log
@@ -359,7 +359,7 @@ def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(
 def test_discard_lets_a_halted_sequence_go_on_and_leaves_other_failed_jobs(by_id: bool) -> None:
     halting, other = make_halted("shop"), make_job("failed")
     result = skipqueue("discard", *([halting.pk, other.pk] if by_id else ["--status", "failed"]), "--yes")
-    assert (result.code, result.err) == (0, "1 job discarded, 1 skipped: 1 is failed already.\n")
+    assert (result.code, result.err) == (0, "1 job discarded, 1 skipped: 1 is already failed.\n")
     assert (status_of(halting), status_of(other)) == ("discarded", "failed")
 
 
@@ -368,4 +368,4 @@ def test_a_dry_run_of_discard_counts_failed_jobs_that_halt_a_sequence_apart() ->
     make_job("failed", task="a.b")
     result = skipqueue("discard", "--status", "failed", "--dry-run", "--json")
     assert sorted(each["would_change"] for each in result.objects) == [False, True]
-    assert result.err == "1 job would be discarded, 1 skipped: 1 is failed already.\n"
+    assert result.err == "1 job would be discarded, 1 skipped: 1 is already failed.\n"

@@ -74,7 +74,7 @@ def test_a_handle_names_the_job_of_one_database(jobs_with_equal_ids: dict[str, J
 def test_an_id_without_a_database_is_refused(jobs_with_equal_ids: dict[str, Job], command: list[str]) -> None:
     result = skipqueue(*command)
     assert (result.code, statuses()) == (2, ["discarded", "discarded"])
-    assert "say default:7 or other:7, or give --database" in result.err
+    assert "Use default:7 or other:7, or --database" in result.err
 
 
 def test_list_and_show_print_handles_of_jobs(jobs_with_equal_ids: dict[str, Job]) -> None:

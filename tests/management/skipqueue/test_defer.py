@@ -74,4 +74,4 @@ def test_a_wrong_argument_is_reported_in_one_sentence_and_enqueues_nothing(argum
 def test_arguments_that_are_no_json_object_or_list_are_a_usage_error(manage: Callable[..., Any], text: str) -> None:
     process = manage("skipqueue", "defer", "tests.app.jobs.noop", text)
     assert process.wait() == 2
-    assert """Write for example '{"payment_id": 1}'.""" in process.log
+    assert """An example: '{"payment_id": 1}'""" in process.log

@@ -64,7 +64,7 @@ def test_the_command_exits_with_3_if_no_job_waits_for_a_permit() -> None:
     make_keyed("limit:t", "running")
     result = skipqueue("limits")
     assert (result.code, result.out) == (3, "")
-    assert "No job waits for a permit, or for its rate." in result.err
+    assert "No job waits for a limit or a rate." in result.err
 
 
 class TestOneKey:

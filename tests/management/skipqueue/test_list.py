@@ -123,7 +123,7 @@ def test_the_list_mentions_that_there_are_more_jobs_than_its_limit() -> None:
     made = [make_job().pk for _ in range(3)]
     result = skipqueue("list", "--json", "--limit", "2")
     assert [each["id"] for each in result.objects] == made[:0:-1]
-    assert result.err == "There are more than 2; --limit shows more.\n"
+    assert result.err == "There are more than 2 jobs; --limit shows more.\n"
 
 
 class TestWindows:
@@ -137,7 +137,7 @@ class TestWindows:
             make_job()
         result = skipqueue("list", "--task", "deep")
         assert (result.code, result.out) == (4, "")
-        assert result.err == "No job found. Not looked at: 3 more jobs; --all goes on to the end of the list.\n"
+        assert result.err == "No job found. Not searched: 3 more jobs; --all searches the whole list.\n"
 
     @pytest.mark.parametrize("status", TIME_COLUMNS)
     def test_with_all_every_job_is_searched(self, status: str) -> None:

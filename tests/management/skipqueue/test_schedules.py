@@ -32,7 +32,7 @@ def test_the_subcommand_lists_the_schedules() -> None:
     assert "Europe/Berlin" in rows["daily"]
     assert "3 min ago" in rows["often"]
     assert f"{last.pk} completed" in rows["often"]
-    for name, state in (("paused", "paused"), ("broken", "cannot fire"), ("late", "late"), ("gone", "not in the code")):
+    for name, state in (("paused", "paused"), ("broken", "cannot run"), ("late", "late"), ("gone", "no longer")):
         assert state in rows[name]
     assert "broken: no task" in result.err
 
@@ -47,7 +47,7 @@ def test_schedules_print_json() -> None:
 def test_the_subcommand_exits_with_3_if_there_is_no_schedule() -> None:
     result = skipqueue("schedules")
     assert (result.code, result.out) == (3, "")
-    assert "There is no schedule." in result.err
+    assert "There are no schedules." in result.err
 
 
 def test_the_subcommand_runs_a_schedule_now() -> None:

@@ -73,7 +73,7 @@ def test_show_prints_the_progress_and_the_logs() -> None:
     assert any(line.startswith("status        running, for ") and line.endswith(", 40 %") for line in lines)
     start = lines.index("2026-03-01 02:13:45 +0000  log of attempt 1")
     assert lines[start + 1 : start + 5] == [
-        "    … 3 earlier lines are not kept",
+        "    … 3 earlier lines were not kept",
         "    2026-03-01 02:13:46 +0000 INFO shop first",
         "        second",
         "    2026-03-01 02:13:47 +0000 ERROR third",
@@ -129,7 +129,7 @@ def test_show_says_why_a_job_waits_with_its_batch_and_its_keys() -> None:
     assert re.match(
         r"status        blocked, for 4\d(\.\d)?s$", next(line for line in lines if line.startswith("status"))
     )
-    why = f"Its sequence “shop” has halted: job {halting.pk} failed. Retry that job, or discard it."
+    why = f"Its sequence “shop” has halted because job {halting.pk} failed. Retry or discard that job."
     assert f"{'':14}{why}" in lines
     assert {"batch         7", "limit key     shop", "rate key      psp"} <= set(lines)
     [found] = skipqueue("show", waits.pk, "--json").objects
@@ -138,9 +138,9 @@ def test_show_says_why_a_job_waits_with_its_batch_and_its_keys() -> None:
 
 def test_show_says_that_no_worker_serves_the_queue_or_that_the_queue_is_paused() -> None:
     queued = make_job(queue_name="mail")
-    assert "It waits for a worker: none is alive." in skipqueue("show", queued.pk).out
+    assert "It waits for a worker, but no worker is alive." in skipqueue("show", queued.pk).out
     make_worker(queues=["mail"])
-    assert "It is the next job of the queue “mail”" in skipqueue("show", queued.pk).out
+    assert "It is the next job in the queue “mail”" in skipqueue("show", queued.pk).out
     Queue.pause("mail", reason="the server is down")
     assert "The queue “mail” is paused until it is resumed: the server is down" in skipqueue("show", queued.pk).out
 

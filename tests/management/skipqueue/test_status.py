@@ -166,14 +166,15 @@ class TestCarriers:
             "refused": 1_234,
         }
         expected_line = (
-            "^Carrier celery: 2 of 2,000 jobs with it, the first for 5m..s; 1 relay, broker reachable, 1,234 refused.$"
+            "^Carrier celery has 2 of at most 2,000 jobs, the oldest for 5m..s; "
+            "1 relay, broker reachable, 1,234 refused.$"
         )
         assert re.search(expected_line, skipqueue("status").out, re.MULTILINE)
 
     def test_without_a_relay_the_status_does_not_say_whether_the_broker_is_reachable(self) -> None:
         make_carrier()
         assert status_json()["carriers"][0]["is_reachable"] is None
-        assert "Carrier celery: 0 of 2,000 jobs with it; no relay is alive." in skipqueue("status").out
+        assert "Carrier celery has 0 of at most 2,000 jobs; no relay is alive." in skipqueue("status").out
 
     def test_a_relay_does_not_count_as_a_worker(self) -> None:
         make_carrier()
