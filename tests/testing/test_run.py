@@ -26,14 +26,14 @@ from ..schedules.rows import without_entries
 from . import jobs as tasks
 
 
-def lines_of(job: Job) -> list[str]:
+def log_messages_of(job: Job) -> list[str]:
     return [line.message for log in logs_of(job.logs) for line in log.lines]
 
 
 class RunJobsTests(TestCase):
-    """Tests as a project writes them. Each test is rolled back at its end."""
+    """Tests as a project would write them. Each test is rolled back at its end."""
 
-    def test_what_was_deferred_is_run_and_returned(self) -> None:
+    def test_run_jobs_runs_the_deferred_jobs_and_returns_them(self) -> None:
         jobs.add.defer(1, 2)
         jobs.aadd.defer(3, 4)
         ran = run_jobs()
@@ -41,7 +41,7 @@ class RunJobsTests(TestCase):
         assert connection.in_atomic_block
         assert run_jobs() == []
 
-    def test_nothing_is_left_of_the_other_tests(self) -> None:
+    def test_the_jobs_of_the_other_tests_were_rolled_back(self) -> None:
         assert not Job.objects.exists()
 
     def test_queries_of_tasks_see_and_join_the_tests_transaction(self) -> None:
@@ -50,65 +50,65 @@ class RunJobsTests(TestCase):
         run_jobs()
         assert set(Ledger.objects.values_list("entry", flat=True)) == {"sync", "async"}
 
-    def test_retries_that_are_due_at_once_are_run_too_and_each_job_is_returned_once(self) -> None:
+    def test_retries_due_at_once_are_run_too_and_each_job_is_returned_once(self) -> None:
         jobs.fail_times.defer(2)
         jobs.fail.defer()
         ran = run_jobs()
         assert [(job.status, job.attempts) for job in ran] == [("completed", 3), ("failed", 3)]
 
-    def test_what_a_task_logs_is_kept_once_with_its_attempt(self) -> None:
+    def test_log_records_of_a_task_are_stored_once_with_its_job(self) -> None:
         before = list(logging.getLogger().handlers)
         tasks.warn.defer("outer", within="inner")
         tasks.awarn.defer("async")
         run_jobs()
-        assert {job.args[0]: lines_of(job) for job in Job.objects.all()} == {
+        assert {job.args[0]: log_messages_of(job) for job in Job.objects.all()} == {
             "outer": ["outer", "outer is done"],
             "inner": ["inner", "inner is done"],
             "async": ["async"],
         }
         assert logging.getLogger().handlers == before
 
-    def test_what_is_logged_outside_of_a_job_is_kept_nowhere(self) -> None:
+    def test_log_records_from_outside_of_a_job_are_not_stored(self) -> None:
         jobs.noop.defer()
         with run_inline():
             logging.getLogger("shop").warning("outside")
             jobs.noop.defer()
-        assert [lines_of(job) for job in Job.objects.all()] == [[], []]
+        assert [log_messages_of(job) for job in Job.objects.all()] == [[], []]
 
     @override_settings(SKIPQUEUE={"CAPTURE_LOGS": None})
-    def test_the_setting_turns_it_off(self) -> None:
+    def test_no_log_records_are_stored_if_capture_logs_is_off(self) -> None:
         tasks.warn.defer("a")
-        assert [lines_of(job) for job in run_jobs()] == [[]]
+        assert [log_messages_of(job) for job in run_jobs()] == [[]]
 
-    def test_scheduled_jobs_wait_unless_they_are_forced(self) -> None:
+    def test_scheduled_jobs_run_only_with_include_scheduled(self) -> None:
         jobs.ask_for_retry.defer(3600)
         assert [job.status for job in run_jobs()] == ["scheduled"]
         assert run_jobs() == []
         (job,) = run_jobs(include_scheduled=True)
         assert (job.status, job.attempts) == ("failed", 3)
 
-    def test_what_is_forced_becomes_due_by_the_verb_of_operators(self) -> None:
-        """So the job passes the gates, as in production."""
+    def test_include_scheduled_makes_a_job_due_by_run_now(self) -> None:
+        """So limits and sequences apply to the job as in production."""
         jobs.noop.using(run_after=timedelta(hours=1)).defer()
         (job,) = run_jobs(include_scheduled=True)
         assert job.started_at is not None
         assert job.run_after <= job.started_at
         assert [(each["verb"], each["by"]) for each in job.operations or []] == [("run_now", "run_jobs")]
 
-    def test_only_the_queues_named_are_served_in_their_order(self) -> None:
+    def test_run_jobs_serves_only_the_named_queues_in_this_order(self) -> None:
         for queue_name in ("a", "b", "c"):
             jobs.noop.using(queue_name=queue_name).defer()
         assert [job.queue_name for job in run_jobs(queue_names=["c", "a"])] == ["c", "a"]
         assert Job.objects.queued().get().queue_name == "b"
 
-    def test_jobs_that_defer_each_other_for_ever_end_the_test(self) -> None:
+    def test_run_jobs_raises_an_error_after_its_limit_of_attempts(self) -> None:
         jobs.snooze.defer(0)
         with pytest.raises(RuntimeError, match="5 attempts"):
             run_jobs(limit=5)
         job = Job.objects.get()
         assert (job.status, job.attempts) == ("queued", 0)
 
-    def test_errors_fail_the_job_and_not_the_test(self) -> None:
+    def test_errors_of_tasks_fail_their_jobs_and_are_not_raised(self) -> None:
         jobs.return_unstorable.defer("nan")
         jobs.raise_unstorable.defer()
         worker_jobs.raise_base_exception.defer("SystemExit")
