@@ -72,8 +72,8 @@ def _state_of_logging() -> list[Any]:
 
 
 @pytest.fixture
-def sent() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
-    """Collects the arguments of a signal each time that it is sent from now on."""
+def record_signal() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
+    """Returns a list for a signal, to which the arguments of the signal are added each time that it is sent."""
     connected: list[tuple[Signal, Any]] = []
 
     def listen(signal: Signal) -> list[dict[str, Any]]:

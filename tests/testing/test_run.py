@@ -341,9 +341,11 @@ class TestErrors(TestCase):
         assert Job.objects.get().attempts == 1
 
 
-def test_run_jobs_sends_the_signals_of_each_outcome(db: None, sent: Callable[[Signal], list[dict[str, Any]]]) -> None:
+def test_run_jobs_sends_the_signals_of_each_outcome(
+    db: None, record_signal: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
     completed, retrying, failed, discarded = map(
-        sent, (signals.job_completed, signals.job_retrying, signals.job_failed, signals.job_discarded)
+        record_signal, (signals.job_completed, signals.job_retrying, signals.job_failed, signals.job_discarded)
     )
     jobs.add.defer(1, 2)
     tasks.write_atomically.defer("entry")
