@@ -1,6 +1,6 @@
-"""Whether what else lies in the table slows a drain down.
+"""Whether other rows in the job table slow a drain down.
 
-Every ratio is of two things measured in the same database in the same run, one after the other.
+Both measurements of a ratio are made in the same database, one after the other.
 """
 
 import statistics
