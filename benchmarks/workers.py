@@ -62,7 +62,7 @@ def drain(task: Any, count: int, *options: str) -> Figures:
     subprocess.run(runworker("--drain", *options), check=True, stderr=subprocess.DEVNULL)
     wait_until_unused(name)
     used = transactions(name) - before
-    seconds, settles = of_drain(last, count)
+    seconds, settles = measure_drain_in_database(last, count)
     return {
         "jobs/s": count / seconds,
         "transactions per 1,000 jobs": used / count * 1000,
@@ -70,7 +70,7 @@ def drain(task: Any, count: int, *options: str) -> Figures:
     }
 
 
-def of_drain(last: int, count: int) -> tuple[float, int]:
+def measure_drain_in_database(last: int, count: int) -> tuple[float, int]:
     """Returns the seconds from the first claim to the last settlement, and how many transactions settled jobs.
 
     The jobs are those above the id `last`. There must be `count` of them, all completed.

@@ -49,7 +49,7 @@ def snapshot(sizes: Sizes) -> Figures:
         reader.execute("SELECT count(*) FROM skipqueue_worker")
         subprocess.run(workers.runworker("--drain"), check=True, stderr=subprocess.DEVNULL)
         reader.execute("ROLLBACK")
-    seconds, _ = workers.of_drain(last, sizes.snapshot)
+    seconds, _ = workers.measure_drain_in_database(last, sizes.snapshot)
     first, fifth = _seconds_of_fifths()
     return {
         "jobs/s": sizes.snapshot / seconds,

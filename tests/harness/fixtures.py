@@ -148,7 +148,7 @@ def refuse(transactional_db: None) -> Iterator[Callable[[str], Callable[[], None
 
 @pytest.fixture
 def gates() -> Iterator[Any]:
-    """The gates of `tests.app.worker_jobs`, which are opened at the end."""
+    """Gates by name: a task `pass_gate` waits at its gate until the test opens it. All are opened after the test."""
     from ..app.worker_jobs import gates
 
     gates.clear()
@@ -159,7 +159,7 @@ def gates() -> Iterator[Any]:
 
 @pytest.fixture
 def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., "WorkerThread"]]:
-    """Starts a worker's loop in a thread of this process, and ends it."""
+    """Starts the loop of a worker in a thread of this process, and ends it after the test."""
     from .threads import WorkerThread
 
     with ExitStack() as stack:

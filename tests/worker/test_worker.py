@@ -576,14 +576,14 @@ def test_an_outcome_is_sent_again_until_the_database_saves_it(worker_thread: Sta
 
 
 def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(worker_thread: StartWorker) -> None:
-    lost_events: list[int] = []
+    lost_answers: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
         class LosingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
-                if answer.count_claimed() and not lost_events:
-                    lost_events.extend(job.id for job in answer.claimed())
+                if answer.count_claimed() and not lost_answers:
+                    lost_answers.extend(job.id for job in answer.claimed())
                     raise OperationalError("the answer never came")
                 return answer
 
@@ -593,7 +593,7 @@ def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(
     make_worker(id="00000000-0000-0000-0000-000000000001")
     worker_thread(prepare=prepare, id="00000000-0000-0000-0000-000000000001", poll_interval=HOUR)
     wait_for_statuses(completed=3)
-    assert lost_events
+    assert lost_answers
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
     assert Ledger.objects.count() == 3
 
@@ -628,14 +628,14 @@ def test_an_outcome_whose_answer_was_lost_is_reported_at_most_once(
     worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     completed_events = record_signal(signals.job_completed)
-    lost_events: list[int] = []
+    lost_answers: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
         class LosingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
-                if settlements and not lost_events:
-                    lost_events.append(1)
+                if settlements and not lost_answers:
+                    lost_answers.append(1)
                     raise OperationalError("the answer never came")
                 return answer
 
