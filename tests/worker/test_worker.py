@@ -80,39 +80,39 @@ def test_a_notification_that_arrives_with_the_answer_of_another_statement_is_not
     worker_thread: StartWorker,
 ) -> None:
     """The notification is read together with the answer, so the socket does not become readable again."""
-    beating, deferred = threading.Event(), threading.Event()
+    heartbeat_is_due, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        beat = worker._own_row.run
+        write_heartbeat = worker._own_row.run
 
-        def beat_after_a_notification(now: float) -> None:
-            if worker._control.listens and not beating.is_set():
-                beating.set()
-                assert deferred.wait(DEADLINE)
+        def write_heartbeat_after_a_notification(now: float) -> None:
+            if worker._control.listens and not heartbeat_is_due.is_set():
+                heartbeat_is_due.set()
+                assert job_is_deferred.wait(DEADLINE)
                 socket = worker._control.fileno()
                 assert socket is not None
                 assert select.select([socket], [], [], DEADLINE)[0]
-            beat(now)
+            write_heartbeat(now)
 
-        worker._own_row.run = beat_after_a_notification  # type: ignore[method-assign]
+        worker._own_row.run = write_heartbeat_after_a_notification  # type: ignore[method-assign]
 
     worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
-    assert beating.wait(DEADLINE)
+    assert heartbeat_is_due.wait(DEADLINE)
     jobs.noop.defer()
-    deferred.set()
+    job_is_deferred.set()
     wait_for_statuses(completed=1)
 
 
 def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread: StartWorker) -> None:
     """The worker got no notification of the job, because its connection was broken."""
-    broken, deferred = threading.Event(), threading.Event()
+    broken, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
         listen = worker._control.listen
 
         def listen_after_the_job() -> bool:
             if broken.is_set():
-                assert deferred.wait(DEADLINE)
+                assert job_is_deferred.wait(DEADLINE)
             return listen()
 
         worker._control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
@@ -122,7 +122,7 @@ def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread
     broken.set()
     worker.cut()
     jobs.noop.defer()
-    deferred.set()
+    job_is_deferred.set()
     wait_for_statuses(completed=1)
 
 
