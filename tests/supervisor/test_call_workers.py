@@ -59,8 +59,12 @@ class FakeWorker:
             self.shared.read_call()
         return [queue_name for _, queue_name in commands]
 
-    def sleep(self, *, room: int | None = None) -> None:
-        self.shared.offer(slots=self.slots, room=self.slots if room is None else room, claimed=self.claimed)
+    def sleep(self, *, jobs_it_would_claim: int | None = None) -> None:
+        self.shared.offer(
+            slots=self.slots,
+            room=self.slots if jobs_it_would_claim is None else jobs_it_would_claim,
+            claimed=self.claimed,
+        )
 
     def claim_and_sleep(self, *, claimed: int, slots: int) -> list[str]:
         """Read the calls, claim this many jobs, and sleep with this many free slots. Returns the called queues."""
@@ -293,7 +297,7 @@ class TestQueuesFoundByASearch:
 
     def test_all_workers_that_could_claim_are_called(self, make_workers: MakeWorkers) -> None:
         workers = make_workers(4, 0, 0, 1)
-        workers[1].sleep(room=7)
+        workers[1].sleep(jobs_it_would_claim=7)
         make_service(workers).queues_found(["mail"], [])
         assert read_calls_of(workers) == [["mail"], ["mail"], [], ["mail"]]
 
