@@ -1,4 +1,4 @@
-"""Emptying the tables after a test that commits: only those that have anything in them. Months of the archive go.
+"""Empty the tables after a test that commits: only tables with rows. Partitions of the archive are dropped.
 
 Django truncates every table, and then writes again what `migrate` writes. A table costs a file for itself and for each
 of its indexes, and most tests fill two or three tables of thirty. Tests never change what `migrate` writes.
@@ -13,7 +13,7 @@ from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.backends.postgresql.operations import DatabaseOperations
 
 KEPT = frozenset({"django_content_type", "auth_permission"})
-"""What `migrate` writes."""
+"""Tables whose rows `migrate` writes."""
 
 # flush → the tables of these that have pages, of their own or in partitions, and those with foreign keys to them, as
 # TRUNCATE wants them together.
@@ -37,13 +37,13 @@ truncate_all = DatabaseOperations.sql_flush
 
 
 def flush_little() -> None:
-    """Have Django empty filled tables alone from now on, and write nothing again."""
+    """Make Django empty only filled tables after each test."""
     setattr(DatabaseOperations, "sql_flush", truncate_filled)  # noqa: B010 (it has another signature)
     setattr(flush, "emit_post_migrate_signal", lambda *_: None)  # noqa: B010 (it has another signature)
 
 
 def truncate_filled(operations: BaseDatabaseOperations, style: Any, tables: Sequence[str], **options: Any) -> list[str]:
-    """What Django runs to empty these tables, for those that are not empty."""
+    """The statements by which Django empties these tables, for those that are not empty."""
     with connections[operations.connection.alias].cursor() as cursor:
         cursor.execute(PARTITIONS)
         dropped = [f"DROP TABLE {table}" for (table,) in cursor.fetchall()]
