@@ -862,10 +862,10 @@ class ReleaseRecordingStore(Store):
 
     released_ids: list[list[int]]
 
-    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, not_due: bool = False) -> set[int]:
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
         leases = list(leases)
         self.released_ids.append([id for id, _ in leases])
-        return super().release(leases, interrupted=interrupted, later=not_due)
+        return super().release(leases, interrupted=interrupted, later=later)
 
 
 def record_releases(worker: WorkerLoop) -> None:
