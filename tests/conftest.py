@@ -24,9 +24,9 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     new_tables,
     package_logger,
     pytest_runtest_makereport,
+    record_signal,
     refuse,
     runworker,
-    sent,
     worker_thread,
 )
 from .harness.flush import flush_little

@@ -50,10 +50,12 @@ def test_an_alert_is_posted_as_json(server: Webhook) -> None:
     assert (over["event"], over["since"], over["over_at"]) == ("alert_over", NOON.isoformat(), OVER.over_at.isoformat())
 
 
-def test_log_lines_and_signals_come_as_well(sent: Any, caplog: pytest.LogCaptureFixture, settings: Any) -> None:
+def test_log_lines_and_signals_come_as_well(
+    record_signal: Any, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
     settings.SKIPQUEUE = {}
     caplog.set_level("INFO", logger="django_skipqueue")
-    raised, over = sent(signals.alert_raised), sent(signals.alert_over)
+    raised, over = record_signal(signals.alert_raised), record_signal(signals.alert_over)
     send(RAISED)
     send(OVER)
     assert [each["sender"] for each in (*raised, *over)] == ["queue-without-worker"] * 2

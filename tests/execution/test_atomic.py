@@ -53,7 +53,7 @@ from ..harness.processes import ManagePy, statuses, wait_for_statuses
 store = Store("default")
 
 Start = Callable[..., Any]
-Sent = Callable[[Signal], list[dict[str, Any]]]
+RecordSignal = Callable[[Signal], list[dict[str, Any]]]
 
 ONE_COMMIT = "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
 
@@ -121,8 +121,10 @@ def test_a_task_that_leaves_a_block_open_has_written_nothing(worker_thread: Star
     assert not Ledger.objects.exists()
 
 
-def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates: Any, sent: Sent) -> None:
-    lost = sent(lease_lost)
+def test_a_lost_lease_rolls_back_what_the_task_wrote(
+    worker_thread: Start, gates: Any, record_signal: RecordSignal
+) -> None:
+    lost = record_signal(lease_lost)
     running = atomic_gate.defer("lost")
     worker_thread()
     wait_until(lambda: gates["lost"].inside)
@@ -138,8 +140,8 @@ def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates
     assert event["attempt"].outcome.error["exception"].endswith(".LeaseLost")
 
 
-def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start, sent: Sent) -> None:
-    completed = sent(job_completed)
+def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start, record_signal: RecordSignal) -> None:
+    completed = record_signal(job_completed)
     for number in range(5):
         atomic_write.defer(str(number))
     worker = worker_thread(max_jobs=5)
@@ -149,7 +151,7 @@ def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start, sent:
 
 
 def test_an_outcome_whose_commit_was_not_answered_is_written_once(
-    worker_thread: Start, sent: Sent, monkeypatch: pytest.MonkeyPatch
+    worker_thread: Start, record_signal: RecordSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper: Any = DatabaseWrapper
     commit = wrapper._commit
@@ -162,7 +164,7 @@ def test_an_outcome_whose_commit_was_not_answered_is_written_once(
             raise OperationalError("the answer was lost")
 
     monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
-    completed = sent(job_completed)
+    completed = record_signal(job_completed)
     done = atomic_write.defer("once")
     worker_thread()
     [event] = wait_until(lambda: completed)

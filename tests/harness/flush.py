@@ -1,4 +1,4 @@
-"""Emptying the tables after a test that commits: only those that have anything in them. Months of the archive go.
+"""Empty the tables after a test that commits: only tables with rows. Partitions of the archive are dropped.
 
 Django truncates every table, and then writes again what `migrate` writes. TRUNCATE makes a file for a table and for
 each of its indexes, so it takes ten times as long as DELETE of the few rows that most tests write: it is left to tables
@@ -11,7 +11,7 @@ from django.core.management.commands import flush
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 KEPT = frozenset({"django_content_type", "auth_permission"})
-"""What `migrate` writes."""
+"""Tables whose rows `migrate` writes."""
 
 LARGE_TABLE_BYTES = 128 * 1024
 """A table that is larger is truncated."""

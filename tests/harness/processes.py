@@ -125,33 +125,33 @@ class ManagePy:
 
     @property
     def log(self) -> str:
-        """What it wrote to its standard output and error so far."""
+        """The text that the process has written to its standard output and error so far."""
         return self._log.read_text(errors="replace")
 
     def wait(self, *, deadline: float = 60.0) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the process has ended. Returns its exit code."""
         try:
             return self.process.wait(deadline)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"It did not end within {deadline:g} s.\n{self.log}") from None
 
     def wait_for(self, text: str, *, times: int = 1, deadline: float = DEADLINE) -> None:
-        """Wait until it has written `text`."""
+        """Wait until the process has written `text` as often as `times`."""
         try:
             wait_until(lambda: self.log.count(text) >= times, f"{text!r} in the log", deadline=deadline)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log}") from None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process alone, as `kill` does."""
+        """Send a signal only to this process, as `kill` does."""
         self.process.send_signal(number)
 
     def send_to_group(self, number: signal.Signals) -> None:
-        """Signal it and all its children, as Ctrl-C does, and systemd."""
+        """Send a signal to the process and all its children, as Ctrl-C and systemd do."""
         os.killpg(self.process.pid, number)
 
     def end(self) -> None:
-        """Leave nothing behind, whatever became of the test."""
+        """Kill the process and its children if they still run."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -159,7 +159,7 @@ class ManagePy:
 
 
 def group_exists(group: int) -> bool:
-    """Whether any process of the group is left."""
+    """Whether any process of the group still runs."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -168,7 +168,7 @@ def group_exists(group: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that ended and was not waited for does not."""
+    """Whether a process runs. A zombie does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):  # the second: it ended between `open` and `read`
@@ -182,7 +182,7 @@ def children(pid: int) -> list[int]:
 
 
 def workers(count: int = 1) -> list[Worker]:
-    """The rows of the worker processes, once there are `count`."""
+    """Wait until there are `count` rows of workers. Returns them."""
     wait_until(lambda: Worker.objects.count() >= count, f"{count} workers have said that they are alive")
     return list(Worker.objects.order_by("name"))
 

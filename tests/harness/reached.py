@@ -13,7 +13,7 @@ from ..app.waiting import wait_until
 from . import elsewhere
 
 NOBODY: dict[str, Any] = {"HOST": "127.0.0.1", "PORT": "1", "OPTIONS": {}}
-"""Nobody listens there."""
+"""An address at which no server listens."""
 
 
 @contextmanager

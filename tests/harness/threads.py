@@ -18,7 +18,7 @@ from ..app.waiting import DEADLINE, wait_until
 
 
 class WorkerThread:
-    """Runs a `WorkerLoop` as its process would, less process and signals. `prepare` may change it before it runs."""
+    """Runs a `WorkerLoop` in a thread, without a process and signals. `prepare` may change the loop before it runs."""
 
     def __init__(
         self,
@@ -52,28 +52,28 @@ class WorkerThread:
         terminate([self.worker._control._wrapper.connection.info.backend_pid])
 
     def sessions(self) -> list[int]:
-        """The backends of its threads, its control connection apart."""
+        """The PostgreSQL processes of its threads' connections, without that of its control connection."""
         control = self.worker._control._wrapper.connection.info.backend_pid
         return sorted(backends() - self._others - {control})
 
     def stop(self, *, now: bool = False) -> None:
-        """What its supervisor would say."""
+        """Send the command by which a supervisor stops a worker."""
         os.write(self._lifeline, encode_command(STOP_NOW if now else STOP))
 
     def abandon(self) -> None:
-        """What it sees when its supervisor is killed."""
+        """Close the pipe, as happens when the supervisor is killed."""
         os.close(self._lifeline)
         self._lifeline = -1
 
     def wait(self, *, deadline: float = DEADLINE) -> int:
-        """The exit code, once the loop has ended."""
+        """Wait until the loop has ended. Returns the exit code."""
         self._thread.join(deadline)
         assert not self._thread.is_alive(), f"The worker did not end within {deadline:g} s."
         assert self.code is not None
         return self.code
 
     def end(self) -> None:
-        """Leave nothing behind, whatever became of the test."""
+        """Stop the loop and close its pipe, also after a failed test."""
         if self._lifeline >= 0:
             if self._thread.is_alive():
                 self.stop(now=True)

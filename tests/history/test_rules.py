@@ -228,8 +228,8 @@ class TestWorkerDeaths:
         assert abs(now - finding.since - timedelta(minutes=45)) < timedelta(seconds=5)
         assert f"in every one of 6 deaths {TASK} was running, and 6 running jobs were lost" in finding.title
 
-    def recover_job_of_dead(self, worker: Worker) -> None:
-        """Count three recovered jobs whose worker died, one of them with its row."""
+    def recover_jobs_of_dead_worker(self, worker: Worker) -> None:
+        """Count three jobs that were recovered because this worker died, and make the row of one of them."""
         job = make_job("scheduled", errors=[{"exception": WORKER_DIED, "worker_id": worker.pk}])
         die({TASK: 3}, job_id=job.pk)
 
@@ -237,7 +237,7 @@ class TestWorkerDeaths:
         one, two = (make_worker(name=f"web-1/{number}", heartbeat=timedelta(minutes=-5)) for number in (1, 2))
         make_worker(name="long-ago/1", heartbeat=timedelta(minutes=-40))
         make_worker(name="web-2/1")
-        self.recover_job_of_dead(one)
+        self.recover_jobs_of_dead_worker(one)
         (finding,) = findings("worker-deaths")
         assert finding.severity == "warning"
         assert finding.title.startswith("Workers and their supervisor have been gone since ")
@@ -247,7 +247,7 @@ class TestWorkerDeaths:
 
     def test_a_dead_worker_that_lost_no_job_is_not_blamed(self) -> None:
         make_worker(name="idle/1", heartbeat=timedelta(minutes=-5))
-        self.recover_job_of_dead(Worker(id="web-1/1:0123456789ab"))
+        self.recover_jobs_of_dead_worker(Worker(id="web-1/1:0123456789ab"))
         (finding,) = findings("worker-deaths")
         assert finding.title.startswith("A worker died at ")
 

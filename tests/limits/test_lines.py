@@ -18,7 +18,7 @@ def line_with_two_permits() -> Line:
     """The line of a worker with two permits: two jobs run, and three jobs wait."""
     made = Line()
     for id in range(5):
-        made.claimed(keyed(id), permits=1 if id < 2 else 0)
+        made.add_lease(keyed(id), permits=1 if id < 2 else 0)
         assert made.enter(keyed(id)) == ([keyed(id)] if id < 2 else [])
     return made
 

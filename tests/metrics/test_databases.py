@@ -31,7 +31,7 @@ UP = "skipqueue_database_up"
 @pytest.fixture(autouse=True)
 def two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH, "METRICS_TOKEN": TOKEN}
-    monkeypatch.setattr(scrape, "SCRAPE_CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(scrape, "SCRAPE_CONNECT_SECONDS", DEADLINE)  # enough for a busy machine
 
 
 @pytest.fixture

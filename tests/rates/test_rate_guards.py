@@ -157,7 +157,7 @@ class TestWhenAKeyIsDue:
         assert number_admitted("a") == 0
         assert list(RateBucket.objects.exclude(due_at=None).values_list("key", flat=True)) == ["b"]
 
-    def test_a_key_with_waiting_jobs_stays_due(self) -> None:
+    def test_a_rate_key_with_waiting_jobs_keeps_its_next_check(self) -> None:
         for _ in range(2):
             make_blocked()
         assert number_admitted("k") == 1

@@ -502,8 +502,8 @@ def refuse_job(execute: Callable[..., Any], statement: str, params: Any, many: b
     return execute(statement, params, many, context)
 
 
-class TestWhereOneMessageIsNotPossible:
-    """The INSERT is a statement of its own, and the NOTIFY another."""
+class TestInsertAndNotifyInTwoStatements:
+    """Cases in which the INSERT and the NOTIFY cannot be sent as one message."""
 
     def test_a_transaction_begun_without_django_is_not_committed(self) -> None:
         connection.ensure_connection()

@@ -174,9 +174,9 @@ def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
 
 
 def test_a_pause_and_a_resume_are_signalled_and_logged(
-    sent: Callable[[Signal], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
+    record_signal: Callable[[Signal], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    paused, resumed = sent(signals.queue_paused), sent(signals.queue_resumed)
+    paused, resumed = record_signal(signals.queue_paused), record_signal(signals.queue_resumed)
     caplog.set_level(logging.INFO, "django_skipqueue")
     Queue.pause("mail", for_=timedelta(hours=1), by="ann", reason="no answer")
     Queue.resume("mail", by="bob")

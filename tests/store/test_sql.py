@@ -77,6 +77,7 @@ class Case(NamedTuple):
     label: str = ""
 
 
+# The values that all statements to enqueue jobs take.
 COMMON = {
     "queue_name": "mail",
     "task": "t",

@@ -1,4 +1,4 @@
-"""The mistakes of a newcomer are answered with advice."""
+"""Mistakes of newcomers, for example the use of names from other job queues, get an error with advice."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ DEFER = "from tests.app import jobs; jobs.noop.defer()"
 DEFER_MANY = "from tests.app import jobs; jobs.noop.defer_many([(), ()])"
 
 
-# Names of other queues
+# Names that other job queues (Celery, RQ, Huey and so on) use
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ DEFER_MANY = "from tests.app import jobs; jobs.noop.defer_many([(), ()])"
         ("nosuch", "has no attribute 'nosuch'."),
     ],
 )
-def test_a_method_of_another_queue_is_answered_with_ours(name: str, expected: str) -> None:
+def test_the_error_for_a_method_of_another_job_queue_names_our_method(name: str, expected: str) -> None:
     with pytest.raises(AttributeError) as raised:
         getattr(jobs.send_mail, name)(1)
     assert str(raised.value).startswith(f"'Task' object has no attribute '{name}'.")
@@ -41,7 +41,7 @@ def test_a_method_of_another_queue_is_answered_with_ours(name: str, expected: st
     assert not hasattr(jobs.send_mail, name)
 
 
-OPTIONS = {
+SUGGESTION_FOR_OPTION = {
     "queue": "queue_name?",
     "delay": "run_after=timedelta(seconds=…)?",
     "countdown": "run_after=timedelta(seconds=…)?",
@@ -52,20 +52,20 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_of_another_queue_is_answered_with_ours(name: str) -> None:
+@pytest.mark.parametrize("name", SUGGESTION_FOR_OPTION)
+def test_the_error_for_an_option_of_another_job_queue_names_our_option(name: str) -> None:
     with pytest.raises(TypeError) as raised:
         jobs.send_mail.using(**{name: 1})  # type: ignore[arg-type]
-    assert str(raised.value).startswith(f"using() has no option {name!r}. Did you mean {OPTIONS[name]}")
+    assert str(raised.value).startswith(f"using() has no option {name!r}. Did you mean {SUGGESTION_FOR_OPTION[name]}")
 
 
 @pytest.mark.parametrize("name", ["queue", "retries", "time_limit", "bind"])
-def test_the_decorator_suggests_the_right_option_too(name: str) -> None:
+def test_the_error_of_the_decorator_for_such_an_option_has_a_suggestion(name: str) -> None:
     with pytest.raises(TypeError, match=rf"job\(\) has no option '{name}'\. Did you mean "):
         job(**{name: 1})  # type: ignore[call-overload]
 
 
-POLICIES = {
+SUGGESTION_FOR_POLICY = {
     "unique_by": 'Did you mean unique=unique_by("…")?',
     "debounce": 'Did you mean unique=unique_by("…"), on_conflict="replace" and .using(run_after=…)?',
     "limit": 'Did you mean concurrency=limit(…, by="…")?',
@@ -80,15 +80,15 @@ POLICIES = {
 }
 
 
-def test_a_policy_by_the_name_of_another_queue_is_answered_with_ours(subtests: pytest.Subtests) -> None:
-    for name, expected in POLICIES.items():
+def test_the_error_for_a_policy_of_another_job_queue_names_our_policy(subtests: pytest.Subtests) -> None:
+    for name, expected in SUGGESTION_FOR_POLICY.items():
         with subtests.test(name):
             with pytest.raises(TypeError) as raised:
                 job(**{name: 1})  # type: ignore[call-overload]
             assert str(raised.value).startswith(f"job() has no option {name!r}. {expected}")
 
 
-def test_a_policy_that_a_call_cannot_choose_belongs_to_the_decorator() -> None:
+def test_the_error_for_a_policy_given_to_using_says_to_give_it_to_the_decorator() -> None:
     with pytest.raises(TypeError, match=r'no option .throttle.\. Give rate=rate\("100/m", .*\) to @job\.'):
         jobs.send_mail.using(throttle="5/s")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"using\(\) has no option 'unique_by'\. Did you mean unique=unique_by\("):
@@ -96,17 +96,17 @@ def test_a_policy_that_a_call_cannot_choose_belongs_to_the_decorator() -> None:
 
 
 @pytest.mark.parametrize("name", ["cron", "every", "schedule"])
-def test_a_schedule_is_answered_with_the_decorator_for_it(name: str) -> None:
+def test_the_error_for_a_schedule_given_to_job_names_the_periodic_decorator(name: str) -> None:
     with pytest.raises(TypeError, match=rf"job\(\) has no option '{name}'\. A schedule has a decorator.* @periodic\("):
         job(**{name: "* * * * *"})  # type: ignore[call-overload]
 
 
-def test_an_option_that_this_place_does_not_have_lists_those_it_has() -> None:
+def test_the_error_for_an_unknown_option_lists_all_options() -> None:
     with pytest.raises(TypeError, match=r"job\(\) has no option 'zzz'\. It knows atomic, .*unique_key, until\."):
         job(zzz=1)  # type: ignore[call-overload]
 
 
-# Arguments
+# Arguments of a call
 
 
 @pytest.mark.parametrize(
@@ -119,42 +119,42 @@ def test_an_option_that_this_place_does_not_have_lists_those_it_has() -> None:
         ({"payment_id": 1, "countdown": 5}, "before: .using(run_after=timedelta(seconds=…)).defer(…)."),
     ],
 )
-def test_a_wrong_keyword_is_named(keywords: dict[str, Any], expected: str) -> None:
+def test_the_error_for_a_wrong_keyword_argument_suggests_the_right_one(keywords: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidArguments) as raised:
         jobs.send_mail.defer(**keywords)
     assert str(raised.value).endswith(expected)
 
 
-def test_a_naive_time_is_answered_with_ways_to_an_aware_one(settings: Any) -> None:
+def test_the_error_for_a_naive_run_after_says_how_to_make_an_aware_one(settings: Any) -> None:
     settings.USE_TZ = True
     with pytest.raises(InvalidOption, match=r"Use a timedelta, .*timezone\.now\(\) \+ timedelta.* or .*make_aware"):
         jobs.noop.using(run_after=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
-# Where the function is
+# The module in which a task is defined
 
 
-def plain() -> None:
+def module_level_function() -> None:
     """A task of no app."""
 
 
-def test_a_function_of_main_is_no_task(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "__module__", "__main__")
-    with pytest.raises(InvalidTask, match=r"plain is in __main__ or .*jobs\.py of an installed app"):
-        job(plain)
+def test_a_function_in_main_cannot_be_a_task(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_level_function, "__module__", "__main__")
+    with pytest.raises(InvalidTask, match=r"module_level_function is in __main__ or .*jobs\.py of an installed app"):
+        job(module_level_function)
     with pytest.raises(InvalidTask, match="__main__"):
-        job(name="plain")(plain)
+        job(name="function")(module_level_function)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_function_typed_into_a_shell_is_no_task(manage: Callable[..., ManagePy]) -> None:
+def test_a_function_given_to_shell_c_cannot_be_a_task(manage: Callable[..., ManagePy]) -> None:
     process = manage("shell", "-c", "from django_skipqueue import job\n@job\ndef typed(): ...")
     assert process.wait() == 1
     assert "typed is in __main__ or was typed into a shell, so a worker could not find it." in process.log
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_function_typed_by_hand_is_no_task(manage: Callable[..., ManagePy]) -> None:
+def test_a_function_typed_into_an_interactive_shell_cannot_be_a_task(manage: Callable[..., ManagePy]) -> None:
     process = manage("shell", "--interface", "python", "--no-startup", terminal=True)
     process.wait_for(">>> ")
     process.type("from django_skipqueue import job\n@job\ndef typed(): ...\n\n")
@@ -164,17 +164,17 @@ def test_a_function_typed_by_hand_is_no_task(manage: Callable[..., ManagePy]) ->
 
 
 @pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Registers a task of a module that is imported when all apps are ready, as by a view."""
+def register_in_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Registers a task in the given module after all apps are ready, as happens if only a view imports the module."""
     registered = []
 
-    def register(module: str) -> Any:
-        monkeypatch.setattr(plain, "__module__", module)
-        task = job(plain)
+    def register_late(module: str) -> Any:
+        monkeypatch.setattr(module_level_function, "__module__", module)
+        task = job(module_level_function)
         registered.append(task.name)
         return task
 
-    yield register
+    yield register_late
     for name in registered:
         registry._tasks.pop(name, None)
 
@@ -190,14 +190,14 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
         ("helpers.jobs", "helpers.jobs is in no installed app. Add its app to INSTALLED_APPS"),
     ],
 )
-def test_under_debug_a_task_that_a_worker_may_not_find_is_warned_of_once(
-    settings: Any, late: Callable[[str], Any], module: str, advice: str
+def test_with_debug_the_first_defer_of_a_task_that_workers_may_not_find_warns(
+    settings: Any, register_in_module: Callable[[str], Any], module: str, advice: str
 ) -> None:
-    task = late(module)
+    task = register_in_module(module)
     settings.DEBUG = True
     with pytest.warns(RuntimeWarning) as warned:
         task.defer()
-    assert str(warned[0].message).startswith(f"A worker may not find {module}.plain: {advice}")
+    assert str(warned[0].message).startswith(f"A worker may not find {module}.module_level_function: {advice}")
     assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -206,12 +206,12 @@ def test_under_debug_a_task_that_a_worker_may_not_find_is_warned_of_once(
 
 
 @pytest.mark.django_db
-def test_a_task_that_is_found_is_not_warned_of_and_none_is_without_debug(
-    settings: Any, late: Callable[[str], Any]
+def test_no_warning_is_issued_without_debug_or_for_a_task_that_workers_find(
+    settings: Any, register_in_module: Callable[[str], Any]
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        late("tests.app.tasks").defer()
+        register_in_module("tests.app.tasks").defer()
         settings.DEBUG = True
         jobs.noop.defer()
 
@@ -220,7 +220,7 @@ def test_a_task_that_is_found_is_not_warned_of_and_none_is_without_debug(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_sqlite_is_named_at_defer(manage: Callable[..., ManagePy]) -> None:
+def test_the_error_of_defer_with_sqlite_says_that_postgresql_is_needed(manage: Callable[..., ManagePy]) -> None:
     process = manage("shell", "-c", DEFER, settings=SQLITE)
     assert process.wait() == 1
     last = process.log.strip().splitlines()[-1]
@@ -230,7 +230,7 @@ def test_sqlite_is_named_at_defer(manage: Callable[..., ManagePy]) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("defer", [DEFER, DEFER_MANY], ids=["one", "many"])
-def test_tables_that_are_missing_at_defer_say_what_to_run(defer: str, manage: Callable[..., ManagePy]) -> None:
+def test_the_error_of_defer_without_tables_says_to_run_migrate(defer: str, manage: Callable[..., ManagePy]) -> None:
     process = manage("shell", "-c", defer, settings=UNMIGRATED)
     assert process.wait() == 1
     assert process.log.strip().endswith("Is the queue's table up to date? Run: manage.py migrate django_skipqueue")

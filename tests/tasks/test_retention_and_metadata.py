@@ -30,17 +30,17 @@ def make_task(**given: Any) -> Task[[int], None]:
     return task
 
 
-def test_a_task_says_how_long_its_jobs_are_kept() -> None:
-    brief = make_task(retention={"completed": 0, "failed": timedelta(hours=1), "discarded": 60.5})
-    brief.defer(1)
-    brief.defer_many([[2]])
-    kept = make_task(name="kept").defer(3)
-    assert kept.retention is None
-    stored = [each.retention for each in Job.objects.exclude(pk=kept.pk)]
+def test_finished_jobs_are_deleted_after_the_retention_of_their_task() -> None:
+    short_lived = make_task(retention={"completed": 0, "failed": timedelta(hours=1), "discarded": 60.5})
+    short_lived.defer(1)
+    short_lived.defer_many([[2]])
+    job_without_retention = make_task(name="kept").defer(3)
+    assert job_without_retention.retention is None
+    stored = [each.retention for each in Job.objects.exclude(pk=job_without_retention.pk)]
     assert stored == [{"completed": 0.0, "failed": 3600.0, "discarded": 60.5}] * 2
     run_jobs()
     assert Store("default").prune() == {"completed": 2}
-    assert Job.objects.get().pk == kept.pk
+    assert Job.objects.get().pk == job_without_retention.pk
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_task_says_how_long_its_jobs_are_kept() -> None:
         ({"completed": None}, r"retention\['completed'\] is longer than"),
     ],
 )
-def test_a_retention_that_cannot_be_kept_is_refused(retention: Any, problem: str) -> None:
+def test_a_malformed_retention_or_one_longer_than_the_settings_is_refused(retention: Any, problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
         make_task(retention=retention)
 
 
-def test_a_retention_without_end_is_the_one_of_the_settings(settings: Any) -> None:
+def test_a_retention_of_none_is_accepted_if_the_settings_keep_jobs_forever(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"failed": None}}
     assert make_task(retention={"failed": None}).defer(1).retention is None
 
@@ -74,7 +74,7 @@ def test_links_use_the_metadata_of_a_call(settings: Any) -> None:
     assert links_of_job(stored, now()) == [("Order", "https://shop.example/orders/42/")]
 
 
-def test_every_way_to_defer_takes_metadata() -> None:
+def test_defer_many_and_chain_take_metadata_too() -> None:
     task = make_task().using(metadata={"order_id": 42})
     task.defer_many([[1], [2]])
     chain(task.s(3), task.s(4)).defer()
@@ -90,12 +90,12 @@ def test_every_way_to_defer_takes_metadata() -> None:
         ({"text": "x" * 4_000}, "metadata is 4,011 bytes long, and at most 4,000 are allowed."),
     ],
 )
-def test_metadata_that_is_no_small_json_is_refused(metadata: Any, problem: str) -> None:
+def test_metadata_must_be_a_dict_of_json_of_at_most_4000_bytes(metadata: Any, problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
         make_task().using(metadata=metadata)
 
 
-def test_the_reserved_keys_are_those_of_the_queue() -> None:
+def test_the_reserved_metadata_keys_are_the_keys_that_the_package_uses() -> None:
     used = {
         mapping.ALIAS,
         mapping.DEFERRED,
@@ -106,7 +106,7 @@ def test_the_reserved_keys_are_those_of_the_queue() -> None:
     assert used == options.RESERVED_METADATA
 
 
-def test_a_decorator_takes_no_metadata_and_a_call_no_retention() -> None:
+def test_metadata_is_refused_by_the_decorator_and_retention_by_using() -> None:
     with pytest.raises(TypeError, match="metadata"):
         make_task(metadata={"order_id": 42})
     with pytest.raises(TypeError, match="retention"):

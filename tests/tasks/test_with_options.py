@@ -1,4 +1,4 @@
-"""`@with_options` is put between Django's `@task` and the function, and checks its options at import."""
+"""`@with_options` stands between Django's `@task` and the function. It checks its options at import."""
 
 from typing import Any
 
@@ -11,35 +11,35 @@ from django_skipqueue.jobs.options import Options, RunOptions
 from django_skipqueue.jobs.registry import Registry
 
 
-def plain(payment_id: int) -> int:
+def return_payment_id(payment_id: int) -> int:
     return payment_id
 
 
-def fresh() -> Any:
-    """A function like `plain`, on which nothing is kept."""
+def make_function() -> Any:
+    """A new function like `return_payment_id`, without options."""
 
-    def plain(payment_id: int) -> int:
+    def return_payment_id(payment_id: int) -> int:
         return payment_id
 
-    plain.__qualname__ = "plain"
-    return plain
+    return_payment_id.__qualname__ = "return_payment_id"
+    return return_payment_id
 
 
-def test_the_function_stays_what_it_was() -> None:
-    function = fresh()
+def test_with_options_returns_the_function_itself() -> None:
+    function = make_function()
     assert with_options(timeout=5)(function) is function
     assert function(3) == 3
 
 
 def test_a_function_without_with_options_has_no_options() -> None:
-    assert options_given_to(plain) is None
+    assert options_given_to(return_payment_id) is None
 
 
-def test_with_options_keeps_every_option() -> None:
+def test_every_option_given_to_with_options_can_be_read_back() -> None:
     def slowly(attempt: int) -> float:
         return 60.0 * attempt
 
-    function = fresh()
+    function = make_function()
     with_options(
         unique_key="k",
         timeout=5,
@@ -69,30 +69,30 @@ def test_with_options_keeps_every_option() -> None:
         ({"priority": 5}, "Give priority to @task itself"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_at_import(options: Any, message: str) -> None:
+def test_with_options_refuses_an_invalid_option(options: Any, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         with_options(**options)
 
 
 @pytest.mark.parametrize("name", ["name", "atomic", "takes_context", "run_after", "database", "max_retries"])
-def test_an_option_that_with_options_does_not_have_is_refused(name: str) -> None:
+def test_with_options_refuses_an_option_that_only_job_or_other_queues_have(name: str) -> None:
     with pytest.raises(TypeError, match=rf"with_options\(\) has no option '{name}'"):
         with_options(**{name: 1})  # type: ignore[arg-type]
 
 
-def test_job_takes_its_options_itself(registry: Registry) -> None:
+def test_job_refuses_a_function_with_with_options_and_the_other_way_round(registry: Registry) -> None:
     with pytest.raises(InvalidTask, match=r"has @with_options, which is for Django's @task. Give @job the options"):
-        job(with_options(timeout=5)(fresh()))
+        job(with_options(timeout=5)(make_function()))
     with pytest.raises(InvalidTask, match="give @job the options themselves"):
-        with_options(timeout=5)(job(plain))
-    assert [task.name for task in registry] == ["tests.tasks.test_with_options.plain"]
+        with_options(timeout=5)(job(return_payment_id))
+    assert [task.name for task in registry] == ["tests.tasks.test_with_options.return_payment_id"]
 
 
 def test_a_second_with_options_is_refused() -> None:
     with pytest.raises(InvalidTask, match="Put all options into one"):
-        with_options(timeout=5)(with_options(max_attempts=2)(fresh()))
+        with_options(timeout=5)(with_options(max_attempts=2)(make_function()))
 
 
 def test_with_options_has_every_option_that_job_and_using_share() -> None:
-    """An option that is added to `JobOptions` is then an option of `@with_options` as well."""
+    """`@with_options` takes the options of `RunOptions`."""
     assert set(RunOptions.__annotations__) >= {"unique_key", "timeout", "max_attempts", "backoff", "redact"}

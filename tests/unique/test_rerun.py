@@ -26,10 +26,10 @@ Run = Callable[..., ManagePy]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-KEY = 'rerun:tests.app.unique.jobs.runs_again(key="k")'
+SEQUENCE_KEY = 'rerun:tests.app.unique.jobs.runs_again(key="k")'
 
 
-def claim() -> list[Job]:
+def claim_all() -> list[Job]:
     return Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
 
 
@@ -37,70 +37,70 @@ def statuses() -> list[str]:
     return [str(status) for status in Job.objects.order_by("pk").values_list("status", flat=True)]
 
 
-def test_while_a_job_runs_exactly_one_job_waits_and_has_the_newest_arguments() -> None:
+def test_while_a_job_runs_one_other_job_waits_with_the_newest_arguments() -> None:
     first = runs_again.defer("k", 1)
     assert first.created
-    (running,) = claim()
+    (running,) = claim_all()
     second = runs_again.defer("k", 2)
     third = runs_again.defer("k", 3)
     assert (second.created, third.created, third.replaced) == (True, False, True)
     assert runs_again.defer_many([("k", 4), ("k", 5)]).outcomes == ["existing", "replaced"]
     assert statuses() == ["running", "blocked"]
-    assert claim() == []
+    assert claim_all() == []
     running.complete()
-    admit_keys(store, [KEY])
-    (again,) = claim()
+    admit_keys(store, [SEQUENCE_KEY])
+    (again,) = claim_all()
     assert (again.pk, again.args) == (second.pk, ["k", 5])
     again.complete()
     assert statuses() == ["completed", "completed"]
 
 
-def test_a_job_that_has_not_started_gets_the_newest_arguments() -> None:
+def test_a_second_call_before_the_start_replaces_the_arguments_of_the_job() -> None:
     first = runs_again.defer("k", 1)
     again = runs_again.defer("k", 2)
     assert (again.pk, again.replaced) == (first.pk, True)
-    (running,) = claim()
+    (running,) = claim_all()
     assert running.args == ["k", 2]
 
 
-def test_other_keys_do_not_wait() -> None:
+def test_a_job_with_another_key_does_not_wait() -> None:
     runs_again.defer("k")
-    claim()
+    claim_all()
     runs_again.defer("other")
-    assert [job.args for job in claim()] == [["other"]]
+    assert [job.args for job in claim_all()] == [["other"]]
 
 
-def test_the_next_job_also_waits_for_the_retry_of_the_job_before_it() -> None:
+def test_the_waiting_job_also_waits_for_the_retry_of_the_running_job() -> None:
     runs_again.defer("k", 1)
-    (running,) = claim()
+    (running,) = claim_all()
     runs_again.defer("k", 2)
     store.settle([Settlement(running.pk, running.lease, Outcome("scheduled", delay=3600.0))])
-    admit_keys(store, [KEY])
+    admit_keys(store, [SEQUENCE_KEY])
     assert statuses() == ["scheduled", "blocked"]
     Job.objects.filter(pk=running.pk).cancel()
-    admit_keys(store, [KEY])
-    assert [job.args for job in claim()] == [["k", 2]]
+    admit_keys(store, [SEQUENCE_KEY])
+    assert [job.args for job in claim_all()] == [["k", 2]]
 
 
-def test_a_manual_retry_runs_beside_no_job_of_its_key() -> None:
+def test_a_failed_job_that_is_retried_by_hand_waits_for_the_running_job_of_its_key() -> None:
     runs_again.defer("k", 1)
-    (failed,) = claim()
+    (failed,) = claim_all()
     store.settle([Settlement(failed.pk, failed.lease, Outcome("failed"))])
     runs_again.defer("k", 2)
-    assert not Job.objects.get(pk=failed.pk).retry(), "another job waits and has the key"
-    (running,) = claim()
+    assert not Job.objects.get(pk=failed.pk).retry(), "another job with the key waits"
+    (running,) = claim_all()
     assert Job.objects.get(pk=failed.pk).retry()
-    assert claim() == []
+    assert claim_all() == []
     store.settle([Settlement(running.pk, running.lease, COMPLETED)])
-    admit_keys(store, [KEY])
-    assert [job.pk for job in claim()] == [failed.pk]
+    admit_keys(store, [SEQUENCE_KEY])
+    assert [job.pk for job in claim_all()] == [failed.pk]
 
 
-def test_workers_run_the_last_call_after_all_other_calls_and_never_two_jobs_at_once(runworker: Run) -> None:
-    """Six callers at once, while a worker with four slots runs: the last run begins after every call."""
+def test_the_last_call_runs_after_all_others_and_no_two_jobs_of_the_key_overlap(runworker: Run) -> None:
+    """Six threads defer 25 jobs each, while a worker with four slots runs."""
     runworker("--concurrency", "4")
 
-    def enqueue(caller: int) -> None:
+    def defer_25_times(caller: int) -> None:
         try:
             for number in range(25):
                 runs_again.defer("k", 100 * caller + number, seconds=0.005)
@@ -108,7 +108,7 @@ def test_workers_run_the_last_call_after_all_other_calls_and_never_two_jobs_at_o
             connections.close_all()
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(enqueue, range(6)))
+        list(pool.map(defer_25_times, range(6)))
     last = runs_again.defer("k", 9999)
     wait_until(lambda: not Job.objects.unfinished().exists())
     events = list(Ledger.objects.order_by("id").values_list("entry", "job_id"))
@@ -125,7 +125,7 @@ def test_workers_run_the_last_call_after_all_other_calls_and_never_two_jobs_at_o
         {"concurrency": limit(2)},
     ],
 )
-def test_options_that_do_not_go_with_rerun_are_refused(options: Any, registry: Registry) -> None:
+def test_until_started_and_a_limit_are_refused_together_with_rerun(options: Any, registry: Registry) -> None:
     def refused(key: str) -> None: ...
 
     refused.__qualname__ = "refused"
@@ -133,7 +133,7 @@ def test_options_that_do_not_go_with_rerun_are_refused(options: Any, registry: R
         job(unique=unique_by("key"), on_conflict="rerun", **options)(refused)  # type: ignore[no-untyped-call]
 
 
-def test_a_single_call_cannot_ask_for_a_rerun(registry: Registry) -> None:
+def test_using_refuses_on_conflict_rerun(registry: Registry) -> None:
     def plain(key: str) -> None: ...
 
     plain.__qualname__ = "plain"
