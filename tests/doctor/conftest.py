@@ -1,4 +1,4 @@
-"""Fixtures for the tests of rules: the findings of a code, and stores that return given rows."""
+"""Helpers for the tests of the doctor's rules: the findings of one rule, and stores that return given rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from django_skipqueue.console.rules.examination import examine
 from django_skipqueue.console.rules.rule import Finding, Severity
 from django_skipqueue.queue.store import Store
 
-Found = Callable[[str], list[Finding]]
+FindingsOf = Callable[[str], list[Finding]]
 STORE = Store("default")
 
 
-class Rows(Store):
+class StoreOfRows(Store):
     """A store whose statements return these rows."""
 
     def __init__(self, *rows: Sequence[Any]) -> None:
@@ -26,10 +26,10 @@ class Rows(Store):
 
 
 @pytest.fixture
-def found(transactional_db: None) -> Found:
+def findings_of(transactional_db: None) -> FindingsOf:
     """Applies all rules. Returns the problems and infos of the rule with this code."""
 
-    def look(code: str) -> list[Finding]:
+    def find(code: str) -> list[Finding]:
         return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]
 
-    return look
+    return find
