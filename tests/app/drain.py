@@ -1,9 +1,9 @@
-"""A process that works through a queue as a worker does, and prints which jobs it was given.
+"""A process that claims and settles the jobs of a queue as a worker does, and prints which jobs it claimed.
 
     python -m tests.app.drain DATABASE_NAME QUEUE LIMIT
 
-It says "ready" when it is connected, and starts when a line arrives on its standard input, so that several start
-together.
+The process prints "ready" when it is connected, and starts when a line arrives on its standard input, so that several
+processes start together.
 """
 
 import json
