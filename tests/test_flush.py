@@ -14,7 +14,7 @@ from .harness.flush import truncate_filled
 pytestmark = pytest.mark.django_db
 
 
-def flush() -> list[str]:
+def empty_filled_tables() -> list[str]:
     """Empty the tables of the models, and return the statements."""
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     statements = truncate_filled(connection.ops, no_style(), tables)
@@ -24,7 +24,7 @@ def flush() -> list[str]:
 
 def test_a_filled_table_is_emptied() -> None:
     make_job()
-    flush()
+    empty_filled_tables()
     assert not Job.objects.exists()
 
 
@@ -37,7 +37,7 @@ def test_rows_that_migrate_writes_are_kept() -> None:
     assert set(Permission.objects.values_list("pk", "content_type_id")) == before
 
 
-def test_an_empty_table_is_left_alone() -> None:
+def test_no_statement_is_sent_for_empty_tables() -> None:
     make_job()
-    flush()
-    assert flush() == []
+    empty_filled_tables()
+    assert empty_filled_tables() == []
