@@ -25,7 +25,7 @@ def noop(number: int) -> None:
 
 @job
 async def anoop(number: int) -> None:
-    """The same in the event loop."""
+    """Does nothing, in the event loop."""
 
 
 @job
@@ -36,7 +36,7 @@ def ten_ms(_number: int) -> None:
 
 @job
 async def aten_ms(_number: int) -> None:
-    """The same in the event loop."""
+    """Waits for ten milliseconds in the event loop."""
     await asyncio.sleep(0.01)
 
 

@@ -24,10 +24,10 @@ class SkipQueueConfig(AppConfig):
         Import the modules `tasks` as well if `TASKS` names the backend of this package.
         """
         from . import checks
-        from .parts.installed import PARTS
+        from .parts.installed import given
         from .values.part import install_parts
 
-        install_parts(PARTS)
+        install_parts(given("part", "PART"))
         checks.register_all()
         autodiscover_modules("jobs")
         import_module("django_skipqueue.console.jobs")

@@ -95,11 +95,11 @@ class WorkerDied(SkipQueueError):
 
 
 class UnreadableOutcome(SkipQueueError):
-    """A job has run with its carrier, but the relay cannot read its outcome. Update the older of the two sides."""
+    """An external worker ran a job, but its outcome cannot be read. Update the older of the two sides."""
 
 
 class MessageTooLarge(SkipQueueError):
-    """The message of a carried job, or of its outcome, is larger than the carrier takes. Pass less, or return less."""
+    """The message of a job for an external worker, or of its outcome, is too large. Pass less, or return less."""
 
 
 class RecordedError(SkipQueueError):

@@ -10,16 +10,19 @@ import graphlib
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_skipqueue"
 GLOSSARY = ROOT / "docs/reference/glossary.md"
+ROOMS = ("benchmarks", "django_skipqueue", "example_project", "scripts", "tests")
 CONTRIBUTORS_PAGES = ("docs/explanation/architecture.md", "docs/contributing/where-to-change.md")
 
 
@@ -75,6 +78,40 @@ def in_words(name: str) -> str:
     return "_" + "_".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)).lower() + "_"
 
 
+# Words
+
+
+class Word(NamedTuple):
+    """A row of the table: what some rooms must not contain, and what to write instead."""
+
+    pattern: re.Pattern[str]
+    instead: str
+    rooms: tuple[str, ...]
+    not_in: tuple[str, ...]
+
+
+def words(table: str) -> Iterator[Word]:
+    read = tomllib.loads(table)
+    for row in read["words"]:
+        rooms, not_in = (
+            tuple(path for name in row.get(key, ()) for path in read["rooms"].get(name, [name]))
+            for key in ("rooms", "not_in")
+        )
+        yield Word(re.compile(row["pattern"]), row["instead"], rooms, not_in)
+
+
+WORDS = list(words((ROOT / "scripts/words.toml").read_text()))
+
+
+def word(path: str, text: str, table: Iterable[Word] = WORDS) -> Iterator[str]:
+    """The table scripts/words.toml rules this out here."""
+    rows = [row for row in table if path.startswith(row.rooms) and not path.startswith(row.not_in)]
+    for number, line in enumerate(text.splitlines(), 1):
+        for row in rows if not re.match(r"\s*(from|import)\s", line) else ():
+            if found := row.pattern.search(line):
+                yield finding(path, number, word, f"{found[0].strip()}: {row.instead}")
+
+
 # Code that is made from text
 
 
@@ -106,6 +143,7 @@ COMPOSERS = {
     *("joined", "entering", "returning", "_of_lost", "recording", "to_run", "guards", "recovering"),
     *("Condition", "PartColumns"),  # the pieces of a part
     *("locking", "admitting_lone", "_keyed", "contesting", "swapping", "indented", "on_one_line", "walking"),
+    "_first_of_each",
 }
 """`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""
 
@@ -271,10 +309,10 @@ def lines_with(pattern: str, nodes: Iterable[ast.AST]) -> Findings:
 def statement_caller(module: Module) -> Findings:
     """No comment says who calls the statement and what it returns: "callers → rows", above `NAME` or above `_NAME`."""
     found = list(statements(module)) if not FRAGMENTS.fullmatch(module.path) else []
-    told = {name for name, line, _ in found if re.match(r"# [^→:]*[→:]", above(module, line))}
+    described = {name for name, line, _ in found if re.match(r"# [^→:]*[→:]", above(module, line))}
     for name, line, value in found:
         is_whole = is_statement(value, ()) or isinstance(value, ast.Call | ast.JoinedStr)
-        if is_whole and name[0] != "_" and not {name, f"_{name}"} & told:
+        if is_whole and name[0] != "_" and not {name, f"_{name}"} & described:
             yield line, name
 
 
@@ -319,6 +357,31 @@ RULES: tuple[Callable[[Module], Findings], ...] = (
 # What one module does not show
 
 
+SEAM = {"COLUMNS", "CONSOLE", "JOB_CONSTRAINTS", "JOB_INDEXES", "OPTIONS", "PART", "QUEUE_CONSTRAINTS"}
+"""The constants by which each part gives something to the core."""
+
+
+def constant_name(modules: Iterable[Module]) -> Iterator[str]:
+    """Another module has a constant of this name: a name says of what."""
+    homes: dict[str, str] = {}
+    for module in modules:
+        sql = {name for name, _, _ in statements(module)}
+        for name, line in constants(module) if "migrations/" not in module.path else ():
+            if name not in sql | SEAM and (home := homes.setdefault(name, module.path)) != module.path:
+                yield finding(f"{PACKAGE.name}/{module.path}", line, constant_name, f"{name}, {home}")
+
+
+def constants(module: Module) -> Iterator[tuple[str, int]]:
+    """The constants that other modules may import, without type variables of one letter."""
+    for node in module.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else ()
+        )
+        for name in (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)):
+            if re.fullmatch(r"[A-Z][A-Z0-9_]+", name):
+                yield name, node.lineno
+
+
 def import_cycle(package: str) -> Iterator[str]:
     """Imports go in a circle."""
     graph = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
@@ -329,7 +392,7 @@ def import_cycle(package: str) -> Iterator[str]:
         imported, importer, *_ = error.args[1]
         line = graph.get_import_details(importer=importer, imported=imported)[0]["line_number"]
         path = importer.replace(".", "/") + ("/__init__.py" if graph.find_children(importer) else ".py")
-        yield told(path, line, import_cycle, " ← ".join(error.args[1]))
+        yield finding(path, line, import_cycle, " ← ".join(error.args[1]))
 
 
 def page_name(path: str, page: str) -> Iterator[str]:
@@ -339,7 +402,7 @@ def page_name(path: str, page: str) -> Iterator[str]:
             place = name.removesuffix(".py").replace(".", "/")
             exists = [root for root in (PACKAGE, ROOT) if (root / place).is_dir() or (root / f"{place}.py").is_file()]
             if not exists and not name.startswith(("django.", "RetryPolicy.", "sql.py")):
-                yield told(path, number, page_name, name)
+                yield finding(path, number, page_name, name)
 
 
 BLOCK = re.compile(r"^ *```python\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -358,7 +421,7 @@ def page_import(pages: Mapping[str, str]) -> Iterator[str]:
             known.update(bound(nodes))
             for node in nodes:
                 if isinstance(node, ast.Name) and node.id in of_libraries - known:
-                    yield told(path, line + node.lineno, page_import, node.id)
+                    yield finding(path, line + node.lineno, page_import, node.id)
 
 
 def python_blocks(page: str) -> Iterator[tuple[int, list[ast.AST]]]:
@@ -393,24 +456,27 @@ def bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield name
 
 
-def told(path: str, line: int, rule: Callable[..., object], detail: str) -> str:
+def finding(path: str, line: int, rule: Callable[..., object], detail: str) -> str:
     """A finding as it is printed."""
     return f"{path}:{line}: {rule.__name__.replace('_', '-')}: {rule.__doc__}{f' ({detail})' if detail else ''}"
 
 
 def main() -> int:
     found: list[str] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = parse(str(path.relative_to(PACKAGE)), path.read_text())
-        where = str(path.relative_to(ROOT))
-        found += [told(where, line, rule, detail) for rule in RULES for line, detail in rule(module)]
+    modules = [parse(str(path.relative_to(PACKAGE)), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+    for module in modules:
+        where = f"{PACKAGE.name}/{module.path}"
+        found += [finding(where, line, rule, detail) for rule in RULES for line, detail in rule(module)]
+    found += constant_name(modules)
+    for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        found += word(str(path.relative_to(ROOT)), path.read_text())
     found += import_cycle(PACKAGE.name)
     for page in CONTRIBUTORS_PAGES:
         found += page_name(page, (ROOT / page).read_text())
     pages = [*ROOT.glob("README.md"), *sorted((ROOT / "docs").rglob("*.md"))]
     found += page_import({str(page.relative_to(ROOT)): page.read_text() for page in pages})
-    for finding in found:
-        print(finding)
+    for line in found:
+        print(line)
     return bool(found)
 
 

@@ -7,6 +7,7 @@ the copy, with the parts that depend on it:
 
 - the folder of the part, and each folder of its name in `templates/`, `static/` and `tests/`;
 - its command, `management/commands/NAME.py`, and its tests, `test_NAME.py` and `test_NAME_….py`;
+- its name in `parts/installed.py`;
 - its lines in `LISTS`: an import of the part, and the lines of a list that use what is imported.
 
 Nothing else is touched, so the script fails at any other line that names the part. Then it makes the migration that
@@ -50,8 +51,6 @@ LISTS = (
     "django_skipqueue/models/__init__.py",
     "django_skipqueue/models/job.py",
     "django_skipqueue/models/queue.py",
-    "django_skipqueue/parts/installed.py",
-    "django_skipqueue/queue/fragments.py",
 )
 """The modules that list what parts give: a line imports it, and a line of a list uses it."""
 
@@ -127,6 +126,11 @@ def without_lines(source: str, part: str) -> str:
     return "".join(line for line in kept if not used.search(line))
 
 
+def without_name(source: str, part: str) -> str:
+    """`parts/installed.py` without the line of the part."""
+    return source.replace(f'    "{part}",\n', "")
+
+
 def without_contracts(source: str, part: str) -> str:
     """The text of pyproject.toml without the lines of contracts that name the part."""
     named = re.compile(rf"\bdjango_skipqueue\.parts\.{part}\b")
@@ -162,6 +166,8 @@ def remove(tree: Path, part: str) -> None:
     """Remove the part from the copy. Raises `NotRemovable` with the lines that still name it."""
     for path in list(own_paths(files_of(tree), part, models_of(tree, part))):
         (tree / path).unlink()
+    installed = tree / PARTS / "installed.py"
+    rewrite(installed, without_name(installed.read_text(), part))
     for name in LISTS:
         rewrite(tree / name, without_lines((tree / name).read_text(), part))
     rewrite(tree / "pyproject.toml", without_contracts((tree / "pyproject.toml").read_text(), part))

@@ -29,7 +29,7 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     worker_thread,
 )
 from .harness.flush import flush_little
-from .harness.rabbitmq import broker_url, new_vhosts, rabbitmq, rabbitmq_node, takes_little  # noqa: F401 (fixtures)
+from .harness.rabbitmq import broker_url, new_vhosts, rabbitmq, rabbitmq_node, small_message_limit  # noqa: F401 (fixtures)
 from .harness.table import forget_gates, row  # noqa: F401 (a fixture)
 
 

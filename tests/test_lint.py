@@ -132,6 +132,42 @@ def test_the_words_that_the_glossary_rules_out() -> None:
         assert "_promote_" in lint.in_words(name), name
 
 
+def test_a_constant_has_a_name_of_its_own() -> None:
+    one = lint.parse("a.py", "LONGEST: int = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'")
+    other = lint.parse("b/c.py", "T = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
+    assert list(lint.constant_name([one, other])) == [
+        "django_skipqueue/b/c.py:5: constant-name: Another module has a constant of this name: a name says of what. "
+        "(LONGEST, a.py)"
+    ]
+
+
+WORDS = """
+[rooms]
+core = ["package/core/", "package/conf.py"]
+
+[[words]]
+pattern = "(?i)(?<![a-z])alerts?(?![a-z])"
+instead = "no part"
+rooms = ["core", "scripts/"]
+not_in = ["package/core/list.py"]
+"""
+
+
+def test_a_word_is_reported_in_its_rooms_alone() -> None:
+    text = "from .alerts import x\nRAISED_ALERTS = x  # alerted\nalertness = 1\n"
+    for path, found in (
+        ("package/core/a.py", ["word: The table scripts/words.toml rules this out here. (ALERTS: no part)"]),
+        ("package/core/list.py", []),
+        ("package/console/a.py", []),
+    ):
+        assert list(lint.word(path, text, list(lint.words(WORDS)))) == [f"{path}:2: {each}" for each in found], path
+
+
+def test_each_room_of_the_table_exists() -> None:
+    for path in (path for row in lint.WORDS for path in (*row.rooms, *row.not_in)):
+        assert (lint.ROOT / path).exists(), path
+
+
 def test_an_import_cycle_is_reported_at_an_import_that_closes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,10 +36,10 @@ INDEXES = {
     "skipqueue_job_batch": "(batch_id, status, id) WHERE (batch_id IS NOT NULL)",
     "skipqueue_job_limit_held": (
         "(limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued', 'running'])) "
+        "OR (gate = 'rate') "
         "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) "
         "AND (status = 'scheduled')) "
-        "OR ((limit_kind = 'halting') AND (status = 'failed')) "
-        "OR (gate = 'rate')))"
+        "OR ((limit_kind = 'halting') AND (status = 'failed'))))"
     ),
     "skipqueue_job_limit_waiting": (
         "(limit_key, (\nCASE\n    WHEN (limit_kind = ANY (ARRAY['concurrency', 'fair'])) THEN ((- priority))::integer\n"

@@ -18,7 +18,7 @@ from .app import jobs
 from .app.models import Ledger
 from .app.waiting import wait_until
 from .harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from .store.test_another_database import live_and_die
+from .store.test_another_database import call_every_verb
 
 store = Store("default")
 
@@ -131,7 +131,7 @@ def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, so
 
 def test_every_verb_works_with_use_tz_off(settings: Any) -> None:
     settings.USE_TZ = False
-    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
+    call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
 
 
 def defer_in_view(request: HttpRequest) -> HttpResponse:

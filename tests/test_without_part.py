@@ -48,6 +48,12 @@ def test_a_part_that_is_used_outside_of_a_list_is_not_removable(use: str) -> Non
         without_part.without_lines(f"from .mail.part import PART as MAIL\n{use}\n", "mail")
 
 
+def test_the_name_of_a_part_goes_from_the_list_of_parts() -> None:
+    assert without_part.without_name('NAMES = (\n    "mail",\n    "mailbox",\n)\n', "mail") == (
+        'NAMES = (\n    "mailbox",\n)\n'
+    )
+
+
 def test_import_contracts_that_name_a_part_are_removed() -> None:
     source = '    "a -> django_skipqueue.parts.mail.models",  # why\n    "b", "django_skipqueue.parts.mail.**",\n'
     assert without_part.without_contracts(source, "mail") == '    "b", "django_skipqueue.parts.mail.**",\n'

@@ -27,7 +27,7 @@ def defer(sizes: Sizes) -> Figures:
 
 
 def defer_in_transaction(sizes: Sizes) -> Figures:
-    """The same within one transaction."""
+    """`.defer()` within one transaction ÷ a bare `create()` there."""
     with transaction.atomic():
         return _beside_create(min(sizes.jobs, 10_000))
 

@@ -28,17 +28,17 @@ def one_worker(sizes: Sizes) -> Figures:
 
 
 def eight_workers(sizes: Sizes) -> Figures:
-    """The same with 8 workers of one `runworker`."""
+    """Idle, then busy, with 8 workers of one `runworker`."""
     return _idle_then_busy(sizes, machines=1, processes=8)
 
 
 def many_workers(sizes: Sizes) -> Figures:
-    """The same with 24 workers of one `runworker`."""
+    """Idle, then busy, with 24 workers of one `runworker`."""
     return _idle_then_busy(sizes, machines=1, processes=24)
 
 
 def eight_machines(sizes: Sizes) -> Figures:
-    """The same with 8 `runworker`, as on 8 machines, of one worker each."""
+    """Idle, then busy, with 8 `runworker`, as on 8 machines, of one worker each."""
     return _idle_then_busy(sizes, machines=8, processes=1)
 
 

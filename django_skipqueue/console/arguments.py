@@ -1,16 +1,14 @@
 """The arguments of a job for people: their secrets masked, and with their names if the task is registered."""
 
 from collections.abc import Iterator
-from inspect import Parameter
 from typing import Any
 
 from ..conf import settings
 from ..exceptions import UnknownTask
+from ..jobs.annotations import POSITIONAL
 from ..jobs.registry import registry
 from ..jobs.task import Task
 from ..values.redaction import Redacted, redact
-
-POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def positional_names(task: Task[Any, Any]) -> list[str]:

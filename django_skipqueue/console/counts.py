@@ -27,7 +27,7 @@ SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running"
 SCRAPED_KEYS = 500
 """The maximum of keys with waiting jobs that the metrics read."""
 
-MOST_JOBS_OF_KEY = 500
+MOST_JOBS_OF_KEY_COUNTED = 500
 """The maximum of jobs of one key that are counted: of the jobs that hold a permit, and of the jobs that wait."""
 
 MOST_JOBS_OF_BATCH = 300_000

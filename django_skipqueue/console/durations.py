@@ -93,7 +93,7 @@ DAYS_AGO = {"today": 0, "yesterday": 1}
 
 TYPED_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
-LONGEST_DURATION = timedelta(days=3_650)
+LONGEST_TYPED_DURATION = timedelta(days=3_650)
 
 
 def duration(text: str) -> timedelta:
@@ -101,8 +101,8 @@ def duration(text: str) -> timedelta:
     if not TYPED_DURATION.fullmatch(text):
         raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
     seconds = sum(float(number) * SECONDS_OF_UNIT[unit or "s"] for number, unit in TYPED_PART.findall(text))
-    if not 0 < seconds <= LONGEST_DURATION.total_seconds():
-        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_DURATION.days}d.")
+    if not 0 < seconds <= LONGEST_TYPED_DURATION.total_seconds():
+        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_TYPED_DURATION.days}d.")
     return timedelta(seconds=seconds)
 
 

@@ -114,7 +114,7 @@ class Order:
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
 
-OLDEST = Order((F("id"),), False, _("oldest first"))
+OLDEST_FIRST = Order((F("id"),), False, _("oldest first"))
 NEWEST = Order((F("id"),), True, _("newest first"))
 BY_STATUS = Order((F("status"), F("id")), True, _("by status, newest first"))
 LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
@@ -127,7 +127,7 @@ ORDERS: Mapping[str, Order] = {
     Status.FAILED: LAST_FINISHED,
     Status.DISCARDED: LAST_FINISHED,
 }
-"""The order of each status; of one that is not here, `OLDEST`."""
+"""The order of each status; of one that is not here, `OLDEST_FIRST`."""
 
 
 class Group(NamedTuple):
@@ -228,7 +228,7 @@ class Indexed:
             return NEWEST
         if self.key is not None:
             return self.key.order
-        return OLDEST if self.is_by_id else ORDERS.get(self.status, OLDEST)
+        return OLDEST_FIRST if self.is_by_id else ORDERS.get(self.status, OLDEST_FIRST)
 
     def jobs(self) -> JobQuerySet:
         jobs: JobQuerySet = Job.objects.all()

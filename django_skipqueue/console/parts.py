@@ -121,7 +121,7 @@ class PartFact:
 
     template: str
     content: Callable[["AbstractJob"], Any]
-    """Returns what the template shows, as `content`. Its argument may be an archived job."""
+    """Returns what the template shows, as `content`. Its argument may be the row of a pruned job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +251,8 @@ class PartConsole:
     """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all queues."""
     usual_waits: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
     """Returns for how many seconds the oldest job of each of these queues usually waits at this hour."""
+    usual_runs: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
+    """Returns for how many seconds an attempt of each of these tasks usually runs at most."""
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs. Its second argument: the maximum of names."""
     status: Callable[["Store"], PartStatus] | None = None
@@ -270,7 +272,7 @@ class PartConsole:
     holding_up: "Q | None" = None
     """The condition of the failed jobs that hold other jobs up."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
-    """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
+    """Returns what becomes of jobs that are pruned, for the output of commands, by name."""
     after_prune: Callable[["Store"], None] | None = None
     """Called when a command has pruned the jobs of a database."""
     bar_entries: tuple[BarEntry, ...] = ()
@@ -309,6 +311,13 @@ def usual_waits(store: "Store", queue_names: Sequence[str]) -> dict[str, float]:
     """For how many seconds the oldest job of each of these queues usually waits at this hour, where that is known."""
     found = (console.usual_waits(store, queue_names) for console in consoles() if console.usual_waits)
     return {name: seconds for waits in found for name, seconds in waits.items()}
+
+
+def usual_runs(store: "Store", tasks: Iterable[str]) -> dict[str, float]:
+    """For how many seconds an attempt of each of these tasks usually runs at most, where that is known."""
+    names = sorted(set(tasks))
+    found = (console.usual_runs(store, names) for console in consoles() if console.usual_runs and names)
+    return {name: seconds for runs in found for name, seconds in runs.items()}
 
 
 def why_unchanged(job_id: int) -> str:

@@ -34,7 +34,7 @@ from .parts import QueueSetting, consoles, externals, queue_options
 
 State = Literal["live", "late", "stale"]
 
-STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
+WORKER_STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
 """The label of each state."""
 
 MOST_WORKERS_READ = 1_000
@@ -108,7 +108,7 @@ class Workforce:
     def by_state(self) -> dict[str, int]:
         """The numbers of live, late and stale workers. Workers without slots do not count."""
         states = [worker.state for worker in self.workers if worker.slots]
-        return {state: states.count(state) for state in STATES}
+        return {state: states.count(state) for state in WORKER_STATES}
 
     @property
     def late_or_stale(self) -> list[WorkerHealth]:
@@ -240,7 +240,9 @@ OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the o
 BLOCKED = Metric(
     "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs, or a permit; an estimate above 2,000.", _LABELS
 )
-RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", _LABELS)
+RUNNING_JOBS = Metric(
+    "skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", _LABELS
+)
 LONGEST = Metric(
     "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", _LABELS
 )
@@ -252,7 +254,7 @@ QUEUE: tuple[Fact[QueueState], ...] = (
     Fact("is_estimate", "", lambda queue: queue.now.is_estimate),
     Fact("oldest", _("oldest job"), lambda queue: queue.now.oldest, "seconds", "oldest_seconds", metric=OLDEST),
     Fact("blocked", _("blocked"), lambda queue: queue.blocked, "jobs", is_optional=True, metric=BLOCKED),
-    Fact("running", _("running"), lambda queue: queue.now.running, "jobs", metric=RUNNING),
+    Fact("running", _("running"), lambda queue: queue.now.running, "jobs", metric=RUNNING_JOBS),
     Fact("longest", _("longest"), lambda queue: queue.now.longest, "seconds", "longest_seconds", metric=LONGEST),
     Fact("rate", _("jobs/min"), lambda queue: queue.per_minute, "jobs per minute", "jobs_per_minute", is_optional=True),
     Fact("waited", _("waited (p95)"), lambda queue: queue.p95_wait, "seconds", "p95_wait_seconds", is_optional=True),

@@ -258,7 +258,7 @@ class LeasesLost(AttemptsEnded):
 
 @dataclass(frozen=True)
 class OutcomesDropped(Event):
-    """Outcomes that came from a broker were not written, and no job was taken from a worker."""
+    """Outcomes that an external worker reported were not written, and no job was taken from a worker."""
 
     level = logging.INFO
 

@@ -13,9 +13,9 @@ from ..values.records import handle_of
 LEVEL_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 """ANSI codes of the event, by level: dim, green, yellow, red."""
 
-DIM = "2"
+TRACEBACK_COLOUR = "2"
 
-INDENT = "    "
+LOG_INDENT = "    "
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -43,9 +43,9 @@ class LineFormatter(logging.Formatter):
             message += f" job={handle_of(alias, job_id) if alias else job_id}"  # an alias: there are several
         words = (event or "").replace("_", " ")
         shown = words if message.startswith(words) else ""
-        time = self._paint(DIM, self.formatTime(record, self.datefmt))
+        time = self._paint(TRACEBACK_COLOUR, self.formatTime(record, self.datefmt))
         head = self._paint(LEVEL_COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {shown}")
-        below = [*(INDENT + line for line in others), *self._traceback(record)]
+        below = [*(LOG_INDENT + line for line in others), *self._traceback(record)]
         return "\n".join([f"{time} {head}{message[len(shown) :]}", *below])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
@@ -54,7 +54,7 @@ class LineFormatter(logging.Formatter):
         if (is_of_an_attempt and not self._tracebacks) or not (record.exc_info or record.exc_text):
             return []
         text = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
-        return [INDENT + self._paint(DIM, printable(line)) for line in text.splitlines()]
+        return [LOG_INDENT + self._paint(TRACEBACK_COLOUR, printable(line)) for line in text.splitlines()]
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
@@ -88,9 +88,12 @@ def in_a_line(error: BaseException) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """A readable duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`."""
+    """A readable duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`.
+
+    A negative duration is `0s`: the time of a statement is a little older than the rows that the statement sees.
+    """
     if seconds <= 0:
-        return f"-{in_words(-seconds)}" if seconds else "0s"
+        return "0s"
     if seconds < 0.000_05:
         return "<0.1ms"
     if seconds < 0.0995:

@@ -14,7 +14,7 @@ from . import log_context
 STANDARD = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"))
 """The attributes that every record has. All others come from `extra`, or from a filter."""
 
-OWN = frozenset(("time", "level", "logger", "message", "exception", "stack"))
+OWN_FIELDS = frozenset(("time", "level", "logger", "message", "exception", "stack"))
 """The names of the object's own fields: no attribute takes their place."""
 
 
@@ -60,7 +60,7 @@ class JsonFormatter(logging.Formatter):
         yield "logger", record.name
         yield "message", _message(record)
         for name, value in record.__dict__.items():
-            if name not in STANDARD and name not in OWN and value is not None:
+            if name not in STANDARD and name not in OWN_FIELDS and value is not None:
                 yield name, value
         if record.exc_info and record.exc_info[1]:
             yield "exception", self._exception(record, record.exc_info[1])

@@ -2,8 +2,7 @@
 
 Invariant: every `Options` object holds values that the table can store.
 
-The options of a part are in its `options.py`. This file lists their classes: each `TypedDict` for `@job`,
-`with_options` or `.using()`, and each subclass of `PartOptions` in `OPTIONS_OF_PARTS`.
+The options of a part are in its `options.py`. This file lists each `TypedDict` there, for type checkers.
 """
 
 import json
@@ -18,6 +17,7 @@ from django.db import connections
 from ..exceptions import InvalidArguments, InvalidOption
 from ..parts.batches import options as batches
 from ..parts.databases import options as databases
+from ..parts.installed import given
 from ..parts.limits import options as limits
 from ..parts.rates import options as rates
 from ..parts.unique import options as unique_keys
@@ -81,13 +81,7 @@ class TaskOptions(RunOptions, total=False):
     retention: Mapping[str, Retention]
 
 
-OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = (
-    unique_keys.Unique,
-    limits.TaskLimit,
-    rates.TaskRate,
-    databases.Shard,
-    batches.After,
-)
+OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = given("options", "OPTIONS")
 
 MAX_METADATA_BYTES = 4_000
 """The largest metadata of a job: every claim reads the metadata of its jobs."""

@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 from django.utils.translation import gettext
 
 from ..exceptions import InvalidOption
-from ..queue.fragments import CALL_COLUMNS, CALL_KEYS, KEPT_COLUMNS, SPEC_COLUMNS
+from ..queue.fragments import CALL_COLUMNS, CALL_KEYS, COPIED_COLUMNS
 from ..queue.store import Store
 from ..values.bounds import check_columns
 from ..values.codec import UNREADABLE
@@ -78,7 +78,7 @@ def spec_of(job: Any) -> JobSpec:
     columns: dict[str, Any] = {
         name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
     }
-    columns["columns"] = _given(job, SPEC_COLUMNS.keys() & {*KEPT_COLUMNS})
+    columns["columns"] = _given(job, COPIED_COLUMNS)
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)
     return JobSpec(**columns)

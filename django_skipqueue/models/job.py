@@ -47,7 +47,7 @@ class AbstractJob(
     of_rates.RateColumns,
     models.Model,
 ):
-    """A job in the job table or in the archive: all columns but the columns for claims."""
+    """A job in the job table, or in a table for pruned jobs: all columns but the columns for claims."""
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))
@@ -97,6 +97,12 @@ class AbstractJob(
     def worker_name(self) -> str:
         """The name of the worker that holds the job, or held it last; the `worker_id` of a loop written by hand."""
         return worker_name(self.locked_by)
+
+
+def _of_parts(kind: str) -> list[Any]:
+    """The `indexes` or the `constraints` of the columns that parts give to jobs."""
+    of_columns = [getattr(base, "_meta", None) for base in (of_batches.BatchColumn, *AbstractJob.__bases__)]
+    return [each for options in of_columns if options for each in getattr(options, kind)]
 
 
 class Job(
@@ -163,14 +169,10 @@ class Job(
                 name="skipqueue_job_cause",
                 condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
             ),
-            *of_batches.JOB_INDEXES,
-            *of_limits.JOB_INDEXES,
-            *of_rates.JOB_INDEXES,
+            *_of_parts("indexes"),
         )
         constraints = (
-            *of_unique.JOB_CONSTRAINTS,
-            *of_limits.JOB_CONSTRAINTS,
-            *of_rates.JOB_CONSTRAINTS,
+            *_of_parts("constraints"),
             models.CheckConstraint(
                 # The status is one of the seven, and it is a finished one exactly if `finished_at` is set.
                 name="skipqueue_job_finished",
@@ -204,7 +206,7 @@ class Job(
                 condition=are_times("started_at", "finished_at", "locked_at", "unknown_since"),
             ),
             models.CheckConstraint(
-                # Roll-ups have both in their primary key, and an index entry must fit into a third of a page.
+                # Tables of parts have both in their primary key, and an index entry must fit into a third of a page.
                 name="skipqueue_job_names",
                 condition=Q(
                     LessThanOrEqual(_bytes("queue_name"), MAX_KEY_BYTES),

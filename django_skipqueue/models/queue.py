@@ -62,8 +62,8 @@ class Queue(
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         constraints = (
-            *of_limits.QUEUE_CONSTRAINTS,
-            *of_rates.QUEUE_CONSTRAINTS,
+            *of_limits.LimitedQueue._meta.constraints,
+            *of_rates.RatedQueue._meta.constraints,
             models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until")),
         )
 

@@ -8,6 +8,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..values import statuses
+
 if TYPE_CHECKING:
     from .job import Job
 
@@ -33,10 +35,10 @@ class Status(models.TextChoices):
         return self in FINISHED
 
 
-FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
+FINISHED = tuple(map(Status, statuses.FINISHED_STATUSES))
 """A job with one of these statuses never changes again, unless somebody retries it."""
 
-UNFINISHED = tuple(status for status in Status if status not in FINISHED)
+UNFINISHED = tuple(map(Status, statuses.UNFINISHED_STATUSES))
 """All statuses except the finished ones."""
 
 WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)

@@ -26,6 +26,6 @@ Rules of all statements:
   first gate, so these write the status literally.
 - The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
   `fragments` replaces `{operations}` by the expression.
-- What a broker reports is written by statements that also check who holds the job: see `Store.guards`.
+- What an external worker reports is written by statements that also check who holds the job: see `Store.guards`.
 - The only clock is the database's.
 """

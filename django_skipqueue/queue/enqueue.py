@@ -255,7 +255,7 @@ def _enqueued(
 ) -> list[Dependant]:
     """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
 
-    After the commit, jobs that have a limit or a rate are admitted. A job waits for the jobs that it needs. Returns the
+    After the commit, jobs with keys of gates are admitted. A job waits for the jobs that it needs. Returns the
     jobs that need not wait, because the jobs that they need are finished.
     """
     holds = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []

@@ -16,18 +16,22 @@ An operator's verb is recorded in the row of the job that it changes: `operation
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ..parts.batches import columns as of_batches
-from ..parts.limits import columns as of_limits
-from ..parts.rates import columns as of_rates
-from ..parts.unique import columns as of_unique
+from ..parts.installed import given
 from ..values.part import Condition, PartColumns
+from ..values.records import INSERTED_FIELDS
+from ..values.statuses import FINISHED_STATUSES, UNFINISHED_STATUSES
 
-COLUMNS_OF_PARTS: tuple[PartColumns, ...] = (
-    of_unique.COLUMNS,
-    of_batches.COLUMNS,
-    of_limits.COLUMNS,
-    of_rates.COLUMNS,
+FINISHED_LIST, UNFINISHED_LIST = (
+    ", ".join(f"'{status}'" for status in group) for group in (FINISHED_STATUSES, UNFINISHED_STATUSES)
 )
+"""The literals within `IN (…)`: with a parameter, a generic plan could not use a partial index."""
+
+FINISHED_ROWS, UNFINISHED_ROWS = (
+    ", ".join(f"('{status}')" for status in group) for group in (FINISHED_STATUSES, reversed(UNFINISHED_STATUSES))
+)
+"""The rows of `VALUES`; `running` first, since a search for any unfinished job of many most likely ends there."""
+
+COLUMNS_OF_PARTS: tuple[PartColumns, ...] = given("columns", "COLUMNS")
 """The columns of parts. A job meets the gates of parts in this order."""
 
 _GATES_OF_PARTS = tuple(part.gate for part in COLUMNS_OF_PARTS if part.gate)
@@ -158,22 +162,20 @@ CALL_KEYS = {part.key: part.of_key for part in COLUMNS_OF_PARTS if part.key}
 CALL_COLUMNS = {name: type for key, of_key in CALL_KEYS.items() for name, type in {key: "text", **of_key}.items()}
 """The columns of parts that calls have: see `EncodedCall.columns`."""
 
-KEPT_COLUMNS = [
-    name for part in COLUMNS_OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name
-]
-"""The columns of parts that a job in an archive, and a copy of a job, have."""
+COPIED_COLUMNS = {name for part in COLUMNS_OF_PARTS if part.are_copied for name in part.of_spec}
+"""The columns of `SPEC_COLUMNS` that a copy of a job has."""
 
-_NAMES = "".join(f", {name}" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
+_NAMES = "".join(f", {name}" for name in (*INSERTED_FIELDS, *SPEC_COLUMNS, *CALL_COLUMNS))
 
 # The columns of a job that are written when it is inserted.
 _INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held{_NAMES})"""
+    (queue_name, task, args, kwargs, status, gate, run_after, held{_NAMES})"""
 
 DUE_AT = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
 """The due time of a job. A delay counts from now."""
 
-_VALUES = "".join(f", %({name})s" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
+_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in (INSERTED_FIELDS | SPEC_COLUMNS).items()]
+_VALUES = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *(f"%({name})s" for name in CALL_COLUMNS)))
 
 # One job. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
@@ -184,14 +186,13 @@ VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     {gate},
-    %(priority)s, %(max_attempts)s,
     {due},
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s{of_parts}
+    %(held)s{values}
 )
 """,
     into=_INSERT_INTO,
     due=DUE_AT,
-    of_parts=_VALUES,
+    values=_VALUES,
     **entering(column="%({})s", run_after=DUE_AT),
 )
 
@@ -215,7 +216,6 @@ CALLS = joined(
     keys=_KEY_NAMES,
 )
 
-_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in SPEC_COLUMNS.items()]
 _VALUES_OF_CALLS = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *CALL_EXPRESSIONS.values()))
 
 KEY_EXPRESSIONS = {key: f"call.{key}" for key in KEY_COLUMNS.values()}
@@ -227,15 +227,14 @@ SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     {gate},
-    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(held)s::boolean{of_parts}
+    due.run_after, %(held)s::boolean{values}
 FROM
     {calls},
     (SELECT {due} AS run_after) AS due""",
     into=_INSERT_INTO,
     due=DUE_AT,
     calls=CALLS,
-    of_parts=_VALUES_OF_CALLS,
+    values=_VALUES_OF_CALLS,
     **entering(column="%({})s", run_after="due.run_after", **KEY_EXPRESSIONS),
 )
 

@@ -19,7 +19,7 @@ from ..events.events import JobsAdmitted
 from ..values.part import gates_of_parts
 from ..values.records import GateResult
 from .fragments import CONDITIONS, GATE_KEY, entering, joined
-from .notify import LIMITS_PAYLOAD, notify_of_keys, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, notify_of_keys, notify_supervisors, wake
 from .parameters import BATCH_ROWS, Admitted, is_refused
 
 if TYPE_CHECKING:
@@ -77,10 +77,6 @@ class Gate(Protocol):
 
 class KeyGate(Gate, Protocol):
     """Admits by keys: a job waits until its key has room for it."""
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of a payload for supervisors that names keys to check: see `queue.notify`."""
 
     @property
     def enqueue_alone(self) -> str | None:
@@ -250,7 +246,7 @@ class Admission:
                 ),
             )
         except DatabaseError:
-            notify_supervisors(store, LIMITS_PAYLOAD)
+            notify_supervisors(store, GATES_PAYLOAD)
             raise  # Django logs it: the caller's rows are committed
         wake(store, admitted)
         if admitted:
@@ -267,7 +263,7 @@ def admit_after_commit(
     connection = connections[store.alias]
     if not connection.get_autocommit() and not connection.in_atomic_block:
         for gate in key_gates():  # the caller manages the transaction by hand: there is no hook
-            notify_of_keys(store, gate.prefix, waiting.get(gate.name, ()))
+            notify_of_keys(store, gate.name, waiting.get(gate.name, ()))
         return
     for _, hook, *_ in connection.run_on_commit:
         if isinstance(hook, Admission) and hook.store.alias == store.alias:

@@ -48,13 +48,9 @@ LISTEN_AS_SUPERVISOR = "LISTEN skipqueue_supervisors"
 QUEUED_CHANNEL, SUPERVISORS_CHANNEL = "skipqueue", "skipqueue_supervisors"
 """The channels for queued jobs, and for supervisors. `Notification.payload` and `jobs_in` describe payloads of jobs."""
 
-SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, LIMITS_PAYLOAD = "", ",queues", ",workers", ",limits"
+SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, GATES_PAYLOAD = "", ",queues", ",workers", ",gates"
 """The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
 requested of a worker; a blocked job may be admitted. None is the name of a queue: no name is empty or has a comma."""
-
-LIMIT_PREFIX, RATE_PREFIX = ",limit ", ",rate "
-"""The beginnings of payloads for supervisors: jobs may be admitted by the limits, or the rates, of the keys that
-follow, one a line."""
 
 MOST_PAYLOAD_BYTES = 7_900
 """PostgreSQL takes less than 8,000."""
@@ -148,21 +144,29 @@ def notify_supervisors(store: "Store", payload: str) -> None:
     _after_commit(Notification(store.alias, SUPERVISORS_CHANNEL, payload, send=store.send))
 
 
-def notify_of_keys(store: "Store", prefix: str, keys: Iterable[str]) -> None:
-    """Notify the supervisors of these keys after the commit; of all keys, if these are too many for a payload.
+def notify_of_keys(store: "Store", gate: str, keys: Iterable[str]) -> None:
+    """Notify the supervisors after the commit that this gate may admit jobs of these keys.
 
-    prefix: `LIMIT_PREFIX` or `RATE_PREFIX`.
+    If the keys are too many for a payload, the supervisors check all keys.
     """
+    prefix = _keys_prefix(gate)
     left, named, size = sorted({*keys}), [], len(prefix)
     while left and (size := size + len(left[-1].encode()) + 1) <= MOST_PAYLOAD_BYTES:
         named.append(left.pop())
     if named:
         notify_supervisors(store, prefix + "\n".join(named))
     if left:
-        notify_supervisors(store, LIMITS_PAYLOAD)
+        notify_supervisors(store, GATES_PAYLOAD)
 
 
-def keys_in(payloads: Iterable[str], prefix: str) -> set[str]:
+def _keys_prefix(gate: str) -> str:
+    """The beginning of the payload that names keys of this gate, one a line."""
+    return f",{gate} "
+
+
+def keys_in(payloads: Iterable[str], gate: str) -> set[str]:
+    """The keys of this gate that the payloads name."""
+    prefix = _keys_prefix(gate)
     named = [payload.removeprefix(prefix) for payload in payloads if payload.startswith(prefix)]
     return {key for keys in named for key in keys.split("\n")}
 

@@ -53,7 +53,8 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most, date_part('epoch', statement_timestamp() - queue.oldest)
+    queue.name, counted.number, counted.number > budget.most,
+    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0)
 FROM
     queue, budget,
     LATERAL (
@@ -74,7 +75,7 @@ ORDER BY queue.name
 # pages, commands, metrics → for each queue with running jobs: its name, their number, and the seconds since the first
 # of them was claimed. Reads `limit` running jobs, in the order in which they were claimed. Index: recover.
 RUNNING_NOW = """
-SELECT queue_name, count(*), date_part('epoch', statement_timestamp() - min(locked_at))
+SELECT queue_name, count(*), GREATEST(date_part('epoch', statement_timestamp() - min(locked_at)), 0)
 FROM (
     SELECT queue_name, locked_at FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s
 ) AS job

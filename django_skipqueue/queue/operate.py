@@ -18,7 +18,7 @@ from ..values.bounds import check_columns, check_run_after
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
 from .fragments import CALL_COLUMNS, DUE_AT, PIECES, entering, joined, recording
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from .notify import GATES_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .queues import CHANGE_QUEUE, columns_of_queue
 from .unique_keys import explained_deadlock, unique_keys
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # or each at a random time within `over` seconds. The array is a subquery, so that the planner does not see its length:
 # a planner that knows the length reads a small table whole. Only an INSERT writes rows in the order of its SELECT. Each
 # row that this INSERT writes conflicts with the locked row that it was read from, so PostgreSQL updates the locked row.
-# The parts with unique keys and with sequences fill the places. Index: the primary key.
+# Parts fill the places. Index: the primary key.
 RETRY = joined(
     """
 WITH {named}chosen AS MATERIALIZED (
@@ -206,7 +206,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
 
 
 def discard(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
-    """Finish jobs that wait without running them; also a job that failed and at which a sequence halts."""
+    """Finish jobs that wait without running them; also a failed job that other jobs of its key wait for."""
     return _change(store, "discard", DISCARD, ids, by, reason, done="Discarded")
 
 
@@ -289,7 +289,7 @@ def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, r
     """Notify the workers that can claim these jobs, and send the event. Returns the ids, with the new status."""
     wake(store, (queue_name for _, queue_name, status in rows if status == "queued"))
     if any(status == "blocked" for _, _, status in rows):
-        notify_supervisors(store, LIMITS_PAYLOAD)
+        notify_supervisors(store, GATES_PAYLOAD)
     changed = {id: status for id, _, status in rows}
     if changed:
         store.send(JobsOperated(store.alias, verb, list(changed), by, reason))

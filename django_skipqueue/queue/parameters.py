@@ -182,7 +182,7 @@ class Admitted(NamedTuple):
         return cls(
             {queue_name: number for queue_name, number, *_ in rows if number},
             [key for missed, _ in fetched(locked) for key in missed or ()],
-            frozenset(key for _, _, rates, *_ in rows for key in rates or ()),
+            frozenset(key for _, _, later, *_ in rows for key in later or ()),
         )
 
 

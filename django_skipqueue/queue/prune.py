@@ -9,31 +9,33 @@ from django.db import transaction
 from ..conf import settings
 from ..events.events import JobsPruned
 from ..values.part import installed_parts
-from .fragments import PIECES, joined
+from ..values.statuses import FINISHED_STATUSES
+from .fragments import FINISHED_LIST, PIECES, joined
 from .parameters import BATCH_ROWS, as_array
 
 if TYPE_CHECKING:
     from .store import Store
+
+_RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FINISHED_STATUSES)
 
 # supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
 # their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
 # their own, which is shorter; the first SELECT finds these jobs too if both retentions are over. A job is kept for
 # `grace` seconds longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for
 # each status, and prune_own.
-EXPIRED = """
+EXPIRED = joined(
+    """
 SELECT job.id
 FROM
     (
         VALUES
-            ('completed', %(completed)s::interval),
-            ('discarded', %(discarded)s::interval),
-            ('failed', %(failed)s::interval)
+            {retentions}
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
         FROM skipqueue_job
         WHERE
-            status IN ('completed', 'failed', 'discarded')
+            status IN ({finished})
             AND status = kept.status
             AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[])
@@ -47,7 +49,7 @@ FROM (
     SELECT id
     FROM skipqueue_job
     WHERE
-        status IN ('completed', 'failed', 'discarded')
+        status IN ({finished})
         AND retention IS NOT NULL
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
             <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
@@ -57,7 +59,10 @@ FROM (
     FOR UPDATE SKIP LOCKED
 ) AS with_their_own
 LIMIT %(limit)s
-"""
+""",
+    retentions=_RETENTIONS,
+    finished=FINISHED_LIST,
+)
 
 # supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
 PRUNE = joined(
@@ -75,22 +80,21 @@ SELECT status, count(*) FROM pruned GROUP BY status
 
 # doctor, metrics → for how long the retention of the job to be deleted next has been over, in seconds; NULL if there is
 # none. Indexes: prune, once for each status, and prune_own.
-PRUNE_LAG = """
+PRUNE_LAG = joined(
+    """
 SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
 FROM (
     SELECT job.finished_at + kept.retention AS due
     FROM
         (
             VALUES
-                ('completed', %(completed)s::interval),
-                ('discarded', %(discarded)s::interval),
-                ('failed', %(failed)s::interval)
+                {retentions}
         ) AS kept (status, retention),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = kept.status
                 AND finished_at <= statement_timestamp() - kept.retention
             ORDER BY finished_at
@@ -102,7 +106,7 @@ FROM (
         SELECT (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8) AS due
         FROM skipqueue_job
         WHERE
-            status IN ('completed', 'failed', 'discarded')
+            status IN ({finished})
             AND retention IS NOT NULL
             AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
                 <= statement_timestamp() AT TIME ZONE 'UTC'
@@ -110,7 +114,10 @@ FROM (
         LIMIT 1
     ) AS with_their_own
 ) AS oldest
-"""
+""",
+    retentions=_RETENTIONS,
+    finished=FINISHED_LIST,
+)
 
 
 def prune(
@@ -154,4 +161,4 @@ def prune_lag(store: "Store") -> float:
 
 
 def _retentions() -> dict[str, timedelta | None]:
-    return {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
+    return {status: settings.retention_of(status) for status in FINISHED_STATUSES}

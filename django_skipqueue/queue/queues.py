@@ -14,7 +14,7 @@ from ..values.bounds import check_columns
 from ..values.part import Condition, installed_parts
 from ..values.records import EncodedCall
 from .fragments import CALL_KEYS, CONDITIONS, entering, joined, recording
-from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ _NEW_KEYS = {
 
 _ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
 
+_ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
+
 # operators → the waiting jobs that are now in another queue. A worker that claims a job at the same moment keeps the
 # job: then the row is locked, or the job runs. For each gate, a job without a key of its own gets the key of its new
 # queue. If a key changes, the job passes the gates again. It keeps its permit if the key of that gate stays: then it
@@ -115,14 +117,12 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
-        WHEN job.status = 'scheduled' THEN job.status
-        WHEN (job.id{keys_of_job}) IS NOT DISTINCT FROM (chosen.id{keys_chosen}) THEN job.status
-        ELSE {status}
+        WHEN {enters} THEN {status}
+        ELSE job.status
     END,
     gate = CASE
-        WHEN job.status = 'scheduled' THEN NULL
-        WHEN (job.id{keys_of_job}) IS NOT DISTINCT FROM (chosen.id{keys_chosen}) THEN job.gate
-        ELSE {gate}
+        WHEN {enters} THEN {gate}
+        ELSE job.gate
     END,{columns}
     operations = {operations}
 FROM chosen
@@ -130,8 +130,7 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
     chosen=_CHOSEN_COLUMNS,
-    keys_of_job=_KEYS_OF_JOB,
-    keys_chosen=_KEYS_CHOSEN,
+    enters=_ENTERS,
     columns=_SET_COLUMNS,
     **_ENTERING,
     operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
@@ -180,7 +179,7 @@ def resume_queue(store: "Store", name: str, *, by: str = "") -> bool:
         return False
     wake(store, [name])
     notify_supervisors(store, QUEUES_PAYLOAD)
-    notify_supervisors(store, LIMITS_PAYLOAD)  # gates passed over its jobs that wait for permits
+    notify_supervisors(store, GATES_PAYLOAD)  # gates passed over its jobs that wait for permits
     store.send(QueueResumed(store.alias, name, noted(by, "")["by"]))
     return True
 

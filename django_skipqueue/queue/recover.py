@@ -12,14 +12,14 @@ from ..events.events import JobsRecovered
 from ..values.codec import shorten
 from ..values.records import RecoveredJob, session_name
 from .fragments import joined, returning
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, notify_supervisors, wake
 from .parameters import BATCH_ROWS
 
 if TYPE_CHECKING:
     from .store import Store
 
 # supervisor, before it recovers the jobs of dead workers → whether each of their sessions that is in a transaction was
-# told to end. A machine that froze or lost power leaves such a session, with locks on the rows of its jobs, and no
+# signalled to end. A machine that froze or lost power leaves such a session, with locks on its jobs' rows, and no
 # timeout of the server ends it while it waits for the client to read. A session without a transaction locks nothing:
 # behind a pooler it may be another client's by now.
 # This role may end the sessions of roles that it is a member of; as a member of pg_signal_backend the sessions of all
@@ -57,7 +57,7 @@ WHERE
 # If this process dies as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with
 # one slot runs each job alone, and so does a loop written by hand, which has no row. An external worker runs jobs in
 # processes without rows in this table. A manual retry empties the list, and so does every outcome except the outcome of
-# an unknown task. A job waits again at its last gate with keys: for its rate with the permit that it holds. A job is
+# an unknown task. A job waits again at its last gate with keys, and holds the permit of an earlier gate. A job is
 # never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop written by
 # hand has no row: the job's own heartbeat counts. A job is never taken from an external worker.
 _RECOVER = """
@@ -173,12 +173,12 @@ NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 def end_sessions(store: "Store", worker_ids: Sequence[str]) -> tuple[int, int]:
     """End the database sessions of dead workers that are in a transaction: the sessions may have locked jobs.
 
-    Returns the number of sessions that were told to end, which takes PostgreSQL a moment, and the number of sessions
-    that this role may not end.
+    Returns the number of sessions that got the signal to end, which takes PostgreSQL a moment, and the number of
+    sessions that this role may not end.
     """
     names = [name for name in map(session_name, worker_ids) if name]
-    told = [is_told for (is_told,) in store.rows(END_SESSIONS, {"names": names})] if names else []
-    return sum(told), told.count(False)
+    signalled = [is_signalled for (is_signalled,) in store.rows(END_SESSIONS, {"names": names})] if names else []
+    return sum(signalled), signalled.count(False)
 
 
 def recover(
@@ -227,7 +227,7 @@ def recover_chosen(store: "Store", statement: str, values: Mapping[str, Any]) ->
     recovered = [RecoveredJob._make(row) for row in store.rows(statement, values)]
     wake(store, (job.queue_name for job in recovered if job.status == "queued"))
     if any(job.status in ("blocked", "scheduled") for job in recovered):
-        notify_supervisors(store, LIMITS_PAYLOAD)  # a scheduled job has given its permit up
+        notify_supervisors(store, GATES_PAYLOAD)  # a scheduled job has given its permit up
     if recovered:
         store.send(JobsRecovered(store.alias, recovered))
     return recovered

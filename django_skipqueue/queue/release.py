@@ -11,7 +11,7 @@ from ..events.events import JobsReleased
 from ..values.records import LeaseRef
 from .fragments import GATE_KEY, joined, returning
 from .gates import admit_by_keys
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def release_orphans(
 def _released(store: "Store", rows: list[tuple[int, str, str | None, str]], *, later: bool = False) -> set[int]:
     """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
     if rows and later:
-        notify_supervisors(store, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
+        notify_supervisors(store, GATES_PAYLOAD)  # the jobs are due soon, and their permits are free
     else:
         wake(store, (queue_name for _, queue_name, gate, _ in rows if gate is None))
         waiting: dict[str, set[str]] = {}

@@ -24,7 +24,7 @@ SELECT
     set_config('max_parallel_workers_per_gather', '0', true)
 """
 
-# roll-ups, archive: sets the time for which statements of the current transaction wait for a lock.
+# parts that move many rows: sets the time for which statements of the current transaction wait for a lock.
 SET_LOCK_TIMEOUT = """
 SELECT set_config('lock_timeout', %(timeout)s, true)
 """
@@ -47,7 +47,7 @@ PLAN_ONCE = "SET plan_cache_mode = force_generic_plan"
 
 # worker, on a connection with PLAN_ONCE, after a slow statement: to plan each statement once more, for the table as it
 # is now.
-PLAN_ANEW = "DISCARD PLANS"
+DROP_PLANS = "DISCARD PLANS"
 
 
 def limit_statements(store: "Store", seconds: float) -> None:
@@ -92,6 +92,6 @@ def plan_once(store: "Store") -> None:
     store.execute(PLAN_ONCE)
 
 
-def plan_anew(store: "Store") -> None:
+def drop_plans(store: "Store") -> None:
     """Have this connection forget the plans of its prepared statements."""
-    store.execute(PLAN_ANEW)
+    store.execute(DROP_PLANS)

@@ -269,7 +269,7 @@ def _wake_for(store: "Store", batch: list[Settlement]) -> None:
     if ids:
         rows = store.rows(QUEUES_OF, {"ids": as_array(ids)})
         for gate in key_gates():
-            notify_of_keys(store, gate.prefix, [key for _, name, key in rows if name == gate.name])
+            notify_of_keys(store, gate.name, [key for _, name, key in rows if name == gate.name])
         wake(store, [queue_name for queue_name, gate, _ in rows if gate is None])
 
 

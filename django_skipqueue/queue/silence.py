@@ -69,7 +69,7 @@ def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
         connect(connection)
     session = connection.connection
     try:
-        with _watched(session, lambda: _answers_anew(connection, session)):
+        with _watched(session, lambda: _answers_again(connection, session)):
             yield
         _heard_at[session] = time.monotonic()
     finally:
@@ -91,7 +91,7 @@ def _answers(session: PsycopgConnection) -> bool:
     return True
 
 
-def _answers_anew(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
+def _answers_again(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
     """Whether the server of a session answers a new session. A server that refuses it has not answered.
 
     The new session goes to the address of this server: under its name another server may have taken over.

@@ -53,7 +53,7 @@ class Store:
         """Called with each event."""
         self.guards: Mapping[str, str] = {}
         """By statement: the statement that is sent in its place, and also checks who holds the job. Empty, except in a
-        process that writes outcomes which a broker reports."""
+        process that writes what external workers report."""
         self.holder: Mapping[str, str] = {}
         """Further values for the statements of `guards`."""
 

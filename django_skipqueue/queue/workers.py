@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 # supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
-# own row before it claims, and again if the row was deleted; relay: writes the row of the external worker that gets its
+# own row before it claims, and again if the row was deleted; external app: writes the row of the worker that gets its
 # jobs, which stays for ever, with what the settings say now. → id and request of each worker.
 HEARTBEAT_WORKERS = """
 INSERT INTO skipqueue_worker AS written (

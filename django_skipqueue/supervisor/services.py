@@ -14,10 +14,11 @@ from django.db import DatabaseError
 from ..conf import settings
 from ..events import logs
 from ..queue.gates import key_gates, sweep_gates_soon
-from ..queue.notify import LIMITS_PAYLOAD, SCHEDULED_PAYLOAD, SOON, keys_in
+from ..queue.notify import GATES_PAYLOAD, SCHEDULED_PAYLOAD, SOON, keys_in
 from ..queue.parameters import BATCH_ROWS
 from ..queue.store import Store
 from ..values.part import installed_parts
+from ..values.statuses import FINISHED_STATUSES
 from ..worker.loop import Periodic, Service
 
 
@@ -66,18 +67,18 @@ class Admit(Periodic):
 
     def notified(self, payloads: Collection[str]) -> None:
         """Check at once: a job is due soon, or may be admitted. An error's back-off is not cut short."""
-        if LIMITS_PAYLOAD in payloads:
+        if GATES_PAYLOAD in payloads:
             sweep_gates_soon(self._store)
-        is_for_gates = SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads
+        is_for_gates = SCHEDULED_PAYLOAD in payloads or GATES_PAYLOAD in payloads
         for gate in key_gates():
-            if keys := keys_in(payloads, gate.prefix):
+            if keys := keys_in(payloads, gate.name):
                 gate.want(self._store.alias, keys)
                 is_for_gates = True
         if is_for_gates and not self.has_failed:
             self.due_at = min(self.due_at, self._checked_at + LEAST_DUE_CHECK)
 
 
-PRUNE_SECONDS = 30.0
+PRUNE_JOBS_SECONDS = 30.0
 """Seconds between two batches. If a retention is shorter, one second."""
 
 SKIPPED_SECONDS = 3600.0
@@ -100,9 +101,9 @@ class PruneJobs(Periodic):
 
     def run(self, now: float) -> None:
         self._pruner.batch()
-        kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
-        is_short = any(retention is not None and retention.total_seconds() < PRUNE_SECONDS for retention in kept)
-        interval = 1.0 if is_short else PRUNE_SECONDS
+        kept = [settings.retention_of(status) for status in FINISHED_STATUSES]
+        is_short = any(retention is not None and retention.total_seconds() < PRUNE_JOBS_SECONDS for retention in kept)
+        interval = 1.0 if is_short else PRUNE_JOBS_SECONDS
         self.run_again_in(0.0 if self._pruner.has_more else interval)
 
 

@@ -37,7 +37,7 @@ from ..worker.by_hand import run_attempt
 from ..worker.notes import capturing
 from ..worker.outcomes import EVENTS, ended_otherwise
 
-WORKER = "test"
+TEST_WORKER_ID = "test"
 """The name of the worker in the rows of the jobs."""
 
 Act = Callable[[datetime], bool]
@@ -230,7 +230,7 @@ class Run:
         self._forced = forced
         self._raise_errors = raise_errors
         self._limit = limit
-        self._executor = CommittingExecutor(worker=WORKER, database=alias)
+        self._executor = CommittingExecutor(worker=TEST_WORKER_ID, database=alias)
         self._ran: list[int] = []
 
     def drain(self) -> bool:
@@ -253,7 +253,7 @@ class Run:
         """Claim one job. If there is none, run the gates, have the parts make jobs, or force jobs to be due."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
-            for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
+            for job in self._store.claim(queue_names=queues, limit=1, worker_id=TEST_WORKER_ID):
                 return job
             if self._store.admit().goes_on or sweep_gates(self._store):
                 continue

@@ -50,7 +50,7 @@ def whole(least: int, most: int) -> NumberRange:
 
 
 LONGEST_PROCESS_WAIT = 14 * DAY_SECONDS
-"""Seconds for which a process may be told to wait: beyond 24 days the system's own calls take no timeout."""
+"""Seconds for which a process may have to wait: beyond 24 days the system's own calls take no timeout."""
 
 SMALLINT, INTEGER = 32_767, 2_147_483_647
 """The largest numbers that these columns of PostgreSQL hold."""
@@ -105,11 +105,11 @@ def check_columns(columns: Mapping[str, Any]) -> None:
     for name, value in columns.items():
         if value is None and name not in NEVER_NULL:
             continue
-        if name in NUMBERS:
+        if check := CHECKS.get(name):
+            check(value)
+        elif name in NUMBER_RANGES:
             if not NUMBER_RANGES[name].allows(value):
                 raise InvalidOption(f"{name} must be {NUMBER_RANGES[name]}, not {value!r}.")
-        elif check := CHECKS.get(name):
-            check(value)
         elif name not in UNCHECKED and isinstance(value, str):
             _check_key_once(name, value)
 
@@ -177,10 +177,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "timeout": _check_timeout,
     "after_failure": _check_after_failure,
 }
-"""The check of each column that is not in `NUMBERS`. A string of any other column must fit into an index."""
-
-NUMBERS = {"priority", "max_attempts"}
-"""The columns whose number must be within its limit."""
+"""The check of each column that needs more than its `NUMBER_RANGES`. Any other string must fit into an index."""
 
 NEVER_NULL = {"queue_name", "priority", "after_failure"}
 

@@ -17,7 +17,7 @@ from .tracebacks import cut, formatted, place
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
 ERROR_NAME_LIMIT = 200
-"""Characters of the names in an error entry: the roll-ups of failures have them in their primary key."""
+"""Characters of the names in an error entry: a part has them in a primary key."""
 
 Delay = timedelta | float
 

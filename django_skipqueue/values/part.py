@@ -86,7 +86,7 @@ class Part:
     """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
     status; `None`: the core deletes the jobs."""
 
-    # What happened, and who is told
+    # What happened, and who hears of it
 
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""
@@ -169,8 +169,8 @@ class CallArguments(Protocol):
 class PartOptions:
     """The options of `@job` and `.using()` that a part adds: each field of a subclass is an option, by default `None`.
 
-    The subclass is in the part's `options.py`, which is pure, and has a line in `jobs.options.OPTIONS_OF_PARTS`. A task
-    has an object of the subclass only if it was given one of its options. An object that exists is valid.
+    The subclass is `OPTIONS` in the part's `options.py`, which is pure. A task has an object of the subclass only if it
+    was given one of its options. An object that exists is valid.
     """
 
     @property
@@ -264,7 +264,7 @@ class PartColumns:
     """The columns that a call with a key has beside the key, each with its SQL type. All calls of an enqueue that have
     a key share the values of these columns."""
     gate: Condition | None = None
-    are_kept: bool = True
-    """Whether a job in an archive, and a copy of a job, have these columns."""
+    are_copied: bool = True
+    """Whether a copy of a job has these columns."""
     pieces: Mapping[str, str] = field(default_factory=dict)
     """SQL for the places of `queue.fragments.PIECES`, by the name of the place. At most one part fills a place."""

@@ -100,6 +100,16 @@ class JobSpec(NamedTuple):
         return not (self.columns or self.after) and (self.run_after, self.timeout, self.retention) == (None, None, None)
 
 
+INSERTED_FIELDS = {
+    "priority": "smallint",
+    "max_attempts": "smallint",
+    "timeout": "float8",
+    "retention": "jsonb",
+    "metadata": "jsonb",
+}
+"""The fields of a `JobSpec` that each INSERT writes as they are, with the SQL types of their columns."""
+
+
 class EncodedCall(NamedTuple):
     """The arguments of one job, as JSON, and the columns that depend on them: see `jobs.task.call_columns`."""
 
@@ -152,7 +162,7 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 
 
 LEFT_OUT = "null"
-"""In place of `args` and `kwargs` of a job whose attempt a carrier ran: only the row has these, as they are large."""
+"""In place of `args` and `kwargs` of a job that an external worker ran: only the row has these, as they are large."""
 
 
 class ClaimedJob(NamedTuple):
@@ -200,8 +210,11 @@ class ClaimedJob(NamedTuple):
 
     @property
     def wait_ms(self) -> float:
-        """Milliseconds between the due time of the job and its claim."""
-        return (self.locked_at - self.run_after) * 1000
+        """Milliseconds between the due time of the job and its claim.
+
+        A claim has the time of its statement, which begins before its snapshot: a row of that moment may be due later.
+        """
+        return max(self.locked_at - self.run_after, 0.0) * 1000
 
     def waited_ms(self, started: float) -> float:
         """Milliseconds between the due time and `started`, a monotonic time of the process that claimed the job."""

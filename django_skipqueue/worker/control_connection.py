@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 from ..events import liveness_logs
 from ..events.log_format import in_a_line
 from ..queue.notify import PROBE_PREFIX, echo, listen, listen_as_supervisor, unlisten
-from ..queue.session import bound_transactions, lock_timeout, plan_anew, plan_once
+from ..queue.session import bound_transactions, drop_plans, lock_timeout, plan_once
 from ..queue.store import Store
 from ..values.records import NEVER
 from .own_connections import guard, own_connection
@@ -191,7 +191,7 @@ class ControlConnection:
         now = time.monotonic()
         if self._prepares and seconds > SLOW_EXCHANGE_SECONDS and now - self._planned_at > PLANS_KEPT:
             self._planned_at = now
-            plan_anew(self._store)
+            drop_plans(self._store)
 
     def notified(self) -> list[str]:
         """The payloads of the notifications since the last call. Does not wait.

@@ -1,4 +1,4 @@
-"""The exchanges of a worker or of a relay with the database: each settles outcomes and claims jobs in one round trip.
+"""The exchanges of a worker with the database: each settles outcomes and claims jobs in one round trip.
 
 Invariant: the settle never delays the claim for ever, nor the claim the settle. A failed exchange is not repeated
 unchanged: the worker tries the settle and the claim alone, and then each with half the rows.
@@ -118,7 +118,7 @@ class ExchangeService(Service):
     name = "exchange"
     loop_handles_errors = False  # it handles the errors of each statement
 
-    def __init__(  # noqa: PLR0913 (a worker and a relay have one of each)
+    def __init__(  # noqa: PLR0913 (each has a use)
         self,
         holder: JobHolder,
         claiming: ClaimPolicy,

@@ -12,7 +12,7 @@ from django_skipqueue.integrations.django_tasks.mapping import result_of, varian
 from django_skipqueue.models import Job
 from django_skipqueue.parts.schedules.entry import all_entries, entries
 
-from ..schedules.rows import fire_all, make_schedule, own_entries
+from ..schedules.rows import fire_all, make_schedule, without_entries
 from .app import tasks
 from .running import run_next
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 def test_a_schedule_enqueues_a_django_task_as_enqueue_does() -> None:
-    with own_entries():
+    with without_entries():
         assert periodic(timedelta(minutes=5), a=1, b=2)(tasks.add) is tasks.add
         (entry,), problems = all_entries()
         assert not problems
@@ -51,7 +51,7 @@ def test_a_job_of_a_schedule_has_the_options_of_the_alias_of_its_task() -> None:
 
 
 def test_wrong_arguments_of_a_schedule_are_reported() -> None:
-    with own_entries():
+    with without_entries():
         periodic(timedelta(minutes=5), wrong=1)(tasks.add)
         found, ((name, problem),) = all_entries()
     assert found == []
@@ -60,7 +60,7 @@ def test_wrong_arguments_of_a_schedule_are_reported() -> None:
 
 
 def test_a_computed_unique_key_of_a_scheduled_task_is_reported() -> None:
-    with own_entries():
+    with without_entries():
         periodic(timedelta(minutes=5), iban="DE1")(tasks.keyed)
         found, ((_, problem),) = all_entries()
     assert found == []
@@ -69,7 +69,7 @@ def test_a_computed_unique_key_of_a_scheduled_task_is_reported() -> None:
 
 def test_the_setting_periodic_can_name_a_django_task() -> None:
     given = {"s": {"task": tasks.add.module_path, "every": timedelta(minutes=5), "args": [1]}}
-    with own_entries(), override_settings(SKIPQUEUE={"PERIODIC": given}):
+    with without_entries(), override_settings(SKIPQUEUE={"PERIODIC": given}):
         (entry,), problems = all_entries()
     assert (entry.task, problems) == (tasks.add.module_path, [])
 

@@ -22,7 +22,13 @@ from django_skipqueue.parts.batches import services
 from django_skipqueue.parts.batches.dependencies import Dependants
 from django_skipqueue.parts.batches.events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from django_skipqueue.parts.batches.finish import FinishResult, finish_all_batches, finish_batches, finish_open_batches
-from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, PAUSE_FACTOR, BatchCheck, FinishBatches
+from django_skipqueue.parts.batches.services import (
+    FIRST_BATCH_DELAY,
+    LONGEST_BATCH_DELAY,
+    PAUSE_FACTOR,
+    BatchCheck,
+    FinishBatches,
+)
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker.by_hand import run
 
@@ -41,7 +47,7 @@ def sent() -> list[Any]:
 
 @pytest.fixture
 def store(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(batches, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(batches, "LOCK_TIMEOUT_OF_BATCHES", "50ms")
     monkeypatch.setattr(batches, "FINISHING_SECONDS", 60.0)
     return Store("default", send=sent.append)
 
@@ -152,8 +158,8 @@ class TestIsolation:
             delay, until = service._failed[bad]
             delays.append(delay)
             now = until
-        assert delays[:2] == [FIRST_DELAY, 2 * FIRST_DELAY]
-        assert delays[-1] == LONGEST_DELAY
+        assert delays[:2] == [FIRST_BATCH_DELAY, 2 * FIRST_BATCH_DELAY]
+        assert delays[-1] == LONGEST_BATCH_DELAY
         assert service.due_at > time.monotonic()
         JobBatch.objects.filter(pk=bad).update(callbacks=good)
         service.run(now)

@@ -23,7 +23,7 @@ from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..app.worker_jobs import atomic_write
 from ..harness.processes import ManagePy, is_alive
-from ..relay.consumer import Consumer
+from ..relay.consumer import FakeCeleryWorker
 from .celery_worker import RelayDouble, make_claimed_job, start_worker
 
 pytestmark = pytest.mark.slow  # each starts a worker of Celery
@@ -244,8 +244,8 @@ def test_the_last_acknowledgements_follow_the_last_outcomes(
     wait_until(lambda: process.log.count("succeeded in") == 3, "they have run")
     stop_cleanly(process)
     assert set(relay.outcomes(2)) == {2, 3}
-    with closing(Consumer(broker_url)) as consumer:
-        assert consumer.count("pdf") == 0
+    with closing(FakeCeleryWorker(broker_url)) as consumer:
+        assert consumer.count_messages("pdf") == 0
 
 
 SHOWS_RESULTS = """
@@ -267,8 +267,8 @@ def test_neither_logs_nor_signals_of_celery_contain_the_result(
     process.wait_for("signalled None")
     stop_cleanly(process)
     assert "hush-hush" not in process.log
-    with closing(Consumer(broker_url)) as consumer:
-        assert consumer.count("pdf") == 0
+    with closing(FakeCeleryWorker(broker_url)) as consumer:
+        assert consumer.count_messages("pdf") == 0
 
 
 MORE_POOLS = POOLS | {"solo": ("--pool", "solo"), "auto": ("-c", "auto")}
@@ -281,8 +281,8 @@ def test_no_message_is_left_with_the_broker(start: Start, relay: RelayDouble, br
     relay.publish(make_claimed_job(20, "jobs.echo", "x" * 300_000))
     assert len(relay.outcomes(21)) == 21
     stop_cleanly(process)
-    with closing(Consumer(broker_url)) as consumer:
-        assert consumer.count("pdf") == 0
+    with closing(FakeCeleryWorker(broker_url)) as consumer:
+        assert consumer.count_messages("pdf") == 0
 
 
 def test_a_job_of_an_unknown_database_is_returned(

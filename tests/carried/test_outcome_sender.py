@@ -76,12 +76,12 @@ def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(
 
 
 def test_an_outcome_that_the_broker_refuses_is_replaced_by_a_failure(
-    sender: OutcomeSender, broker_url: str, takes_little: int, caplog: pytest.LogCaptureFixture
+    sender: OutcomeSender, broker_url: str, small_message_limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only the broker has the limit: no setting of this process names it."""
     check_outcomes_replaced(*send_long_outcomes(sender, broker_url))
     assert caplog.text.count("outcomes wait") == 1
-    assert f"larger than configured max size {takes_little}" in caplog.text
+    assert f"larger than configured max size {small_message_limit}" in caplog.text
 
 
 def join_all(threads: list[threading.Thread]) -> None:

@@ -370,7 +370,7 @@ SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public',
 """
 
 ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
-PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_anew")
+PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:

@@ -306,7 +306,7 @@ def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None
         for each in stage.machines:
             each.proxy.delay_connects(0.3)
         for _ in range(12):
-            for task in (jobs.write_row_anew, jobs.write_row):
+            for task in (jobs.write_row_again, jobs.write_row):
                 _defer_if_possible(task, [()] * 12)
             stage.wait(0.5)
         for each in stage.machines:

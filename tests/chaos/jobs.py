@@ -86,7 +86,7 @@ def write_row(context: JobContext) -> Result:
 
 
 @job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
-def write_row_anew(context: JobContext) -> Result:
+def write_row_again(context: JobContext) -> Result:
     """Write a row on a new connection. If connecting is slow, the timeout interrupts the attempt.
 
     Only the first attempts open a new connection: on a busy computer all of them might be interrupted.

@@ -123,7 +123,7 @@ CREATE INDEX skipqueue_job_failed ON public.skipqueue_job USING btree (queue_nam
 
 CREATE INDEX skipqueue_job_halted ON public.skipqueue_job USING btree (finished_at, id) WHERE ((limit_kind = 'halting'::text) AND (status = 'failed'::text));
 
-CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text)) OR (gate = 'rate'::text)));
+CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (gate = 'rate'::text) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text))));
 
 CREATE INDEX skipqueue_job_limit_waiting ON public.skipqueue_job USING btree (limit_key, (
 CASE
@@ -352,6 +352,7 @@ CREATE TABLE public.skipqueue_rollup (
     claim_times bigint[],
     claims bigint DEFAULT 0 NOT NULL,
     completed bigint DEFAULT 0 NOT NULL,
+    deaths bigint DEFAULT 0 NOT NULL,
     depth bigint,
     discarded bigint DEFAULT 0 NOT NULL,
     enqueued bigint DEFAULT 0 NOT NULL,
@@ -387,7 +388,7 @@ CREATE TABLE public.skipqueue_rollup_progress (
 CREATE TABLE public.skipqueue_schedule (
     "interval" interval,
     CONSTRAINT skipqueue_schedule_moment CHECK ((((cron = ''::text) AND ("interval" IS NOT NULL)) OR ((NOT (cron = ''::text)) AND ("interval" IS NULL)))),
-    CONSTRAINT skipqueue_schedule_times CHECK ((((created_at IS NULL) OR ((created_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((next_run_at IS NULL) OR ((next_run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (next_run_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((fire_at IS NULL) OR ((fire_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (fire_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((last_run_at IS NULL) OR ((last_run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (last_run_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((skipped_at IS NULL) OR ((skipped_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (skipped_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((paused_at IS NULL) OR ((paused_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (paused_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((confirmed_at IS NULL) OR ((confirmed_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (confirmed_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((retired_at IS NULL) OR ((retired_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (retired_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND (("interval" IS NULL) OR (("interval" >= '00:00:00'::interval) AND ("interval" <= '36600 days'::interval))) AND ((jitter >= (0.0)::double precision) AND (jitter <= (3162240000.0)::double precision)))),
+    CONSTRAINT skipqueue_schedule_times CHECK ((((created_at IS NULL) OR ((created_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((next_run_at IS NULL) OR ((next_run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (next_run_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((fire_at IS NULL) OR ((fire_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (fire_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((last_run_at IS NULL) OR ((last_run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (last_run_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((failing_since IS NULL) OR ((failing_since >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (failing_since < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((skipped_at IS NULL) OR ((skipped_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (skipped_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((paused_at IS NULL) OR ((paused_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (paused_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((confirmed_at IS NULL) OR ((confirmed_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (confirmed_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((retired_at IS NULL) OR ((retired_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (retired_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND (("interval" IS NULL) OR (("interval" >= '00:00:00'::interval) AND ("interval" <= '36600 days'::interval))) AND ((jitter >= (0.0)::double precision) AND (jitter <= (3162240000.0)::double precision)))),
     args jsonb DEFAULT '[]'::jsonb NOT NULL,
     catch_up text DEFAULT 'latest'::text NOT NULL,
     confirmed_at timestamp with time zone,
@@ -396,6 +397,7 @@ CREATE TABLE public.skipqueue_schedule (
     digest text DEFAULT ''::text NOT NULL,
     earlier_job_ids bigint[],
     error text DEFAULT ''::text NOT NULL,
+    failing_since timestamp with time zone,
     fire_at timestamp with time zone,
     id bigint NOT NULL,
     jitter double precision DEFAULT 0.0 NOT NULL,

@@ -159,7 +159,7 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
     set_placement("spread", DATABASES=("other",))
     looks: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
-    look = silence._answers_anew
+    look = silence._answers_again
 
     def watched(*given: Any) -> bool:
         monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # long enough for a busy machine
@@ -167,7 +167,7 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
         monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
         return looks[-1]
 
-    monkeypatch.setattr(silence, "_answers_anew", watched)
+    monkeypatch.setattr(silence, "_answers_again", watched)
     placed_in: list[str | None] = []
 
     def defer() -> None:

@@ -28,7 +28,7 @@ from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import logs_of
 
 from ..app.models import Ledger
-from ..schedules.rows import STORE, fire_all, let_pass, own_entries
+from ..schedules.rows import STORE, fire_all, let_time_pass, without_entries
 from .test_pages import PAGES, Reader, code_blocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
 @pytest.fixture(autouse=True)
 def _own_entries() -> Iterator[None]:
     """Forget the schedules of a page after the test."""
-    with own_entries():
+    with without_entries():
         yield
 
 
@@ -194,7 +194,7 @@ def test_the_schedule_of_the_page_enqueues_its_job() -> None:
         ("0 9 * * mon-fri", "Europe/Berlin"),
         ("", "UTC"),
     }
-    let_pass(timedelta(days=7).total_seconds())
+    let_time_pass(timedelta(days=7).total_seconds())
     fire_all(tuple(Schedule.objects.values_list("digest", flat=True)))
     assert [made.kwargs for made in Job.objects.filter(task=page.daily_summary.name)] == [{"region": "EU"}]
     assert {ran.status for ran in run_jobs()} == {"completed"}

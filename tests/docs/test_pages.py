@@ -29,7 +29,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job
-from ..schedules.rows import own_entries
+from ..schedules.rows import without_entries
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
 COMMANDS_OF_THE_APP = ("runworker", "runrelay", "prunejobs", "importtasks", "skipqueue")
@@ -117,7 +117,7 @@ def test_the_python_blocks_of_a_page_run(page: Path, registry: Registry) -> None
     with connection.cursor() as cursor:  # no job of a page is to get that id
         cursor.execute(SKIP_IDS_UP_TO_42)
     reader = Reader(page.read_text())
-    with isolate_apps("tests.app"), own_entries():
+    with isolate_apps("tests.app"), without_entries():
         for block in code_blocks(page):
             if block.language == "python":
                 compile(block.code, f"{page}:{block.line}", "exec")

@@ -100,7 +100,7 @@ def test_the_role_of_a_web_server_enqueues_jobs_but_cannot_read_arguments(
     with acting_as(roles["web"]):
         jobs.noop.defer()
         jobs.noop.defer_many([(), ()])
-        limited_jobs.free_two.defer("x")
+        limited_jobs.two_per_account.defer("x")
         rated_jobs.hundred_a_minute.defer(1)
         charged.defer("abc")
         assert charged.defer_many([("abc",), ("def",)])
@@ -147,7 +147,7 @@ def test_the_role_of_a_worker_runs_jobs_but_cannot_change_the_schema(
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-400))  # to be pruned
     make_schedule("s", due=1)
-    limited_jobs.free_two.defer("x")
+    limited_jobs.two_per_account.defer("x")
     rated_jobs.hundred_a_minute.defer(1)
     jobs.noop.using(after=[jobs.noop.defer()]).defer()
     login = f"DATABASES['default'].update(USER={roles['worker']!r}, PASSWORD={PASSWORD!r})"

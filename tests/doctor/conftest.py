@@ -1,13 +1,30 @@
 """Helpers for the tests of the doctor's rules: the findings of one rule, and stores that return given rows."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_skipqueue.console.rules.examination import examine
 from django_skipqueue.console.rules.rule import Finding, Severity
 from django_skipqueue.queue.store import Store
+
+
+def sql_of(command: str) -> str:
+    """The SQL of a command of a finding, which runs it in psql."""
+    program, *words = shlex.split(command)
+    assert (program, words[:3]) == ("python", ["manage.py", "dbshell", "--"]), command
+    assert words[3::2] == ["-c"] * len(words[4::2]), command
+    return "\n".join(words[4::2])
+
+
+def run_sql(command: str) -> None:
+    """Run SQL, or the SQL of the command of a finding."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql_of(command) if command.startswith("python") else command)
+
 
 FindingsOf = Callable[[str], list[Finding]]
 STORE = Store("default")

@@ -11,7 +11,7 @@ from django_skipqueue.queue.store import Store
 
 from ..app import jobs
 from ..app.rows import make_job
-from ..store.test_sql import busy  # noqa: F401 (a fixture)
+from ..store.test_sql import busy_table  # noqa: F401 (a fixture)
 from .conftest import FindingsOf
 from .test_sql import require_indexes
 
@@ -49,5 +49,5 @@ def test_with_several_databases_the_finding_names_jobs_as_database_and_id(settin
 
 
 @pytest.mark.django_db
-def test_the_query_for_stuck_dependants_uses_the_primary_key(busy: psycopg.Connection[Any]) -> None:  # noqa: F811
-    require_indexes(busy, STUCK_DEPENDANTS, {}, {"pkey"})
+def test_the_query_for_stuck_dependants_uses_the_primary_key(busy_table: psycopg.Connection[Any]) -> None:  # noqa: F811
+    require_indexes(busy_table, STUCK_DEPENDANTS, {}, {"pkey"})

@@ -10,11 +10,11 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console.rules.examination import examine, rules_of
-from django_skipqueue.console.rules.rule import Finding, Rule, Severity, statement, without_values
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity, shell_command, statement, without_values
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
-from .conftest import STORE, FindingsOf
+from .conftest import STORE, FindingsOf, sql_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -197,6 +197,16 @@ def test_values_in_a_reported_sql_statement_are_hidden(query: str, shown: str) -
     assert without_values(query) == shown
 
 
+def test_sql_is_given_as_a_command_that_runs_it_in_its_database() -> None:
+    sql = "ALTER SYSTEM SET autovacuum = on;\nSELECT pg_reload_conf();"
+    assert shell_command(sql, "default") == (
+        "python manage.py dbshell -- -c 'ALTER SYSTEM SET autovacuum = on;' -c 'SELECT pg_reload_conf();'"
+    )
+    assert shell_command("SELECT 1;", "queue_1") == "python manage.py dbshell --database queue_1 -- -c 'SELECT 1;'"
+    assert shell_command("timedatectl status", "queue_1") == "timedatectl status"
+    assert shell_command("", "default") == ""
+
+
 def test_names_in_a_suggested_sql_statement_are_quoted() -> None:
     name = "x'; DROP TABLE skipqueue_job; --"
     assert statement("SELECT pg_drop_replication_slot({name});", name=name) == (
@@ -231,7 +241,7 @@ def test_a_role_that_sees_no_other_sessions_gets_the_grant_to_see_them(
     assert "than doctor_plain" in finding.found
     with connection.cursor() as cursor:
         cursor.execute("RESET ROLE")
-        cursor.execute(finding.command)
+        cursor.execute(sql_of(finding.command))
         cursor.execute("SET ROLE doctor_plain")
     assert findings_of("hidden-sessions") == []
 

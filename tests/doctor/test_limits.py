@@ -1,5 +1,6 @@
 """`halted-sequence`, `free-permit` and `held-permit`: sequences that have halted, and permits that no job gets."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.db.models.functions import Now
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.parts.limits import console as limits
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
 from ..app.rows import make_job, make_worker
@@ -61,6 +63,56 @@ def test_permits_held_by_jobs_in_a_queue_without_workers_are_found(findings_of: 
     assert finding.command == "python manage.py runworker --queues behind"
     assert (finding.subject, finding.since is None) == ("limit:t", False)
     make_keyed("limit:t", "running")
+    assert findings_of("held-permit") == []
+
+
+def test_a_running_job_that_hangs_and_holds_a_permit_is_found(
+    findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as jobs of its key wait for long: slots are free, so `no-free-slot` does not name it."""
+    worker = make_worker(concurrency=5)
+    fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id}
+    hung = make_keyed("limit:t", "running", locked_at=timedelta(minutes=-3), **fields)
+    make_keyed("limit:t", run_after=timedelta(minutes=-2))
+    assert findings_of("held-permit") == [], "nobody knows how long its task usually runs"
+    for usual, number in ((60.0, 0), (2.0, 1)):
+        monkeypatch.setattr(limits, "usual_runs", lambda store, tasks, usual=usual: dict.fromkeys(tasks, usual))
+        assert len(findings_of("held-permit")) == number
+    (finding,) = findings_of("held-permit")
+    assert finding.title.startswith("Jobs wait for a permit of limit:t since ")
+    assert re.search(
+        rf", 1 in all: job {hung.pk} of shop\.pay holds it and probably hangs: it has run for 3 min( \d+ s)?, and "
+        r"usually takes 2\.0 s at most$",
+        finding.title,
+    )
+    assert finding.command == f"python manage.py skipqueue cancel {hung.pk}"
+    monkeypatch.undo()
+    Job.objects.filter(pk=hung.pk).update(locked_at=Now() - timedelta(minutes=11))
+    (finding,) = findings_of("held-permit")
+    assert re.search(r"holds it and probably hangs: it has run for 11 min( \d+ s)?$", finding.title)
+    Job.objects.filter(status="blocked").update(run_after=Now())
+    assert findings_of("held-permit") == [], "no job has waited for long"
+
+
+def test_what_holds_all_slots_is_named_once(findings_of: FindingsOf) -> None:
+    worker = make_worker(concurrency=1)
+    fields: dict[str, Any] = {"task": "shop.pay", "locked_by": worker.id, "locked_at": timedelta(minutes=-11)}
+    make_keyed("limit:t", "running", **fields)
+    make_keyed("limit:t", run_after=timedelta(minutes=-2))
+    assert len(findings_of("held-permit")) == 1
+    make_job(run_after=timedelta(minutes=-2))
+    assert len(findings_of("no-free-slot")) == 1
+    assert findings_of("held-permit") == []
+
+
+def test_permits_of_a_queue_whose_slots_are_held_have_one_cause(findings_of: FindingsOf) -> None:
+    worker = make_worker(concurrency=1, queues=["behind"])
+    make_worker(queues=["default"])
+    make_keyed("limit:t", "queued", queue_name="behind", run_after=timedelta(minutes=-5))
+    make_limited("limit:t", held=0, minutes=600)
+    assert len(findings_of("held-permit")) == 1
+    make_job("running", task="shop.hang", locked_by=worker.id, locked_at=timedelta(minutes=-5))
+    assert len(findings_of("no-free-slot")) == 1
     assert findings_of("held-permit") == []
 
 

@@ -14,8 +14,7 @@ from django_skipqueue.console.waiting import why_it_waits
 
 from ..app.rows import make_job, make_worker
 from ..app.waiting import wait_until
-from .conftest import STORE, FindingsOf
-from .test_snapshots import run_sql
+from .conftest import STORE, FindingsOf, run_sql
 
 LOCK = "SELECT FROM skipqueue_job WHERE id = ANY (%s) {}"
 UPDATE = "UPDATE skipqueue_job SET priority = 1 WHERE id = ANY (%s)"

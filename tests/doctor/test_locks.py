@@ -10,8 +10,7 @@ from django_skipqueue.console.rules import server
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
-from .conftest import FindingsOf, StoreOfRows
-from .test_snapshots import run_sql
+from .conftest import FindingsOf, StoreOfRows, run_sql
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from django_skipqueue.console.rules.rule import Finding, Rule
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_worker
-from ..harness.pgbouncer import PROGRAM
-from ..store.test_pgbouncer import pooled  # noqa: F401 (a fixture)
+from ..harness.pgbouncer import PGBOUNCER
+from ..store.test_pgbouncer import pooled_alias  # noqa: F401 (a fixture)
 from .conftest import STORE, FindingsOf, StoreOfRows
 
 
@@ -85,12 +85,12 @@ def test_a_server_with_few_connections_left_is_found(findings_of: FindingsOf, mo
     assert finding.severity == "critical"
 
 
-@pytest.mark.skipif(not PROGRAM, reason="PgBouncer is not installed")
+@pytest.mark.skipif(not PGBOUNCER, reason="PgBouncer is not installed")
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_pooler_in_transaction_mode_is_found(pooled: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setitem(connections.settings, pooled, connections[pooled].settings_dict)
+def test_a_pooler_in_transaction_mode_is_found(pooled_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setitem(connections.settings, pooled_alias, connections[pooled_alias].settings_dict)
     assert list(server.pooler(STORE)) == []
-    (finding,) = server.pooler(Store(pooled))
+    (finding,) = server.pooler(Store(pooled_alias))
     assert finding.severity == "info"
 
 

@@ -39,15 +39,50 @@ def test_a_task_that_holds_every_slot_is_found_with_the_command_that_cancels_it(
     for queue_name in ("default", "reports", "mail"):
         make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
     (full,) = findings_of(CODE)
-    assert full.title == "shop.hang holds the slots for default, reports: all 4 are taken, and jobs wait"
-    assert full.found == (
-        "Of the jobs that have run for long, 5 are of this task, the longest for 12 h. "
-        "The next job has waited for 11 h."
+    assert full.title == (
+        "shop.hang holds the slots for default, reports, 4 in all, and jobs wait: its 5 running jobs have run for up "
+        "to 12 h"
     )
+    assert full.found == "The next job has waited for 11 h."
     assert full.command.split()[:4] == ["python", "manage.py", "skipqueue", "cancel"]
     assert sorted(full.command.split()[4:]) == sorted(map(str, ids)), "no waiting job is to be cancelled"
     assert (full.severity, full.subject) == ("critical", "default")
     assert full.since is not None
+
+
+@pytest.mark.parametrize(
+    ("usual", "says", "command"),
+    [
+        (2.0, "usually take 2.0 s at most, and probably hang", "python manage.py skipqueue cancel "),
+        (7_200.0, "and usually take 2 h at most", "python manage.py runworker --queues mail"),
+    ],
+)
+def test_a_task_that_hangs_is_told_from_a_slow_task(
+    workers: list[Worker],
+    findings_of: FindingsOf,
+    monkeypatch: pytest.MonkeyPatch,
+    usual: float,
+    says: str,
+    command: str,
+) -> None:
+    monkeypatch.setattr(jobs_and_workers, "usual_runs", lambda store, tasks: dict.fromkeys(tasks, usual))
+    make_long_jobs(workers[2], 2)
+    make_job(queue_name="mail", run_after=timedelta(hours=-11))
+    (full,) = findings_of(CODE)
+    assert full.title.endswith(f"its 2 running jobs have run for up to 12 h, {says}")
+    assert full.command.startswith(command)
+
+
+def test_the_task_that_has_held_slots_for_longest_is_named(workers: list[Worker], findings_of: FindingsOf) -> None:
+    """Not the task with the most jobs."""
+    make_long_jobs(workers[0], 2, task="shop.slow", locked_at=timedelta(minutes=-2))
+    make_long_jobs(workers[1], 1, task="shop.slow", locked_at=timedelta(minutes=-2))
+    (hung,) = make_long_jobs(workers[1], 1)
+    make_job(run_after=timedelta(hours=-11))
+    (full,) = findings_of(CODE)
+    assert full.title.startswith("shop.hang holds the slots for default, 4 in all, ")
+    assert full.title.endswith("its running job has run for 12 h")
+    assert full.command == f"python manage.py skipqueue cancel {hung}"
 
 
 def test_long_jobs_beside_a_free_slot_are_no_finding(workers: list[Worker], findings_of: FindingsOf) -> None:
@@ -64,7 +99,7 @@ def test_slots_of_threads_and_of_coroutines_are_counted_apart(workers: list[Work
     assert findings_of(CODE) == []
     make_long_jobs(workers[2], 1, task=jobs.anoop.name)
     (full,) = findings_of(CODE)
-    assert full.title.startswith(f"{jobs.anoop.name} holds the slots for mail: all 2 are taken")
+    assert full.title.startswith(f"{jobs.anoop.name} holds the slots for mail, 2 in all, and jobs wait: ")
 
 
 def test_jobs_that_run_for_less_than_the_threshold_are_no_finding(

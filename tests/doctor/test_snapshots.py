@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from django_skipqueue.console.rules import server
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
-from .conftest import FindingsOf, StoreOfRows
+from .conftest import FindingsOf, StoreOfRows, run_sql
 
 # A session whose client was cut off by an earlier test runs its statement to the end, and holds a snapshot until then.
 END_TRANSACTIONS = """
@@ -27,12 +26,6 @@ WHERE
 def _report_every_transaction(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     run_sql(END_TRANSACTIONS)
     monkeypatch.setattr(server, "OLD_TRANSACTION_SECONDS", 0.0)
-
-
-def run_sql(command: str) -> None:
-    """Run the SQL of a finding, as an operator does."""
-    with connection.cursor() as cursor:
-        cursor.execute(command)
 
 
 def test_a_session_that_holds_an_old_snapshot_is_named_and_the_command_ends_it(

@@ -10,12 +10,13 @@ import pytest
 
 from django_skipqueue.console.metrics import catalogue
 from django_skipqueue.console.rules import jobs_and_workers, locks, rule, server, tables
+from django_skipqueue.parts.limits import console as limits
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
-from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
+from ..store.test_sql import busy_table, nodes  # noqa: F401 (a fixture)
 
-MODULES_WITH_RULES = (rule, jobs_and_workers, locks, server, tables, catalogue, unique_keys)
+MODULES_WITH_RULES = (rule, jobs_and_workers, locks, server, tables, catalogue, limits, unique_keys)
 STATEMENTS = {
     name: text
     for module in MODULES_WITH_RULES
@@ -33,33 +34,34 @@ VALUES_AND_INDEXES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"admit", "claim", "recover"}),
     "LOCKED_JOB": ({"id": 50_000, "seconds": 0.0}, {"pkey"}),
     "FREE_JOBS": ({"ids": [50_000, 92_000]}, {"pkey"}),
+    "LONG_HOLDERS": ({"seconds": 60.0}, {"recover"}),
     "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),
 }
 
 
 def test_every_statement_on_the_job_table_has_its_expected_indexes() -> None:
     assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(VALUES_AND_INDEXES)
-    assert set(VALUES_AND_INDEXES) <= {*vars(jobs_and_workers), *vars(locks), *vars(unique_keys)}
+    assert set(VALUES_AND_INDEXES) <= {*vars(jobs_and_workers), *vars(locks), *vars(limits), *vars(unique_keys)}
 
 
 @pytest.mark.django_db
 def test_each_statement_on_the_job_table_uses_the_expected_indexes(
-    busy: psycopg.Connection[Any],  # noqa: F811
+    busy_table: psycopg.Connection[Any],  # noqa: F811
     subtests: pytest.Subtests,
 ) -> None:
     for name, (values, indexes) in VALUES_AND_INDEXES.items():
         with subtests.test(name):
-            require_indexes(busy, STATEMENTS[name], values, indexes)
+            require_indexes(busy_table, STATEMENTS[name], values, indexes)
 
 
 def require_indexes(
-    busy: psycopg.Connection[Any],  # noqa: F811
+    busy_table: psycopg.Connection[Any],  # noqa: F811
     statement: str,
     values: dict[str, Any],
     indexes: set[str],
 ) -> None:
     """Require that the statement reads the job table by these indexes only, and sorts few rows."""
-    row = psycopg.ClientCursor(busy).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
+    row = psycopg.ClientCursor(busy_table).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
     assert row
     found = list(nodes(row[0][0]["Plan"]))
     described = json.dumps(row[0], indent=1)

@@ -15,8 +15,7 @@ from django_skipqueue.models.expressions import table_names
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
-from .conftest import STORE, FindingsOf, StoreOfRows
-from .test_snapshots import run_sql
+from .conftest import STORE, FindingsOf, StoreOfRows, run_sql
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
+from django_skipqueue.console.rules import examination
 from django_skipqueue.console.rules.rule import Finding, Rule, Severity
 from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.models import Incident
@@ -115,6 +116,21 @@ def test_a_problem_has_the_begin_of_its_incident() -> None:
     Incident.objects.create(rule="no-worker", subject="", since=Now() - timedelta(minutes=5))
     (problem,) = Verdict.now(STORE).problems
     assert problem.since == Incident.objects.get().since
+
+
+def test_how_long_a_problem_lasts_is_told_by_the_clock_of_the_database(
+    use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = datetime(2026, 11, 25, 14, tzinfo=UTC)
+    monkeypatch.setattr(examination, "database_time", lambda store: at)
+    for since, seconds in ((at - timedelta(minutes=3), 180.0), (at + timedelta(seconds=1), 0.0)):
+
+        def began(store: Store, since: datetime = since) -> Iterator[Finding]:
+            yield Finding.of(Severity.WARNING, "no", since=since)
+
+        use_rules(began)
+        (problem,) = Verdict.now(STORE).problems
+        assert problem.seconds == seconds
 
 
 def test_the_verdict_as_json_has_every_field_of_a_finding() -> None:

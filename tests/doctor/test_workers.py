@@ -12,7 +12,7 @@ from django_skipqueue.console.rules import server
 from django_skipqueue.models import Queue
 
 from ..app.rows import make_job, make_worker
-from .conftest import STORE, FindingsOf, StoreOfRows
+from .conftest import STORE, FindingsOf, StoreOfRows, run_sql
 
 
 @pytest.mark.core
@@ -24,6 +24,13 @@ def test_no_worker_is_critical_when_jobs_wait(findings_of: FindingsOf) -> None:
     make_job("scheduled", run_after=timedelta(minutes=-1))
     (finding,) = findings_of("no-worker")
     assert (finding.severity, finding.command) == ("critical", "python manage.py runworker")
+    assert finding.since is None, "nobody knows"
+    make_worker(name="w1", heartbeat=timedelta(minutes=-9))
+    last = make_worker(name="w2", heartbeat=timedelta(minutes=-5))
+    last.refresh_from_db()
+    (finding,) = findings_of("no-worker")
+    assert finding.since is not None
+    assert abs(finding.since - last.heartbeat_at) < timedelta(seconds=1), "since the last heartbeat of any"
     make_worker()
     assert findings_of("no-worker") == []
 
@@ -162,7 +169,6 @@ def test_a_supervisor_that_may_not_end_the_sessions_of_workers_is_given_the_gran
     ended = connect(user=worker, password="x", application_name="skipqueue:0123456789ac")
     (finding,) = findings_of("unendable-session")
     assert finding.severity == "warning"
-    with connection.cursor() as cursor:
-        cursor.execute(finding.command)
+    run_sql(finding.command)
     assert findings_of("unendable-session") == []
     ended.close()

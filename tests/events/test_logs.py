@@ -7,8 +7,6 @@ import re
 import traceback
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +52,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, su
 from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
 
 from ..docs.test_reference import names_in_backticks, table_cells
+from ..harness.parts import modules_of_parts
 
 JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", '["secret"]', "{}", 2, 10, 0, 100.0, 100.25, "{}")
 FIELDS_OF_JOB = {
@@ -78,9 +77,6 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 FAILED = Outcome("failed", last_error="ValueError: no")
-
-TEST_FOLDER = Path(__file__).parents[1]
-"""A folder in it may have a module `lines`, whose function `write_lines` writes each log line of that part."""
 
 
 @pytest.mark.parametrize(
@@ -205,8 +201,8 @@ def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
             given = values | {"jobs": [recovered]}
             kind(**{field.name: given.get(field.name, field.name) for field in fields(kind)}).write_lines()
-    for file in TEST_FOLDER.glob("*/lines.py"):
-        import_module(f"tests.{file.parent.name}.lines").write_lines()
+    for of_part in modules_of_parts("lines"):
+        of_part.write_lines()
     BatchesFinished("default", [FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True)]).write_lines()
     BatchNotFinished("default", 4, OSError("no")).write_lines()
     CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k").write_lines()
@@ -368,7 +364,7 @@ def test_a_duration_is_written_in_one_or_two_units(subtests: pytest.Subtests) ->
         (3599.9, "1h00m"),
         (7500, "2h05m"),
         (3 * 86400 + 4 * 3600, "3d04h"),
-        (-0.0012, "-1ms"),
+        (-0.0012, "0s"),
     ]
     for seconds, text in cases:
         with subtests.test(seconds=seconds, text=text):

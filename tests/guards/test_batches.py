@@ -14,10 +14,10 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_batch_whose_callbacks_have_run_calls_nothing_back_again() -> None:
-    """Until they have run, they are unfinished jobs of the batch, for which it would wait."""
+    """A callback is itself a job of the batch. Before it has run, the batch would count it as unfinished."""
     with Batch(**ALL_CALLBACKS) as batch:
         pass
     run_jobs()
-    before = batch.row.finished_at
+    finished_at_first = batch.row.finished_at
     assert finish_batches(Store("default"), [batch.id]) == FinishResult()
-    assert (batch.row.finished_at, callbacks_of()) == (before, [SUCCESS_CALLBACK, FINISH_CALLBACK])
+    assert (batch.row.finished_at, callbacks_of()) == (finished_at_first, [SUCCESS_CALLBACK, FINISH_CALLBACK])

@@ -16,7 +16,7 @@ from django_skipqueue.values.records import Cause
 
 from ..app.failing import BAD_VALUE, make_failing
 from ..app.rows import DEFAULT
-from .failing import end, roll_up
+from .failing import count_ended, count_failures
 
 JOBS = "django_skipqueue/job/"
 
@@ -24,7 +24,7 @@ JOBS = "django_skipqueue/job/"
 def make_pages(cause: Cause) -> Mapping[str, str]:
     """The addresses of the pages by their names. A job has failed with the cause."""
     make_evening(hours=2)
-    roll_up(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
+    count_failures(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
     return {
         "failures": f"{JOBS}failures/",
         "cause": f"{JOBS}failures/cause/?{cause_query(cause)}",
@@ -34,7 +34,7 @@ def make_pages(cause: Cause) -> Mapping[str, str]:
 
 def make_rows() -> None:
     """Count a failed attempt of `BAD_VALUE`, so that it has a page."""
-    roll_up(BAD_VALUE)
+    count_failures(BAD_VALUE)
 
 
 def make_evening(*, hours: int = 6) -> None:
@@ -50,20 +50,20 @@ def make_broken_release() -> None:
     with override_settings(SKIPQUEUE={"DEPLOYMENT": "5b3cd02"}):
         for minute in range(11):
             job = _failing(broken, "503 Service Unavailable: maintenance until 02:15")
-            roll_up(broken, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job)
+            count_failures(broken, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job)
     with override_settings(SKIPQUEUE={"DEPLOYMENT": "4f2ac91"}):
         mail = Cause("payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver")
         job = _failing(mail, "Connection unexpectedly closed")
         for hour in range(100):
-            roll_up(mail, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88, job_id=job)
+            count_failures(mail, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88, job_id=job)
         value = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
         job = _failing(value, "'price_gross'")
         for hour in range(3, 60, 7):
-            roll_up(value, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job)
+            count_failures(value, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job)
         died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
-        roll_up(died, 2, seconds_ago=9 * 3_600.0, line=None)
+        count_failures(died, 2, seconds_ago=9 * 3_600.0, line=None)
     for task in (mail.task, value.task):
-        end(task, seconds_ago=120)
+        count_ended(task, seconds_ago=120)
     acknowledge(DEFAULT, value, by="ann", note="waits for the price service, ticket 1187")
 
 

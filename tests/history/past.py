@@ -13,13 +13,15 @@ from ..app.rows import DEFAULT
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 
-def count(task: str = "shop.jobs.send", queue_name: str = "default", *, ago: float = 0.0, **counts: Any) -> None:
+def count_attempts(
+    task: str = "shop.jobs.send", queue_name: str = "default", *, ago: float = 0.0, **counts: Any
+) -> None:
     """Count attempts of this task, `ago` seconds ago: `completed=5, retried=1`."""
     minute = int((time.time() - ago) // MINUTE)
     rollups.roll_up(DEFAULT, list(rows_of_counts({(minute, queue_name, task): AttemptCounts(**counts)})), [])
 
 
-def sample(depth: int, queue_name: str = "default", *, ago: float = 0.0, oldest: float = 0.0) -> None:
+def write_depth(depth: int, queue_name: str = "default", *, ago: float = 0.0, oldest: float = 0.0) -> None:
     """Write the depth of a queue, and of all queues together, into the minute and the hour `ago` seconds ago."""
     at = time.time() - ago
     for span in (60, 3600):

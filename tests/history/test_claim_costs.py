@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 store = Store("default")
 
 
-def fill(queue_name: str, number: int) -> None:
+def add_queued_jobs(queue_name: str, number: int) -> None:
     Job.objects.bulk_create([Job(task="t", queue_name=queue_name, status="queued") for _ in range(number)])
     execute("ANALYZE skipqueue_job")
 
@@ -34,13 +34,13 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-def count(queue_name: str) -> None:
-    """Give the queue a roll-up, since the doctor looks at queues with roll-ups."""
+def give_rollup(queue_name: str) -> None:
+    """Write a roll-up of the queue: the doctor looks only at queues with roll-ups."""
     roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): AttemptCounts(completed=1)})), [])
 
 
 def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
-    fill("mail", 3_000)
+    add_queued_jobs("mail", 3_000)
     cost = measure_claim(store, "mail")
     assert cost is not None
     assert cost.queue_name == "mail"
@@ -48,8 +48,8 @@ def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
     assert 2 <= cost.pages < 200
 
 
-def test_dead_rows_cost_more(session: Callable[[], Session]) -> None:
-    fill("mail", 3_000)
+def test_a_claim_reads_more_rows_and_pages_while_dead_rows_are_kept(session: Callable[[], Session]) -> None:
+    add_queued_jobs("mail", 3_000)
     reader = session()
     reader.begin()
     reader(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -85,31 +85,31 @@ def test_a_measurement_that_takes_too_long_ends_without_a_result(
     other.rollback()
 
 
-def test_any_other_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(*_: Any) -> Any:
+def test_a_measurement_raises_errors_other_than_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_connection(*_: Any) -> Any:
         raise OperationalError("the server closed the connection")
 
-    monkeypatch.setattr(Store, "rows", lost)
+    monkeypatch.setattr(Store, "rows", lose_connection)
     with pytest.raises(OperationalError, match="closed"):
         measure_claim(store, "mail")
 
 
 def test_a_supervisor_samples_the_deepest_queues() -> None:
     for number, queue_name in enumerate(("a", "b", "c", "d"), 1):
-        count(queue_name)
+        give_rollup(queue_name)
         for _ in range(number):
             make_job(queue_name=queue_name)
     SampleDepths(store).run(time.monotonic())
     costs = {cost.queue_name: cost for cost in claim_costs.claim_costs(store)}
     assert set(costs) == {"b", "c", "d"}
     assert all(cost.pages > 0 for cost in costs.values())
-    everything = RollUp.objects.get(span=60, queue_name="", task="", depth__isnull=False)
-    assert everything.claim_pages == max(cost.pages for cost in costs.values())
+    row_of_all_queues = RollUp.objects.get(span=60, queue_name="", task="", depth__isnull=False)
+    assert row_of_all_queues.claim_pages == max(cost.pages for cost in costs.values())
     RollUp.objects.filter(span=60).update(starts_at=F("starts_at") - timedelta(minutes=6))
     assert claim_costs.claim_costs(store) == []
 
 
-def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
+def test_the_row_of_an_hour_keeps_its_most_expensive_claim() -> None:
     make_job(queue_name="mail")
     for pages in (3, 7, 5):
         roll_up_depths(store, queues_now(store), [ClaimCost("mail", pages, pages)])
@@ -118,7 +118,7 @@ def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
 
 
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
-    count("mail")
+    give_rollup("mail")
     make_job(queue_name="mail")
     roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_CLAIM_PAGES, 5)])
     assert list(rules.expensive_claims(store)) == []

@@ -30,14 +30,14 @@ def test_the_first_supervisor_with_a_deployment_notes_it_once(settings: Any) -> 
     assert (after.name, after.first_at) == ("4f2a", before.first_at)
 
 
-def test_the_last_ones_come_first() -> None:
+def test_the_last_deployments_come_first() -> None:
     for name, days in (("a", 9), ("b", 2), ("c", 1)):
         Deployment.objects.create(name=name, first_at=Now() - timedelta(days=days))
     since = Deployment.objects.get(name="b").first_at.timestamp()
     assert [name for name, _ in deployments(DEFAULT, since)] == ["c", "b"]
 
 
-def test_old_ones_are_deleted_unless_a_worker_has_them() -> None:
+def test_old_deployments_are_deleted_unless_a_worker_runs_them() -> None:
     for name, days in (("old", 9), ("old, and runs", 9), ("young", 1)):
         Deployment.objects.create(name=name, first_at=Now() - timedelta(days=days))
     make_worker(deployment="old, and runs")

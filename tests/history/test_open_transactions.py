@@ -11,14 +11,14 @@ from django_skipqueue.queue.observe import queues_now
 from ..app.rows import make_job
 from ..app.sessions import Session
 from ..store import test_open_transactions as of_jobs
-from ..store.test_open_transactions import ACTIONS, impatient, pytestmark, store
+from ..store.test_open_transactions import ACTIONS, pytestmark, short_lock_timeout, store
 
-__all__ = ["impatient", "pytestmark"]
+__all__ = ["pytestmark", "short_lock_timeout"]
 
 
-@pytest.mark.parametrize("action", [*ACTIONS.values(), lambda: count()], ids=[*ACTIONS, "count"])
-def test_nothing_that_is_left_open_keeps_the_counting_waiting(
-    session: Callable[[], Session], impatient: None, caplog: pytest.LogCaptureFixture, action: Any
+@pytest.mark.parametrize("action", [*ACTIONS.values(), lambda: count_new_jobs()], ids=[*ACTIONS, "count new jobs"])
+def test_no_open_transaction_keeps_the_counting_of_jobs_waiting(
+    session: Callable[[], Session], short_lock_timeout: None, caplog: pytest.LogCaptureFixture, action: Any
 ) -> None:
     for status in ("queued", "scheduled", "running", "completed", "failed"):
         make_job(status)
@@ -27,20 +27,20 @@ def test_nothing_that_is_left_open_keeps_the_counting_waiting(
     other.begin()
     other(action)
     make_job()
-    count()
+    count_new_jobs()
     roll_up_depths(store, queues_now(store))
     assert "lock timeout" not in caplog.text
     other.rollback()
 
 
-def test_a_count_that_is_left_open_keeps_no_process_waiting(
-    session: Callable[[], Session], impatient: None, settings: Any, caplog: pytest.LogCaptureFixture
+def test_an_open_transaction_that_counts_jobs_keeps_no_process_waiting(
+    session: Callable[[], Session], short_lock_timeout: None, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_counting(store)
-    of_jobs.test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
-        session, impatient, settings, caplog, count
+    of_jobs.test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
+        session, short_lock_timeout, settings, caplog, count_new_jobs
     )
 
 
-def count() -> None:
+def count_new_jobs() -> None:
     count_enqueued(store, interval=0)

@@ -41,16 +41,16 @@ from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses
 from ..harness.threads import WorkerThread
-from .test_tally import NOON, attempt, failed
+from .test_tally import NOON, attempt, failed_attempt
 
-Start = Callable[..., WorkerThread]
+StartWorker = Callable[..., WorkerThread]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 store = Store("default")
 
 
-def total(**wanted: Any) -> dict[str, int]:
+def total_outcomes(**wanted: Any) -> dict[str, int]:
     """The outcomes counted for all queues since the beginning, without zeros."""
     columns = ("enqueued", "completed", "retried", "snoozed", "failed", "discarded", "recovered", "lost")
     wanted = {"span": Span.EVER, "queue_name": "", "task": ""} | wanted
@@ -63,11 +63,13 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-SOON = "import django_skipqueue.parts.history.rollups\n\ndjango_skipqueue.parts.history.rollups.WRITE_INTERVAL = 0.2\n"
+WRITES_OFTEN = (
+    "import django_skipqueue.parts.history.rollups\n\ndjango_skipqueue.parts.history.rollups.WRITE_INTERVAL = 0.2\n"
+)
 """A module of tasks without a task: its worker writes what it counts five times a second."""
 
 
-def add(tally: RollUpTally) -> None:
+def write_tally(tally: RollUpTally) -> None:
     roll_up(store, *tally.take())
 
 
@@ -75,8 +77,8 @@ def test_counts_are_added_and_never_replaced() -> None:
     for number in (1, 2):
         tally = RollUpTally()
         tally.ended(AttemptsCompleted, [attempt()] * number)
-        tally.ended(AttemptsFailed, [failed()] * number)
-        add(tally)
+        tally.ended(AttemptsFailed, [failed_attempt()] * number)
+        write_tally(tally)
     for span in Span:
         row = RollUp.objects.get(span=span, queue_name="q", task="t")
         assert (row.completed, row.failed) == (3, 3)
@@ -87,12 +89,12 @@ def test_counts_are_added_and_never_replaced() -> None:
         assert failure.last_at.timestamp() == NOON + 6
 
 
-def test_a_worker_writes_what_it_has_counted_before_it_ends(worker_thread: Start) -> None:
+def test_a_worker_writes_what_it_has_counted_before_it_ends(worker_thread: StartWorker) -> None:
     jobs.add.defer_many([(number, number) for number in range(20)])
     jobs.fail.using(queue_name="mail").defer()
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
-    assert total() == {"completed": 20, "retried": 2, "failed": 1}
-    assert total(queue_name="mail") == {"retried": 2, "failed": 1}
+    assert total_outcomes() == {"completed": 20, "retried": 2, "failed": 1}
+    assert total_outcomes(queue_name="mail") == {"retried": 2, "failed": 1}
     everything = RollUp.objects.get(span=Span.HOUR, queue_name="", task="")
     assert sum(everything.ran or []) == 23
     assert everything.claims > 0
@@ -106,19 +108,19 @@ def test_a_worker_writes_what_it_has_counted_before_it_ends(worker_thread: Start
 
 
 def test_a_worker_that_is_killed_loses_one_interval_at_most(runworker: Callable[..., ManagePy]) -> None:
-    worker = runworker(jobs=SOON)
+    worker = runworker(jobs=WRITES_OFTEN)
     jobs.noop.defer()
     wait_for_statuses(completed=1)
-    wait_until(lambda: total() == {"completed": 1}, "the first job is counted")
+    wait_until(lambda: total_outcomes() == {"completed": 1}, "the first job is counted")
     worker.send_to_group(signal.SIGKILL)
-    assert total() == {"completed": 1}
+    assert total_outcomes() == {"completed": 1}
 
 
-def test_recovered_jobs_are_counted_by_the_supervisor(runworker: Callable[..., ManagePy]) -> None:
-    runworker(jobs=SOON)
+def test_the_supervisor_counts_recovered_jobs(runworker: Callable[..., ManagePy]) -> None:
+    runworker(jobs=WRITES_OFTEN)
     jobs.record_and_die.defer("recovered")
     wait_for_statuses(completed=1)
-    wait_until(lambda: total() == {"recovered": 1, "completed": 1}, "both are counted")
+    wait_until(lambda: total_outcomes() == {"recovered": 1, "completed": 1}, "both are counted")
 
 
 def test_counts_that_cannot_be_written_are_kept(session: Callable[[], Session]) -> None:
@@ -133,7 +135,7 @@ def test_counts_that_cannot_be_written_are_kept(session: Callable[[], Session]) 
     tally.ended(AttemptsCompleted, [attempt()])
     other.commit()
     service.run(time.monotonic())
-    assert total() == {"completed": 2}
+    assert total_outcomes() == {"completed": 2}
 
 
 def test_counts_that_the_database_refuses_are_dropped() -> None:
@@ -145,7 +147,7 @@ def test_counts_that_the_database_refuses_are_dropped() -> None:
     service.refused(raised.value)
     tally.ended(AttemptsCompleted, [attempt()])
     service.run(time.monotonic())
-    assert total() == {"completed": 1}
+    assert total_outcomes() == {"completed": 1}
 
 
 @pytest.mark.parametrize(
@@ -180,11 +182,11 @@ def test_nothing_is_sent_if_nothing_was_counted(django_assert_num_queries: Any) 
         WriteRollUps(store, RollUpTally()).run(time.monotonic())
 
 
-# Enqueued jobs
+# Counting of enqueued jobs
 
 
-def count(times: int = 3) -> None:
-    """Run the service this number of times, as if an interval had passed between two runs."""
+def count_new_jobs(times: int = 3) -> None:
+    """Count the enqueued jobs this number of times, as if an interval had passed between two runs."""
     start_counting(store)
     for _ in range(times):
         while count_enqueued(store, interval=0.0):
@@ -192,32 +194,32 @@ def count(times: int = 3) -> None:
 
 
 def count_until(number: int) -> None:
-    """Count until this number of jobs is counted: a count waits for transactions in all databases of the server."""
+    """Count until this number of jobs is counted: counting waits for transactions in all databases of the server."""
 
     def is_counted() -> bool:
-        count(1)
-        return total().get("enqueued") == number
+        count_new_jobs(1)
+        return total_outcomes().get("enqueued") == number
 
     wait_until(is_counted, f"{number} jobs are counted")
 
 
 def test_enqueued_jobs_are_counted_by_task_queue_and_the_minute_of_their_insert() -> None:
-    count()
+    count_new_jobs()
     jobs.noop.defer()
     jobs.add.using(queue_name="mail").defer_many([(1, 1), (2, 2)])
     old = jobs.noop.defer()
     Job.objects.filter(pk=old.pk).update(enqueued_at=Now() - timedelta(hours=2))
-    assert total() == {}
+    assert total_outcomes() == {}
     count_until(4)
-    assert total(queue_name="mail", task="tests.app.jobs.add") == {"enqueued": 2}
+    assert total_outcomes(queue_name="mail", task="tests.app.jobs.add") == {"enqueued": 2}
     assert RollUp.objects.filter(span=Span.HOUR, queue_name="", task="").count() == 2
-    count()
-    assert total() == {"enqueued": 4}, "none is counted twice"
+    count_new_jobs()
+    assert total_outcomes() == {"enqueued": 4}, "none is counted twice"
 
 
 def test_a_supervisor_prunes_no_job_before_it_is_counted(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    count()
+    count_new_jobs()
     job, own = jobs.noop.defer(), jobs.noop.defer()
     Job.objects.filter(pk=own.pk).update(retention={"completed": 0})
     Job.objects.update(status="completed", finished_at=Now())
@@ -232,69 +234,69 @@ def test_a_supervisor_prunes_no_job_before_it_is_counted(settings: Any) -> None:
 
 def test_jobs_from_before_the_beginning_are_not_counted() -> None:
     jobs.noop.defer()
-    count()
-    assert total() == {}
+    count_new_jobs()
+    assert total_outcomes() == {}
 
 
 def test_a_job_that_is_committed_late_is_counted(session: Callable[[], Session]) -> None:
-    count()
+    count_new_jobs()
     late = session()
     late.begin()
     late(jobs.noop.defer)
     jobs.noop.defer()  # a higher id, committed first
-    count(5)
-    assert total() == {}, "both wait for the older transaction"
+    count_new_jobs(5)
+    assert total_outcomes() == {}, "both wait for the older transaction"
     late.commit()
     count_until(2)
 
 
 def test_a_transaction_that_takes_too_long_is_not_waited_for(session: Callable[[], Session]) -> None:
-    count()
+    count_new_jobs()
     late = session()
     late.begin()
     late(jobs.noop.defer)
     jobs.noop.defer()
-    count(5)
+    count_new_jobs(5)
 
     def is_counted() -> bool:
         RollUpProgress.objects.update(ready_at=Now() - timedelta(seconds=61))
-        count(1)
-        return total() == {"enqueued": 1}
+        count_new_jobs(1)
+        return total_outcomes() == {"enqueued": 1}
 
     wait_until(is_counted, "the other job is counted")
     late.commit()
     jobs.noop.defer()
     count_until(2)
-    assert total() == {"enqueued": 2}, "without the one that came too late"
+    assert total_outcomes() == {"enqueued": 2}, "without the job that was committed too late"
 
 
 def test_many_jobs_are_counted_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.parts.history.rollups.MOST_ENQUEUED_COUNTED", 7)
-    count()
+    count_new_jobs()
     jobs.add.defer_many([(number, number) for number in range(30)])
     count_until(30)
 
 
 def test_ids_that_jump_are_counted_at_once() -> None:
-    count()
+    count_new_jobs()
     jobs.noop.defer()
     make_job(pk=2**62)
 
     def is_counted() -> bool:
         has_more = count_enqueued(store, interval=0.0)
         assert not has_more, "two jobs take one step"
-        return total() == {"enqueued": 2}
+        return total_outcomes() == {"enqueued": 2}
 
     wait_until(is_counted, "both are counted")
 
 
 def test_ids_that_begin_again_are_counted() -> None:
-    count()
+    count_new_jobs()
     RollUpProgress.objects.update(counted_to=10**12, ready_to=10**12, seen_to=10**12)
     jobs.noop.defer()
 
     def has_noticed() -> bool:
-        count(1)
+        count_new_jobs(1)
         return RollUpProgress.objects.get().counted_to < 10**12
 
     wait_until(has_noticed, "the ids are known to be low again")
@@ -302,8 +304,8 @@ def test_ids_that_begin_again_are_counted() -> None:
     count_until(1)
 
 
-def test_of_two_supervisors_one_counts(session: Callable[[], Session]) -> None:
-    count()
+def test_only_one_of_two_supervisors_counts_enqueued_jobs(session: Callable[[], Session]) -> None:
+    count_new_jobs()
     jobs.noop.defer()
     RollUpProgress.objects.update(ready_xid=0, ready_to=9, seen_to=9)
     other = session()
@@ -311,9 +313,9 @@ def test_of_two_supervisors_one_counts(session: Callable[[], Session]) -> None:
     other(execute, "SELECT FROM skipqueue_rollup_progress FOR UPDATE")
     assert not count_enqueued(store, interval=0.0)
     other.commit()
-    assert total() == {}
+    assert total_outcomes() == {}
     assert not count_enqueued(store, interval=3600.0), "it is not time yet"
-    assert total() == {}
+    assert total_outcomes() == {}
     count_until(1)
 
 
@@ -325,16 +327,16 @@ def test_the_service_counts_what_a_supervisor_sees() -> None:
     def is_counted() -> bool:
         RollUpProgress.objects.update(changed_at=Now() - timedelta(minutes=1))
         service.run(time.monotonic())
-        return total() == {"enqueued": 1}
+        return total_outcomes() == {"enqueued": 1}
 
     wait_until(is_counted, "the job is counted")
     assert service.due_at > time.monotonic()
 
 
-# Depths
+# Depths of queues
 
 
-def test_the_depths_are_written_once_a_minute() -> None:
+def test_the_depths_of_queues_are_written_once_a_minute() -> None:
     make_job(queue_name="mail", run_after=timedelta(seconds=-100))
     make_job(queue_name="mail")
     make_job(queue_name="reports")
@@ -349,7 +351,7 @@ def test_the_depths_are_written_once_a_minute() -> None:
     assert not RollUp.objects.filter(span=Span.EVER).exists()
 
 
-def test_of_the_depths_within_an_hour_the_greatest_stays() -> None:
+def test_the_row_of_an_hour_keeps_the_greatest_depth() -> None:
     make_job(queue_name="mail")
     for _ in range(2):
         roll_up_depths(store, queues_now(store))
@@ -357,14 +359,14 @@ def test_of_the_depths_within_an_hour_the_greatest_stays() -> None:
     assert RollUp.objects.get(span=Span.HOUR, queue_name="").depth == 1
 
 
-# Pruning
+# Pruning of roll-ups
 
 
 def test_old_roll_ups_are_deleted_by_their_span() -> None:
     tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt()])
-    tally.ended(AttemptsFailed, [failed()])
-    add(tally)
+    tally.ended(AttemptsFailed, [failed_attempt()])
+    write_tally(tally)
     service = PruneRollUps(store)
     service.run(time.monotonic())
     assert RollUp.objects.count() == 9
@@ -382,7 +384,7 @@ def test_old_roll_ups_are_deleted_by_their_span() -> None:
 def test_pruning_goes_on_while_batches_are_full() -> None:
     tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt()])
-    add(tally)
+    write_tally(tally)
     RollUp.objects.update(starts_at=Now() - timedelta(days=4), changed_at=Now() - timedelta(days=4))
     assert prune_rollups(store, {60: 3 * DAY_SECONDS}, limit=2)
     assert not prune_rollups(store, {60: 3 * DAY_SECONDS}, limit=2)

@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 
 from django_skipqueue.parts.history.causes import failing_causes, failures_of
+from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
 from ..app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ..app.rows import DEFAULT
 from ..management.skipqueue.running import skipqueue
-from .failing import end, roll_up
+from .failing import count_ended, count_failures
+from .past import count_attempts
 
 HOUR = 3_600.0
 
@@ -24,11 +27,11 @@ def _causes() -> None:
     """Count a cause that fails now, and a cause that has stopped."""
     entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2\x1b[31m"}
     job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry | {"traceback": TRACEBACK}])
-    roll_up(BAD_VALUE, 3, seconds_ago=2 * HOUR)
-    roll_up(BAD_VALUE, 1_234, job_id=job.pk)
-    roll_up(UNAVAILABLE, seconds_ago=24 * 60)
-    end(UNAVAILABLE.task)
-    end(UNAVAILABLE.task, seconds_ago=120)
+    count_failures(BAD_VALUE, 3, seconds_ago=2 * HOUR)
+    count_failures(BAD_VALUE, 1_234, job_id=job.pk)
+    count_failures(UNAVAILABLE, seconds_ago=24 * 60)
+    count_ended(UNAVAILABLE.task)
+    count_ended(UNAVAILABLE.task, seconds_ago=120)
 
 
 def key_of(cause: Any = BAD_VALUE) -> str:
@@ -63,7 +66,7 @@ def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
 
 def test_failures_print_json(settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
-    roll_up(BAD_VALUE)
+    count_failures(BAD_VALUE)
     failing, stopped = skipqueue("failures", "--json").objects
     expected = {"standing": "failing", "task": BAD_VALUE.task, "exception": BAD_VALUE.exception, "in_10_minutes": 1_235}
     assert {name: failing[name] for name in expected} == expected
@@ -98,10 +101,37 @@ def test_the_subcommand_acknowledges_a_cause_and_takes_the_acknowledgement_back(
     assert (result.code, result.err) == (3, f"Cause {key_of()} is not acknowledged.\n")
 
 
-def test_what_it_refuses() -> None:
+def test_skipqueue_failures_refuses_options_without_a_cause_and_unknown_keys() -> None:
     for arguments in (["--acknowledge"], ["--take-back"], ["--note", "x"], [key_of(), "--note", "x"]):
         assert skipqueue("failures", *arguments).code == 2
     result = skipqueue("failures", "zzz")
     assert result.code == 1
     assert "No cause of the last 7 days has the key 'zzz'" in result.err
     assert skipqueue("failures", "").code == 1
+
+
+def test_a_task_whose_worker_died_of_another_task_is_a_bystander() -> None:
+    by_task = {name: Cause(name, WORKER_DIED, "") for name in ("shop.jobs.kill", "shop.jobs.push")}
+    for task, deaths in (("", 3), ("shop.jobs.kill", 3), ("shop.jobs.push", 2)):
+        count_attempts(task, "default" if task else "", deaths=deaths, recovered=deaths)
+    for cause in by_task.values():
+        count_failures(cause, 2)
+    result = skipqueue("failures")
+    standing = {row[0]: row[1] for row in result.rows}
+    kill, push = (key_of(cause) for cause in by_task.values())
+    assert (standing[kill], standing[push]) == ("failing", "bystander")
+    assert [row[1] for row in result.rows][-2:] == ["bystander", "stopped"], "after what fails"
+    text = "A bystander: in all these deaths of workers shop.jobs.kill was running as well."
+    assert result.err == f"{text}\n"
+    assert text in skipqueue("failures", push).out
+    assert [each["bystander"] for each in skipqueue("failures", "--json").objects if each["key"] == push] == [text]
+
+
+def test_tasks_that_fail_together_by_a_fault_of_the_database_are_bystanders() -> None:
+    fault = "django.db.utils.OperationalError"
+    count_failures(Cause("shop.jobs.one", fault, ""))
+    assert "bystander" not in skipqueue("failures").out
+    count_failures(Cause("shop.jobs.two", fault, ""))
+    result = skipqueue("failures")
+    assert [row[1] for row in result.rows].count("bystander") == 2
+    assert "A bystander: 2 tasks fail with this error of the database now." in result.err

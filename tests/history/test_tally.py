@@ -31,7 +31,7 @@ def attempt(outcome: Outcome = COMPLETED, *, task: str = "t", queue_name: str = 
     return Attempt(job, outcome, 53.0, 53.0 + ran, "w")
 
 
-def failed(place: str = "shop.send", **fields: object) -> Attempt:
+def failed_attempt(place: str = "shop.send", **fields: object) -> Attempt:
     error = {"exception": "builtins.ValueError", "place": place, "line": 12} | fields
     return attempt(Outcome("failed", last_error="ValueError", error=error))
 
@@ -41,7 +41,7 @@ def rows_of(tally: RollUpTally, **wanted: object) -> list[dict[str, object]]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
-def test_an_attempt_counts_for_its_task_its_queue_and_all_in_each_span() -> None:
+def test_an_attempt_counts_for_its_task_its_queue_and_all_queues_in_each_span() -> None:
     tally = RollUpTally()
     assert tally.is_empty
     tally.ended(AttemptsCompleted, [attempt(), attempt()])
@@ -74,7 +74,7 @@ def test_an_attempt_counts_for_its_task_its_queue_and_all_in_each_span() -> None
         (LeasesLost, COMPLETED, "lost"),
     ],
 )
-def test_each_kind_of_end_has_its_column(kind: type[AttemptsEnded], outcome: Outcome, column: str) -> None:
+def test_each_kind_of_ended_attempt_has_its_column(kind: type[AttemptsEnded], outcome: Outcome, column: str) -> None:
     tally = RollUpTally()
     tally.ended(kind, [attempt(outcome)])
     (row,) = rows_of(tally, span=60, task="t")
@@ -89,7 +89,7 @@ def test_tasks_and_queues_are_counted_apart() -> None:
     assert rows == {("q", "a"): 1, ("q", "b"): 1, ("r", "b"): 1, ("q", ""): 2, ("r", ""): 1, ("", ""): 3}
 
 
-def test_a_minute_is_one_of_the_databases_clock() -> None:
+def test_minutes_are_counted_by_the_databases_clock() -> None:
     tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt(ran=2.0)])  # ends 6 s after noon
     tally.ended(AttemptsCompleted, [attempt(ran=60.0)])
@@ -99,8 +99,8 @@ def test_a_minute_is_one_of_the_databases_clock() -> None:
 
 def test_failures_of_one_cause_are_counted_together() -> None:
     tally = RollUpTally()
-    tally.ended(AttemptsFailed, [failed(), failed(line=13), failed("shop.charge")])
-    tally.ended(AttemptsRetrying, [failed(line=14)])
+    tally.ended(AttemptsFailed, [failed_attempt(), failed_attempt(line=13), failed_attempt("shop.charge")])
+    tally.ended(AttemptsRetrying, [failed_attempt(line=14)])
     _, failures = tally.take()
     rows = {(row["span"], row["place"]): row for row in failures}
     assert {key: row["number"] for key, row in rows.items()} == {
@@ -129,6 +129,27 @@ def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None
     assert {row["starts_at"] for row in rows if row["span"] == 60} == {at.timestamp()}
 
 
+def test_a_death_counts_once_for_all_queues_and_once_for_each_task_that_was_running() -> None:
+    tally = RollUpTally()
+    at = datetime(2027, 1, 15, tzinfo=UTC)
+    lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
+    others = [lost._replace(id=4), lost._replace(id=5, task="u"), lost._replace(id=6, locked_by="w:2")]
+    tally.sent(JobsRecovered("default", [lost, *others]))
+    deaths = {(row["queue_name"], row["task"]): row["deaths"] for row in rows_of(tally, span=60)}
+    assert deaths == {("", ""): 2, ("q", ""): 0, ("q", "t"): 2, ("q", "u"): 1}
+
+
+def test_a_job_that_is_due_after_the_time_of_its_claim_has_not_waited() -> None:
+    """The claim has the time of its statement, and saw a job of the moment after."""
+    tally, done = RollUpTally(), attempt()
+    early = done._replace(job=done.job._replace(run_after=done.job.locked_at + 0.007))
+    assert early.wait_ms == 3_000.0
+    assert early.job.wait_ms == 0.0
+    tally.ended(AttemptsCompleted, [early])
+    (row,) = rows_of(tally, span=60, task="t")
+    assert (row["waited_seconds"], row["waited_longest"]) == (3.0, 3.0)
+
+
 def test_claims_are_counted_for_all_queues_with_their_time() -> None:
     tally = RollUpTally()
     job = attempt().job
@@ -144,7 +165,7 @@ def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.Monk
     monkeypatch.setattr(rollups, "MOST_CAUSES_COUNTED", 1)
     tally = RollUpTally()
     for number in range(5):
-        error = failed(f"place{number}")
+        error = failed_attempt(f"place{number}")
         tally.ended(AttemptsFailed, [replace_task(error, f"t{number}")])
     rows, failures = tally.take()
     counted = {row["task"]: row["failed"] for row in rows if row["span"] == 60 and row["task"]}
@@ -153,5 +174,5 @@ def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.Monk
     assert {row["task"] for row in failures} == {"t0", OTHER_NAME}
 
 
-def replace_task(failed: Attempt, task: str) -> Attempt:
-    return failed._replace(job=failed.job._replace(task=task), outcome=replace(failed.outcome))
+def replace_task(attempt: Attempt, task: str) -> Attempt:
+    return attempt._replace(job=attempt.job._replace(task=task), outcome=replace(attempt.outcome))

@@ -32,32 +32,32 @@ SELECT
 FROM generate_series(1, 2000) AS n
 """
 
-READ = 60
-"""How many of 2,000 blocked jobs a statement may read for two keys."""
+MOST_ROWS_READ = 60
+"""Of 2,000 blocked jobs with 400 keys, a statement may read at most this number for two keys."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def misjudged() -> Iterator[psycopg.Connection[Any]]:
+def table_with_old_statistics() -> Iterator[psycopg.Connection[Any]]:
     """A connection to a table that had only finished jobs when its statistics were gathered."""
-    with connect() as other:
-        other.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
-        other.execute(INSERT, {"status": "completed", "is_rate": False})
-        other.execute("ANALYZE skipqueue_job")
+    with connect() as connection:
+        connection.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+        connection.execute(INSERT, {"status": "completed", "is_rate": False})
+        connection.execute("ANALYZE skipqueue_job")
         for status, is_rate in (("blocked", False), ("blocked", True), ("queued", True)):
-            other.execute(INSERT, {"status": status, "is_rate": is_rate})
+            connection.execute(INSERT, {"status": status, "is_rate": is_rate})
         try:
-            yield other
+            yield connection
         finally:
-            other.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
-            other.execute("DELETE FROM skipqueue_job")
-            other.execute("ANALYZE skipqueue_job")
+            connection.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
+            connection.execute("DELETE FROM skipqueue_job")
+            connection.execute("ANALYZE skipqueue_job")
 
 
-def jobs_read(other: psycopg.Connection[Any], statement: str, **values: Any) -> float:
+def jobs_read(connection: psycopg.Connection[Any], statement: str, **values: Any) -> float:
     """How many rows of jobs the statement reads at the nodes of its plan."""
-    cursor = psycopg.ClientCursor(other)
+    cursor = psycopg.ClientCursor(connection)
     rows = cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values or None).fetchall()
     read = 0.0
     for node in nodes(rows[0][0][0]["Plan"]):
@@ -67,38 +67,38 @@ def jobs_read(other: psycopg.Connection[Any], statement: str, **values: Any) -> 
     return read
 
 
-def test_an_admission_by_key(misjudged: psycopg.Connection[Any]) -> None:
-    with misjudged.transaction(force_rollback=True):
-        misjudged.execute(LOCK_KEYS, {"ids": "{}", "keys": ["key 11", "key 12"]})
-        assert jobs_read(misjudged, sql.ADMIT_BY_KEY) < READ
+def test_an_admission_by_key_reads_few_jobs(table_with_old_statistics: psycopg.Connection[Any]) -> None:
+    with table_with_old_statistics.transaction(force_rollback=True):
+        table_with_old_statistics.execute(LOCK_KEYS, {"ids": "{}", "keys": ["key 11", "key 12"]})
+        assert jobs_read(table_with_old_statistics, sql.ADMIT_BY_KEY) < MOST_ROWS_READ
 
 
 def test_permit_holders_are_read_by_an_index_scan(
-    misjudged: psycopg.Connection[Any],
+    table_with_old_statistics: psycopg.Connection[Any],
 ) -> None:
     """With a bitmap, each admission would read the rows of all jobs of a key that have ended since the last vacuum."""
     for _ in range(5):
-        misjudged.execute(INSERT, {"status": "blocked", "is_rate": False})
-    misjudged.execute(INSERT, {"status": "queued", "is_rate": False})
-    misjudged.execute("ANALYZE skipqueue_job")
-    with misjudged.transaction(force_rollback=True):
-        misjudged.execute(LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
-        ((plan,),) = misjudged.execute(f"EXPLAIN (FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
+        table_with_old_statistics.execute(INSERT, {"status": "blocked", "is_rate": False})
+    table_with_old_statistics.execute(INSERT, {"status": "queued", "is_rate": False})
+    table_with_old_statistics.execute("ANALYZE skipqueue_job")
+    with table_with_old_statistics.transaction(force_rollback=True):
+        table_with_old_statistics.execute(LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
+        ((plan,),) = table_with_old_statistics.execute(f"EXPLAIN (FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
     found = {node.get("Index Name"): node["Node Type"] for node in nodes(plan[0]["Plan"])}
     assert found["skipqueue_job_limit_held"] == "Index Scan"
 
 
-def test_an_admission_of_a_lone_job(misjudged: psycopg.Connection[Any]) -> None:
+def test_an_admission_of_a_lone_job_reads_few_jobs(table_with_old_statistics: psycopg.Connection[Any]) -> None:
     lone = make_job(status="blocked", limit_key="alone", limit_kind="concurrency", capacity=1)
-    with misjudged.transaction(force_rollback=True):
-        misjudged.execute(sql.LOCK_KEY, {"key": "alone"})
-        assert jobs_read(misjudged, sql.ADMIT_LONE, id=lone.pk, key="alone") < READ
+    with table_with_old_statistics.transaction(force_rollback=True):
+        table_with_old_statistics.execute(sql.LOCK_KEY, {"key": "alone"})
+        assert jobs_read(table_with_old_statistics, sql.ADMIT_LONE, id=lone.pk, key="alone") < MOST_ROWS_READ
 
 
-def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
-    with misjudged.transaction(force_rollback=True):
-        misjudged.execute(LOCK_RATES, {"keys": ["key 11", "key 12"]})
-        assert jobs_read(misjudged, rate_sql.ADMIT_BY_RATE) < READ
+def test_an_admission_by_rate_reads_few_jobs(table_with_old_statistics: psycopg.Connection[Any]) -> None:
+    with table_with_old_statistics.transaction(force_rollback=True):
+        table_with_old_statistics.execute(LOCK_RATES, {"keys": ["key 11", "key 12"]})
+        assert jobs_read(table_with_old_statistics, rate_sql.ADMIT_BY_RATE) < MOST_ROWS_READ
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,12 @@ def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
     ],
     ids=["blocked keys", "blocked rates", "waiting keys", "keys now", "rates now"],
 )
-def test_the_scan_of_keys(misjudged: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> None:
-    assert jobs_read(misjudged, statement, **values) < READ
+def test_a_statement_that_reads_keys_reads_few_jobs(
+    table_with_old_statistics: psycopg.Connection[Any], statement: str, values: dict[str, Any]
+) -> None:
+    assert jobs_read(table_with_old_statistics, statement, **values) < MOST_ROWS_READ
 
 
-def test_no_status_is_before_blocked() -> None:
+def test_blocked_is_the_first_status_in_alphabetical_order() -> None:
     """The conditions of two indexes, and of the statements that read them, rely on this order of the statuses."""
     assert min(Status.values) == "blocked"

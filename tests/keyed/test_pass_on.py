@@ -1,4 +1,4 @@
-"""A permit or token of an unclaimed job goes to a job that should start before it."""
+"""A queued job that no worker has claimed gives its permit or its token to a job that should start before it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,26 +16,32 @@ from django_skipqueue.parts.limits.admit import admit_keys, blocked_keys
 from django_skipqueue.parts.limits.services import pass_permits_on
 from django_skipqueue.parts.rates.admit import admit_rate_keys, blocked_rates
 from django_skipqueue.parts.rates.services import pass_tokens_on
-from django_skipqueue.queue.notify import LIMIT_PREFIX, RATE_PREFIX
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Admit
 
 from ..app.limit_rows import make_keyed
-from ..app.limits.jobs import alone, free_two, going_on, in_order, one_by, shared_fairly
+from ..app.limits.jobs import (
+    continuing_sequence,
+    halting_sequence,
+    one_at_a_time,
+    one_per_number,
+    shared_fairly,
+    two_per_account,
+)
 from ..app.limits.rates.jobs import rated_and_limited
 from ..app.rates.jobs import shares_rate
 from ..app.rows import make_job, make_worker, multiply
 from ..app.sessions import Session, connect
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 store = Store("default")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def pass_on() -> Callable[..., None]:
-    """Look at both kinds of keys once, as a supervisor does at this second."""
+def pass_permits_and_tokens_on() -> Callable[..., None]:
+    """Run the services that pass permits and tokens on, once, as a supervisor does at the given second."""
     services = [pass_permits_on(store), pass_tokens_on(store)]
 
     def look(at: float = 0.0) -> None:
@@ -46,7 +52,7 @@ def pass_on() -> Callable[..., None]:
 
 
 @pytest.fixture
-def notified() -> Iterator[Callable[[], list[str]]]:
+def payloads_to_supervisors() -> Iterator[Callable[[], list[str]]]:
     """The payloads that supervisors have received since the last call."""
     with connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
@@ -58,175 +64,191 @@ def notified() -> Iterator[Callable[[], list[str]]]:
         yield payloads
 
 
-def queued() -> set[int]:
+def queued_ids() -> set[int]:
     return set(Job.objects.filter(status="queued").values_list("pk", flat=True))
 
 
-def claim(limit: int = 1, queue_name: str = "default") -> None:
+def claim_exactly(limit: int = 1, queue_name: str = "default") -> None:
     assert len(store.claim(queue_names=[queue_name], limit=limit, worker_id="w")) == limit
 
 
-@pytest.mark.parametrize("task", [free_two, shared_fairly], ids=["limit", "fair"])
-def test_better_jobs_get_the_permits_of_the_worst_unclaimed_jobs(task: Any, pass_on: Callable[..., None]) -> None:
+@pytest.mark.parametrize("task", [two_per_account, shared_fairly], ids=["limit", "fair"])
+def test_better_jobs_get_the_permits_of_the_worst_unclaimed_jobs(
+    task: Any, pass_permits_and_tokens_on: Callable[..., None]
+) -> None:
     make_worker()
     low, lowest = (task.using(priority=priority).defer("a").pk for priority in (-1, -2))
     urgent = task.using(priority=5).defer("a").pk
-    assert queued() == {low, lowest}
-    pass_on()
-    assert queued() == {low, urgent}
+    assert queued_ids() == {low, lowest}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {low, urgent}
     higher = [task.using(priority=6).defer("a").pk for _ in range(3)]
-    pass_on()
-    assert queued() == {*higher[:2]}, "the worst jobs are put back, and the oldest of the best jobs are admitted"
-    pass_on()
-    assert queued() == {*higher[:2]}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {*higher[:2]}, "the worst jobs are put back, and the oldest of the best jobs are admitted"
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {*higher[:2]}
 
 
-def test_a_running_job_keeps_its_permit(pass_on: Callable[..., None]) -> None:
+def test_a_running_job_keeps_its_permit(pass_permits_and_tokens_on: Callable[..., None]) -> None:
     make_worker()
-    first, second = (free_two.using(priority=-1).defer("a").pk for _ in range(2))
-    claim()
-    urgent = [free_two.using(priority=5).defer("a").pk for _ in range(2)]
-    pass_on()
-    assert queued() == {urgent[0]}
+    first, second = (two_per_account.using(priority=-1).defer("a").pk for _ in range(2))
+    claim_exactly()
+    urgent = [two_per_account.using(priority=5).defer("a").pk for _ in range(2)]
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {urgent[0]}
     assert Job.objects.get(pk=first).status == "running"
     assert Job.objects.get(pk=second).status == "blocked"
 
 
-def test_a_job_that_is_being_claimed_keeps_its_permit(pass_on: Callable[..., None]) -> None:
+def test_a_job_that_is_being_claimed_keeps_its_permit(pass_permits_and_tokens_on: Callable[..., None]) -> None:
     make_worker()
-    first, second = (free_two.using(priority=-1).defer("a").pk for _ in range(2))
-    urgent = [free_two.using(priority=5).defer("a").pk for _ in range(2)]
+    first, second = (two_per_account.using(priority=-1).defer("a").pk for _ in range(2))
+    urgent = [two_per_account.using(priority=5).defer("a").pk for _ in range(2)]
     claiming = Session()
     claiming.begin()
     claiming(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
-    pass_on()
-    assert queued() == {first, urgent[0]}, (
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {first, urgent[0]}, (
         "one job is put back, and one is admitted; the second worker has not claimed its job yet"
     )
     claiming.commit()
     claiming.close()
-    pass_on()
-    assert queued() == {urgent[0]}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {urgent[0]}
     assert Job.objects.get(pk=first).status == "running"
     assert Job.objects.get(pk=second).status == "blocked"
 
 
-def test_while_another_session_has_locked_the_key_no_permit_is_passed_on(pass_on: Callable[..., None]) -> None:
+def test_while_another_session_has_locked_the_key_no_permit_is_passed_on(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker()
-    low = alone.using(priority=-1).defer().pk
-    urgent = alone.using(priority=5).defer().pk
+    low = one_at_a_time.using(priority=-1).defer().pk
+    urgent = one_at_a_time.using(priority=5).defer().pk
     other = Session()
     other.begin()
     other(lambda: admit_keys(Store("default"), [Job.objects.get(pk=low).limit_key or ""]))
-    pass_on()
-    assert queued() == {low}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {low}
     other.rollback()
     other.close()
-    pass_on()
-    assert queued() == {urgent}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {urgent}
 
 
-def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(pass_on: Callable[..., None]) -> None:
+def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker()
     taken = [rated_and_limited.defer(account).pk for account in "xy"]  # these jobs take the tokens
     low = rated_and_limited.using(priority=-1).defer("a").pk
     assert Job.objects.get(pk=low).gate == "rate"
     urgent = rated_and_limited.using(priority=5).defer("a").pk
-    pass_on()
+    pass_permits_and_tokens_on()
     assert Job.objects.get(pk=low).gate == "limit"
-    assert Job.objects.get(pk=urgent).gate == "rate" or urgent in queued()
-    assert len(queued()) == len(taken)
+    assert Job.objects.get(pk=urgent).gate == "rate" or urgent in queued_ids()
+    assert len(queued_ids()) == len(taken)
 
 
-def test_a_token_goes_to_a_better_job(pass_on: Callable[..., None]) -> None:
+def test_an_unclaimed_job_gives_its_token_to_a_job_of_higher_priority(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker()
     low = shares_rate.using(priority=-1).defer().pk
     urgent = shares_rate.using(priority=5).defer().pk
-    assert queued() == {low}
-    pass_on()
-    assert queued() == {urgent}
+    assert queued_ids() == {low}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {urgent}
 
 
-def test_a_token_goes_to_another_job_of_the_limit_that_has_the_permit(pass_on: Callable[..., None]) -> None:
+def test_a_token_goes_to_another_job_of_the_limit_that_has_the_permit(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker()
     low = rated_and_limited.using(priority=-1).defer("a").pk
     rated_and_limited.using(priority=-2).defer("b")
     urgent = rated_and_limited.using(priority=5).defer("c").pk
-    pass_on()
-    assert queued() == {low, urgent}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {low, urgent}
     put_back = Job.objects.get(status="blocked")
     assert put_back.priority == -2
     assert put_back.gate == "rate", "the job has the permit and waits only for a token"
 
 
-def test_a_sequence_keeps_its_order(pass_on: Callable[..., None]) -> None:
+def test_a_sequence_keeps_its_order_whatever_the_priority_and_the_queue(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker()
-    first = in_order.using(priority=-5).defer("o").pk
-    in_order.using(priority=5).defer("o")
-    pass_on()
-    assert queued() == {first}
+    first = halting_sequence.using(priority=-5).defer("o").pk
+    halting_sequence.using(priority=5).defer("o")
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {first}
     Queue.pause("default")
-    in_order.using(queue_name="other").defer("o")
-    pass_on()
-    assert queued() == {first}
+    halting_sequence.using(queue_name="other").defer("o")
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {first}
 
 
-def test_an_earlier_job_of_a_sequence_that_is_retried_by_hand_comes_first(pass_on: Callable[..., None]) -> None:
+def test_an_earlier_job_of_a_sequence_that_is_retried_by_hand_comes_first(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker()
-    first = going_on.defer("o")
-    claim()
+    first = continuing_sequence.defer("o")
+    claim_exactly()
     Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
-    later = going_on.defer("o").pk
-    assert queued() == {later}
+    later = continuing_sequence.defer("o").pk
+    assert queued_ids() == {later}
     Job.objects.get(pk=first.pk).retry()
-    pass_on()
-    assert queued() == {first.pk}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {first.pk}
 
 
-def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_on: Callable[..., None]) -> None:
+def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_permits_and_tokens_on: Callable[..., None]) -> None:
     make_worker()
-    first = going_on.defer("o")
-    claim()
+    first = continuing_sequence.defer("o")
+    claim_exactly()
     Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
-    begun = going_on.defer("o").pk
+    begun = continuing_sequence.defer("o").pk
     Job.objects.filter(pk=begun).update(attempts=1)
     Job.objects.get(pk=first.pk).retry()
-    pass_on()
-    assert queued() == {begun}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {begun}
 
 
-@pytest.mark.parametrize("task", [free_two, shares_rate], ids=["permits", "tokens"])
-def test_jobs_of_a_paused_queue_give_way_to_jobs_of_a_served_queue(task: Any, pass_on: Callable[..., None]) -> None:
+@pytest.mark.parametrize("task", [two_per_account, shares_rate], ids=["permits", "tokens"])
+def test_jobs_of_a_paused_queue_give_permits_and_tokens_to_jobs_of_a_served_queue(
+    task: Any, pass_permits_and_tokens_on: Callable[..., None]
+) -> None:
     make_worker()
-    args = ["a"] if task is free_two else []
-    held = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued()
+    args = ["a"] if task is two_per_account else []
+    held = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued_ids()
     waiting = task.using(queue_name="urgent").defer(*args).pk
-    pass_on()
-    assert queued() == held
+    pass_permits_and_tokens_on()
+    assert queued_ids() == held
     Queue.pause("bulk")
-    pass_on()
-    assert waiting in queued()
-    assert len(queued()) == len(held)
+    pass_permits_and_tokens_on()
+    assert waiting in queued_ids()
+    assert len(queued_ids()) == len(held)
 
 
 def test_a_free_permit_does_not_go_to_a_paused_queue() -> None:
     make_worker()
     Queue.pause("bulk")
-    claimed = [alone.defer().pk]
-    claim()
-    bulk = alone.using(queue_name="bulk").defer().pk
-    urgent = alone.using(queue_name="urgent").defer().pk
+    claimed = [one_at_a_time.defer().pk]
+    claim_exactly()
+    bulk = one_at_a_time.using(queue_name="bulk").defer().pk
+    urgent = one_at_a_time.using(queue_name="urgent").defer().pk
     Job.objects.filter(pk__in=claimed).delete()
     keys = blocked_keys(store)
     assert list(keys.values()) == [True]
     admit_keys(store, keys)
-    assert queued() == {urgent}
-    claim(queue_name="urgent")
+    assert queued_ids() == {urgent}
+    claim_exactly(queue_name="urgent")
     Job.objects.filter(status="running").delete()
     assert blocked_keys(store) == {}, "only a paused queue has jobs of the key"
     Queue.resume("bulk")
     admit_keys(store, blocked_keys(store))
-    assert queued() == {bulk}
+    assert queued_ids() == {bulk}
 
 
 def test_a_token_does_not_go_to_a_paused_queue() -> None:
@@ -237,89 +259,93 @@ def test_a_token_does_not_go_to_a_paused_queue() -> None:
     Job.objects.filter(status="queued").delete()
     RateBucket.objects.all().delete()
     admit_rate_keys(store, blocked_rates(store))
-    assert queued() == {served}
+    assert queued_ids() == {served}
     Job.objects.filter(status="queued").delete()
     RateBucket.objects.all().delete()
     admit_rate_keys(store, blocked_rates(store))
-    assert queued() == set()
+    assert queued_ids() == set()
     Queue.resume("bulk")
     Admit(store).run(0.0)
-    assert queued() == {paused}, "the next sweep finds it"
+    assert queued_ids() == {paused}, "the next sweep finds the job"
 
 
 def test_a_free_permit_does_not_go_to_a_job_of_a_paused_queue_behind_another_job() -> None:
     Queue.pause("bulk")
-    running = free_two.defer_many([("a",)] * 2)
-    claim(2)
-    urgent = free_two.using(queue_name="urgent").defer("a").pk
-    free_two.using(queue_name="bulk").defer("a")
+    running = two_per_account.defer_many([("a",)] * 2)
+    claim_exactly(2)
+    urgent = two_per_account.using(queue_name="urgent").defer("a").pk
+    two_per_account.using(queue_name="bulk").defer("a")
     Job.objects.filter(pk__in=running).delete()
     admit_keys(store, blocked_keys(store))
-    assert queued() == {urgent}
+    assert queued_ids() == {urgent}
 
 
 @pytest.mark.parametrize(
     "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
 )
-def test_jobs_of_a_queue_without_a_worker_give_way(serving: dict[str, Any], pass_on: Callable[..., None]) -> None:
+def test_jobs_of_a_queue_without_a_worker_give_their_permits_up(
+    serving: dict[str, Any], pass_permits_and_tokens_on: Callable[..., None]
+) -> None:
     make_worker(**serving)
     make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))
-    bulk = alone.using(queue_name="bulk").defer().pk
-    nobodys = alone.using(queue_name="nobody's", priority=9).defer().pk
-    pass_on()
-    assert queued() == {bulk}, "no job waits in a served queue"
-    urgent = alone.using(queue_name="urgent").defer().pk
-    pass_on()
-    assert queued() == {urgent}
-    pass_on()
-    assert queued() == {urgent}
-    assert Job.objects.get(pk=nobodys).status == "blocked"
+    bulk = one_at_a_time.using(queue_name="bulk").defer().pk
+    without_worker = one_at_a_time.using(queue_name="nobody's", priority=9).defer().pk
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {bulk}, "no job waits in a served queue"
+    urgent = one_at_a_time.using(queue_name="urgent").defer().pk
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {urgent}
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {urgent}
+    assert Job.objects.get(pk=without_worker).status == "blocked"
 
 
 def test_a_permit_unclaimed_for_a_second_goes_to_a_queue_whose_worker_has_a_free_slot(
-    pass_on: Callable[..., None],
+    pass_permits_and_tokens_on: Callable[..., None],
 ) -> None:
     make_worker(queues=["bulk"])
     idle = make_worker(queues=["urgent"], concurrency=1)
-    bulk = alone.using(queue_name="bulk").defer().pk
-    urgent = alone.using(queue_name="urgent").defer().pk
+    bulk = one_at_a_time.using(queue_name="bulk").defer().pk
+    urgent = one_at_a_time.using(queue_name="urgent").defer().pk
     running = make_job("running", queue_name="urgent", locked_by=idle.pk)
-    pass_on(0.0)
-    pass_on(HELD_UP_SECONDS)
-    assert queued() == {bulk}, "the worker has no free slot"
+    pass_permits_and_tokens_on(0.0)
+    pass_permits_and_tokens_on(HELD_UP_SECONDS)
+    assert queued_ids() == {bulk}, "the worker has no free slot"
     running.delete()
-    pass_on(HELD_UP_SECONDS + 0.1)
-    assert queued() == {urgent}
-    pass_on(HELD_UP_SECONDS + 0.2)
-    assert queued() == {urgent}, "the job has not waited for a second yet"
+    pass_permits_and_tokens_on(HELD_UP_SECONDS + 0.1)
+    assert queued_ids() == {urgent}
+    pass_permits_and_tokens_on(HELD_UP_SECONDS + 0.2)
+    assert queued_ids() == {urgent}, "the job has not waited for a second yet"
 
 
 def test_a_scan_of_many_keys_resumes_where_the_last_one_ended(
-    pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pass_permits_and_tokens_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 1)
     make_worker()
     for key in "abc":
-        free_two.using(priority=-1).defer_many([(key,)] * 2)
-    urgent = {free_two.defer(key).pk for key in "abc"}
+        two_per_account.using(priority=-1).defer_many([(key,)] * 2)
+    urgent = {two_per_account.defer(key).pk for key in "abc"}
     for _ in range(3):
-        pass_on()
-    assert urgent < queued()
+        pass_permits_and_tokens_on()
+    assert urgent < queued_ids()
 
 
 @pytest.mark.parametrize("is_in_transaction", [False, True])
-@pytest.mark.parametrize(("task", "prefix"), [(alone, LIMIT_PREFIX), (shares_rate, RATE_PREFIX)], ids=["limit", "rate"])
-def test_an_urgent_job_that_stays_blocked_has_supervisors_look(
-    task: Any, prefix: str, is_in_transaction: bool, notified: Callable[[], list[str]]
+@pytest.mark.parametrize(
+    ("task", "prefix"), [(one_at_a_time, ",limit "), (shares_rate, ",rate ")], ids=["limit", "rate"]
+)
+def test_an_urgent_job_that_stays_blocked_makes_the_supervisors_look_sooner(
+    task: Any, prefix: str, is_in_transaction: bool, payloads_to_supervisors: Callable[[], list[str]]
 ) -> None:
     service = (pass_tokens_on if task is shares_rate else pass_permits_on)(store)
     task.using(priority=9).defer()
-    assert not any(payload.startswith(prefix) for payload in notified()) or task is shares_rate
+    assert not any(payload.startswith(prefix) for payload in payloads_to_supervisors()) or task is shares_rate
     task.defer()
-    notified()
+    payloads_to_supervisors()
     with transaction.atomic() if is_in_transaction else nullcontext():
         task.using(priority=1).defer()
-    payloads = [payload for payload in notified() if payload.startswith(prefix)]
+    payloads = [payload for payload in payloads_to_supervisors() if payload.startswith(prefix)]
     assert payloads
     service.run(time.monotonic())
     later = service.due_at
@@ -327,35 +353,37 @@ def test_an_urgent_job_that_stays_blocked_has_supervisors_look(
     assert service.due_at < later
 
 
-def test_a_better_job_in_a_served_queue_starts(runworker: Run) -> None:
+def test_a_job_in_a_served_queue_gets_the_permit_and_starts(runworker: RunWorker) -> None:
     runworker("--queues", "urgent")
     workers(1)
-    alone.using(queue_name="bulk").defer()
-    alone.using(queue_name="urgent", priority=1).defer()
+    one_at_a_time.using(queue_name="bulk").defer()
+    one_at_a_time.using(queue_name="urgent", priority=1).defer()
     wait_for_statuses(completed=1, queued=1)
 
 
-def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: Run) -> None:
+def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: RunWorker) -> None:
     runworker("--queues", "urgent")
     workers(1)
     make_worker(queues=["bulk"])  # this worker never claims
-    alone.using(queue_name="bulk").defer()
-    alone.using(queue_name="urgent").defer()
+    one_at_a_time.using(queue_name="bulk").defer()
+    one_at_a_time.using(queue_name="urgent").defer()
     wait_for_statuses(completed=1, queued=1)
 
 
-def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass_on: Callable[..., None]) -> None:
+def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     """Another session may write the row between the snapshot and the lock of the statement that puts it back."""
     make_worker()
     for number in range(300):
-        one_by.using(priority=-1).defer(number)
-        one_by.defer(number)
+        one_per_number.using(priority=-1).defer(number)
+        one_per_number.defer(number)
     changing = Session()
     ids = list(Job.objects.queued().values_list("pk", flat=True))
     some = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
     changed = [changing.start(jobs.change_priority, -2) for jobs in some]
     for _ in range(3):
-        pass_on()
+        pass_permits_and_tokens_on()
     for future in changed:
         future.result()
     changing.close()
@@ -364,60 +392,70 @@ def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass
 
 
 def test_keys_that_are_not_contested_do_not_hide_contested_keys_after_them(
-    pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    pass_permits_and_tokens_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 2)
     make_worker()
     for key in "abc":
-        free_two.defer_many([(key,)] * 2)
-    claim(6)
+        two_per_account.defer_many([(key,)] * 2)
+    claim_exactly(6)
     for key in "abc":
-        free_two.defer(key)
-    free_two.using(priority=-1).defer_many([("d",)] * 2)
-    urgent = free_two.defer("d").pk
+        two_per_account.defer(key)
+    two_per_account.using(priority=-1).defer_many([("d",)] * 2)
+    urgent = two_per_account.defer("d").pk
     for _ in range(2):
-        pass_on()
-    assert urgent in queued()
+        pass_permits_and_tokens_on()
+    assert urgent in queued_ids()
 
 
-def test_many_jobs_that_stay_do_not_hide_jobs_that_are_put_back(pass_on: Callable[..., None]) -> None:
+def test_many_jobs_that_stay_do_not_hide_jobs_that_are_put_back(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     make_worker(queues=["default"])
     for priority in (10, -50):
         multiply(make_keyed("k", "queued", priority=priority, capacity=300), 149)
     better = make_keyed("k", priority=0, capacity=300).pk
-    pass_on()
-    assert better in queued()
+    pass_permits_and_tokens_on()
+    assert better in queued_ids()
     for queue_name in ("default", "nobody's"):
         multiply(make_keyed("m", "queued", capacity=300, queue_name=queue_name), 149)
     served = make_keyed("m", capacity=300).pk
-    pass_on()
-    assert served in queued()
+    pass_permits_and_tokens_on()
+    assert served in queued_ids()
 
 
-def test_a_permit_does_not_go_round_in_a_queue_nor_between_queues(pass_on: Callable[..., None]) -> None:
+def test_a_permit_is_not_passed_back_to_a_job_that_has_given_it_up(
+    pass_permits_and_tokens_on: Callable[..., None],
+) -> None:
     """The workers of both queues have free slots, and claim nothing, because they are about to stop."""
     make_worker(queues=["a", "b"])
-    jobs = [alone.using(queue_name=name).defer().pk for name in "aab"]
-    seen: list[int] = []
+    jobs = [one_at_a_time.using(queue_name=name).defer().pk for name in "aab"]
+    queued_over_time: list[int] = []
     for second in range(20):
-        pass_on(float(second))
-        seen += queued()
-    assert [id for id, last in zip(seen, [0, *seen], strict=False) if id != last] == [jobs[0], jobs[2], jobs[0]]
+        pass_permits_and_tokens_on(float(second))
+        queued_over_time += queued_ids()
+    assert [id for id, last in zip(queued_over_time, [0, *queued_over_time], strict=False) if id != last] == [
+        jobs[0],
+        jobs[2],
+        jobs[0],
+    ]
 
 
-def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(pass_on: Callable[..., None], settings: Any) -> None:
+def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(
+    pass_permits_and_tokens_on: Callable[..., None], settings: Any
+) -> None:
     settings.SKIPQUEUE = {"CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}}}
     make_worker()
-    alone.using(queue_name="pdf").defer()
-    alone.using(queue_name="pdf", priority=1).defer()
-    served = alone.defer().pk
-    pass_on()
-    assert queued() == {served}
+    one_at_a_time.using(queue_name="pdf").defer()
+    one_at_a_time.using(queue_name="pdf", priority=1).defer()
+    served = one_at_a_time.defer().pk
+    pass_permits_and_tokens_on()
+    assert queued_ids() == {served}
 
 
-def test_too_many_named_keys_are_not_locked_at_once(pass_on: Callable[..., None]) -> None:
+def test_too_many_named_keys_are_not_locked_at_once(pass_permits_and_tokens_on: Callable[..., None]) -> None:
     service = pass_permits_on(store)
-    service.notified([LIMIT_PREFIX + "\n".join(f"key {number}" for number in range(1_001))])
+    service.notified([",limit " + "\n".join(f"key {number}" for number in range(1_001))])
     assert not service.urgent
-    service.notified([LIMIT_PREFIX + "k"])
+    service.notified([",limit " + "k"])
     assert service.urgent == {"k"}

@@ -15,7 +15,7 @@ from ..test_checks import ids, run_check, send_update
 
 
 @pytest.mark.parametrize(
-    ("options", "kept", "found_ids"),
+    ("options", "retention_of_failed", "found_ids"),
     [
         ({"sequence": by("order")}, 0, ["skipqueue.W003"]),
         ({"sequence": by("order")}, timedelta(hours=23), ["skipqueue.W003"]),
@@ -25,12 +25,12 @@ from ..test_checks import ids, run_check, send_update
         ({"concurrency": limit(1, by="order")}, 0, []),
     ],
 )
-def test_the_check_names_a_sequence_that_goes_on_within_a_day(
-    registry: Registry, options: dict[str, Any], kept: Any, found_ids: list[str]
+def test_the_check_names_a_halting_sequence_whose_failed_jobs_are_kept_less_than_a_day(
+    registry: Registry, options: dict[str, Any], retention_of_failed: Any, found_ids: list[str]
 ) -> None:
     registered: Callable[..., Any] = job(name="send", **options)
     registered(send_update)
-    with override_settings(SKIPQUEUE={"RETENTION": {"failed": kept}}):
+    with override_settings(SKIPQUEUE={"RETENTION": {"failed": retention_of_failed}}):
         messages = run_check(check_halting)
     assert ids(messages) == found_ids
     assert all("'send'" in message.msg for message in messages)

@@ -1,4 +1,4 @@
-"""The exchange of a worker that admits and claims: which jobs it claims, and which jobs it leaves queued."""
+"""In one round trip a worker settles, admits and claims: which jobs it claims, and which jobs it leaves queued."""
 
 import secrets
 from collections.abc import Iterable
@@ -26,25 +26,25 @@ from ..app.sessions import Session
 
 store = Store("default")
 QUEUES = ["first", "default", "paused"]
-OTHER = "of another worker"
+OTHER_WORKER = "of another worker"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def end(
+def complete_and_claim(
     *ended: Job, queue_names: Iterable[str] = ("default",), limit: int = 100, **options: Any
 ) -> tuple[ExchangeResult, Admitted]:
     """Complete these running jobs and claim, as their worker does."""
     settlements = [Settlement(job.pk, job.lease, COMPLETED) for job in ended]
-    ids = [job.pk for job in ended]
-    return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=ids, **options)
+    claimed_ids = [job.pk for job in ended]
+    return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=claimed_ids, **options)
 
 
-def ids(result: tuple[ExchangeResult, Admitted]) -> list[int]:
+def claimed_ids(result: tuple[ExchangeResult, Admitted]) -> list[int]:
     return [job.id for job in result[0].claimed()]
 
 
-def status(job: Job) -> str:
+def status_of(job: Job) -> str:
     return str(state(job)["status"])
 
 
@@ -52,22 +52,22 @@ def test_the_next_job_of_the_key_runs_without_being_queued_before() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k")
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
-        before = _updates(cursor)
-        assert ids(end(running)) == [waiting.pk]
-        assert _updates(cursor) - before == 2, "one statement settles, one claims"
+        before = number_of_updates(cursor)
+        assert claimed_ids(complete_and_claim(running)) == [waiting.pk]
+        assert number_of_updates(cursor) - before == 2, "one statement settles a job, and one claims a job"
     row = state(waiting)
     assert (row["status"], row["attempts"], row["lease"], row["locked_by"]) == ("running", 1, 1, "w")
     assert row["started_at"] == row["locked_at"] is not None
 
 
-def test_an_admitted_job_takes_its_place_among_the_queued_jobs() -> None:
+def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None:
     running = make_keyed("k", "running")
     urgent, usual, late = (make_job(priority=number) for number in (5, 1, -5))
     waiting = make_keyed("k", priority=2)
-    result = end(running, limit=2)
-    assert ids(result) == [urgent.pk, waiting.pk]
+    result = complete_and_claim(running, limit=2)
+    assert claimed_ids(result) == [urgent.pk, waiting.pk]
     assert result[1].counts == {"default": 1}
-    assert (status(usual), status(late)) == ("queued", "queued")
+    assert (status_of(usual), status_of(late)) == ("queued", "queued")
 
 
 def test_a_job_that_an_admitted_job_displaces_is_free_for_another_worker_at_once() -> None:
@@ -85,56 +85,56 @@ def test_a_job_that_an_admitted_job_displaces_is_free_for_another_worker_at_once
     assert [job.id for job in found] == [job.pk for job in left[1:]]
 
 
-def test_an_admitted_job_is_queued_if_there_is_no_room_for_it() -> None:
+def test_an_admitted_job_is_queued_if_the_worker_has_no_free_slot_for_it() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k", priority=-1)
     first = make_job()
-    result = end(running, limit=1)
-    assert ids(result) == [first.pk]
-    assert status(waiting) == "queued"
+    result = complete_and_claim(running, limit=1)
+    assert claimed_ids(result) == [first.pk]
+    assert status_of(waiting) == "queued"
     assert result[1].counts == {"default": 1}
 
 
-@pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no room", "no queue"])
+@pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no free slot", "no queue"])
 def test_an_admitted_job_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k")
-    result = end(running, **options)
-    assert ids(result) == []
-    assert status(waiting) == "queued"
+    result = complete_and_claim(running, **options)
+    assert claimed_ids(result) == []
+    assert status_of(waiting) == "queued"
     assert result[1].counts == {"default": 1}
 
 
-@pytest.mark.parametrize(("queue_name", "entered"), [("elsewhere", "queued"), ("paused", "blocked")])
-def test_an_admitted_job_of_another_queue_is_queued_unless_paused(queue_name: str, entered: str) -> None:
+@pytest.mark.parametrize(("queue_name", "expected_status"), [("elsewhere", "queued"), ("paused", "blocked")])
+def test_an_admitted_job_of_another_queue_is_queued_unless_paused(queue_name: str, expected_status: str) -> None:
     Queue.pause("paused")
     running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
-    result = end(running, queue_names=["default", "paused"])
-    assert ids(result) == []
-    assert status(waiting) == entered
-    assert result[1].counts == ({queue_name: 1} if entered == "queued" else {})
+    result = complete_and_claim(running, queue_names=["default", "paused"])
+    assert claimed_ids(result) == []
+    assert status_of(waiting) == expected_status
+    assert result[1].counts == ({queue_name: 1} if expected_status == "queued" else {})
 
 
 def test_an_admitted_job_is_queued_if_the_claimed_arguments_are_large_already() -> None:
     running = make_keyed("k", "running", capacity=2), make_keyed("k", "running", capacity=2)
     large = make_keyed("k", capacity=2, priority=1, args=[secrets.token_hex(4_000_000)])
     small = make_keyed("k", capacity=2)
-    assert ids(end(*running)) == [large.pk]
-    assert status(small) == "queued"
+    assert claimed_ids(complete_and_claim(*running)) == [large.pk]
+    assert status_of(small) == "queued"
 
 
 def test_the_position_of_a_claim_does_not_hide_an_admitted_job() -> None:
     running, waiting = make_keyed("k", "running"), make_keyed("k", priority=9)
     passed = make_job(priority=8)
     position = {"default": QueuePosition(-1, 0.0, 0)}
-    assert ids(end(running, after=position)) == [waiting.pk]
-    assert status(passed) == "queued"
+    assert claimed_ids(complete_and_claim(running, after=position)) == [waiting.pk]
+    assert status_of(passed) == "queued"
 
 
 def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> None:
     running = make_keyed("k", "running")
-    rated = make_keyed("k", rate_key="r", rate_interval=60.0, rate_burst=1)
-    result = end(running)
-    assert ids(result) == []
-    assert (status(rated), state(rated)["gate"]) == ("blocked", "rate")
+    with_rate = make_keyed("k", rate_key="r", rate_interval=60.0, rate_burst=1)
+    result = complete_and_claim(running)
+    assert claimed_ids(result) == []
+    assert (status_of(with_rate), state(with_rate)["gate"]) == ("blocked", "rate")
     assert (result[1].counts, set(result[1].later)) == ({}, {"r"})
 
 
@@ -142,14 +142,14 @@ def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:
     running = make_keyed("k", "running", kind="fair", capacity=1)
     fair = [make_keyed("k", kind="fair", capacity=1, run_after=timedelta(hours=-1)) for _ in range(2)]
     queued = make_job()
-    assert ids(end(running, limit=2)) == [queued.pk, fair[0].pk]
+    assert claimed_ids(complete_and_claim(running, limit=2)) == [queued.pk, fair[0].pk]
     rows = [state(job) for job in fair]
     assert [row["status"] for row in rows] == ["running", "queued"]
     assert {row["run_after"] > state(running)["finished_at"] - timedelta(seconds=60) for row in rows} == {True}
 
 
-class Waits(NamedTuple):
-    """Make a job that is queued, or that waits for a permit of its key."""
+class JobToMake(NamedTuple):
+    """The values of a job to make: without a key it is queued, with a key it waits for a permit."""
 
     queue_name: str
     priority: int
@@ -159,8 +159,8 @@ class Waits(NamedTuple):
 
 
 KEYS = {"a": ("concurrency", 1), "b": ("concurrency", 3), "s": ("halting", 1), "f": ("fair", 1)}
-waits = st.builds(
-    Waits,
+jobs_to_make = st.builds(
+    JobToMake,
     st.sampled_from([*QUEUES, "elsewhere"]),
     st.integers(-1, 1),
     st.integers(0, 3),
@@ -169,12 +169,12 @@ waits = st.builds(
 )
 
 
-@given(jobs=st.lists(waits, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
+@given(jobs=st.lists(jobs_to_make, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
 @settings(max_examples=60, deadline=None)
 def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
-    jobs: list[Waits], limit: int, ended: set[str]
+    jobs: list[JobToMake], limit: int, ended: set[str]
 ) -> None:
-    """From equal rows, both ways claim equal jobs in equal order, and leave all other jobs with equal statuses."""
+    """Hypothesis makes the jobs. The one statement and the two statements must claim and admit the same jobs."""
     Job.objects.all().delete()
     Queue.pause("paused")
     for waiting in jobs:
@@ -189,10 +189,10 @@ def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
             limit_kind=kind,
             capacity=capacity,
         )
-    over = [make_keyed(key, "completed", kind=KEYS[key][0], capacity=KEYS[key][1]).pk for key in sorted(ended)]
-    values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER)
+    ended_ids = [make_keyed(key, "completed", kind=KEYS[key][0], capacity=KEYS[key][1]).pk for key in sorted(ended)]
+    values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER_WORKER)
     seen = [
-        _after(over, statements)
+        result_of_statements(ended_ids, statements)
         for statements in (
             [(sql.ADMIT_BY_KEY, None), (CLAIM, values)],
             [(sql.CHOOSE_BY_KEY, None), (CLAIM_OR_ADMIT, values)],
@@ -201,11 +201,11 @@ def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
     assert seen[0] == seen[1]
 
 
-def _after(over: list[int], statements: list[tuple[str, Any]]) -> Any:
+def result_of_statements(ended_ids: list[int], statements: list[tuple[str, Any]]) -> Any:
     """The claimed and admitted jobs, and the statuses of all jobs, in a transaction that is rolled back."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
-        cursor.execute(LOCK_KEYS, {"ids": over, "keys": []})
+        cursor.execute(LOCK_KEYS, {"ids": ended_ids, "keys": []})
         (admit, _), (claim, values) = statements
         cursor.execute(admit)
         admitted = sorted((name, number) for name, number, *_ in cursor.fetchall())
@@ -217,7 +217,7 @@ def _after(over: list[int], statements: list[tuple[str, Any]]) -> Any:
     return admitted, [(job.id, job.lease, job.attempt) for job in claimed], rows
 
 
-def _updates(cursor: Any) -> int:
+def number_of_updates(cursor: Any) -> int:
     cursor.execute("SELECT pg_stat_force_next_flush()")
     cursor.execute("SELECT pg_stat_get_tuples_updated('skipqueue_job'::regclass)")
     ((number,),) = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""The jobs of a limit in one worker: no more jobs run than it has permits, and it has no more permits than leases."""
+"""`Line`: the jobs of one limit in one worker. As many run as the worker has permits, and the others wait in line."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ def keyed(id: int, key: str | None = "k") -> ClaimedJob:
 
 
 @pytest.fixture
-def line() -> Line:
+def line_with_two_permits() -> Line:
     """The line of a worker with two permits: two jobs run, and three jobs wait."""
     made = Line()
     for id in range(5):
@@ -23,45 +23,45 @@ def line() -> Line:
     return made
 
 
-def test_each_job_begins_in_the_place_of_a_job_that_has_ended(line: Line) -> None:
-    assert [line.leave((id, 1)) for id in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
-    assert line.enter(keyed(5)) == [keyed(5)], "both permits are free"
+def test_when_a_job_ends_the_next_job_in_line_begins(line_with_two_permits: Line) -> None:
+    assert [line_with_two_permits.leave((id, 1)) for id in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
+    assert line_with_two_permits.enter(keyed(5)) == [keyed(5)], "both permits are free"
 
 
-def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line: Line) -> None:
-    line.gone([(0, 1), (1, 1), (2, 1)])
-    assert line.permits == 2
-    line.gone([(3, 1)])
-    assert line.permits == 1
-    assert line.leave((0, 1)) is None, "the other running job has the permit"
-    assert line.leave((1, 1)) == keyed(2)
+def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line_with_two_permits: Line) -> None:
+    line_with_two_permits.gone([(0, 1), (1, 1), (2, 1)])
+    assert line_with_two_permits.permits == 2
+    line_with_two_permits.gone([(3, 1)])
+    assert line_with_two_permits.permits == 1
+    assert line_with_two_permits.leave((0, 1)) is None, "the other running job has the permit"
+    assert line_with_two_permits.leave((1, 1)) == keyed(2)
 
 
-def test_leases_that_take_the_place_of_other_leases_keep_the_permits(line: Line) -> None:
+def test_leases_that_take_the_place_of_other_leases_keep_the_permits(line_with_two_permits: Line) -> None:
     for id in range(5, 8):
-        line.claimed(keyed(id), permits=0)
-    line.gone([(id, 1) for id in range(5)])
-    assert line.permits == 2
+        line_with_two_permits.claimed(keyed(id), permits=0)
+    line_with_two_permits.gone([(id, 1) for id in range(5)])
+    assert line_with_two_permits.permits == 2
 
 
-def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line: Line) -> None:
-    line.gone([], unknown=[(id, 1) for id in range(4)])
-    assert line.permits == 1
-    line.gone([(id, 1) for id in range(4)])
-    assert line.permits == 1
-    line.gone([(4, 1)])
-    assert line.permits == 0
+def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line_with_two_permits: Line) -> None:
+    line_with_two_permits.gone([], unknown=[(id, 1) for id in range(4)])
+    assert line_with_two_permits.permits == 1
+    line_with_two_permits.gone([(id, 1) for id in range(4)])
+    assert line_with_two_permits.permits == 1
+    line_with_two_permits.gone([(4, 1)])
+    assert line_with_two_permits.permits == 0
 
 
-def test_waiting_jobs_are_withdrawn_if_the_line_stands_still(line: Line) -> None:
-    assert line.withdraw(since=time.monotonic() - 60) == []
-    assert line.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
-    assert line.leave((0, 1)) is None
+def test_waiting_jobs_are_withdrawn_if_no_job_has_begun_for_long(line_with_two_permits: Line) -> None:
+    assert line_with_two_permits.withdraw(since=time.monotonic() - 60) == []
+    assert line_with_two_permits.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
+    assert line_with_two_permits.leave((0, 1)) is None
 
 
-def test_a_job_that_is_taken_out_of_its_runner_makes_room(line: Line) -> None:
-    line.withdrawn((0, 1))
-    assert line.enter(keyed(9)) == [keyed(2)]
+def test_a_job_that_is_withdrawn_from_its_runner_frees_its_permit(line_with_two_permits: Line) -> None:
+    line_with_two_permits.withdrawn((0, 1))
+    assert line_with_two_permits.enter(keyed(9)) == [keyed(2)]
 
 
 def test_jobs_without_a_limit_do_not_wait() -> None:

@@ -10,7 +10,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
-from ..app.limits.jobs import free_two, in_order, moving
+from ..app.limits.jobs import halting_sequence, replaced_by_number, two_per_account
 from ..harness.processes import statuses
 
 store = Store("default")
@@ -19,21 +19,21 @@ store = Store("default")
 @pytest.mark.django_db
 def test_run_jobs_runs_blocked_jobs_in_the_transaction_of_a_test() -> None:
     """The transaction of a test never commits, and jobs are admitted only after a commit."""
-    free_two.defer_many([("a",)] * 5)
-    in_order.defer_many([("a", number) for number in range(3)])
+    two_per_account.defer_many([("a",)] * 5)
+    halting_sequence.defer_many([("a", number) for number in range(3)])
     assert statuses() == {"blocked": 8}
     assert [job.status for job in run_jobs()] == ["completed"] * 8
 
 
 @pytest.mark.django_db(transaction=True)
-def test_replacing_arguments_replaces_the_key() -> None:
+def test_a_job_whose_arguments_are_replaced_gets_the_new_limit_key() -> None:
     """Otherwise the new account would have one job too many, and the old account one job too few."""
-    moving.defer(1, "a")
-    assert moving.defer(1, "b").pk == Job.objects.get().pk
+    replaced_by_number.defer(1, "a")
+    assert replaced_by_number.defer(1, "b").pk == Job.objects.get().pk
     job = Job.objects.get()
-    assert job.limit_key == 'limit:tests.app.limits.jobs.moving account="b"'
+    assert job.limit_key == 'limit:tests.app.limits.jobs.replaced_by_number account="b"'
     assert (job.status, job.capacity) == ("queued", 1)
-    moving.defer_many([(1, "c"), (2, "c")])
+    replaced_by_number.defer_many([(1, "c"), (2, "c")])
     assert Job.objects.filter(limit_key__endswith='"c"').count() == 2
     assert statuses() == {"queued": 1, "blocked": 1}
 
@@ -51,6 +51,6 @@ def test_one_task_may_be_unique_and_limited() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "\0", "\ud800", 7])
-def test_a_name_that_no_index_can_hold(name: Any) -> None:
+def test_a_name_of_a_limit_that_no_index_can_hold_is_refused(name: Any) -> None:
     with pytest.raises(InvalidOption, match="the name of limit must be"):
         limit(1, name=name)

@@ -1,4 +1,4 @@
-"""A sequence under an old snapshot, which keeps the index entries of all its finished jobs."""
+"""The admission of a sequence's next job while an old snapshot keeps the index entries of all its finished jobs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(params=["sequence", "halting"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The number of finished jobs of the sequence."""
+    """The kind of the sequence: one that goes on after a failed job, or one that halts."""
     return str(request.param)
 
 
 @pytest.fixture
-def other(kind: str) -> Iterator[psycopg.Connection[Any]]:
+def connection_with_finished_jobs(kind: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection to a table with many finished jobs of the key `k`, while another session has an old snapshot."""
     with connect() as connection, connect() as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -51,39 +51,45 @@ def other(kind: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def walks_of(other: psycopg.Connection[Any], index: str) -> list[int]:
-    """How many pages an admission reads in each of its walks of this index, in the order of the walks."""
-    ((plan,),) = other.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
-    walks = [node for node in nodes(plan[0]["Plan"]) if node.get("Index Name") == f"skipqueue_job_{index}"]
-    return [walk["Shared Hit Blocks"] + walk["Shared Read Blocks"] for walk in walks if walk["Actual Loops"]]
+def pages_read_by_each_scan(connection_with_finished_jobs: psycopg.Connection[Any], index: str) -> list[int]:
+    """How many pages an admission reads in each of its scans of this index, in the order of the scans."""
+    ((plan,),) = connection_with_finished_jobs.execute(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.ADMIT_BY_KEY}"
+    ).fetchall()
+    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Index Name") == f"skipqueue_job_{index}"]
+    return [scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] for scan in scans if scan["Actual Loops"]]
 
 
-def end(other: psycopg.Connection[Any], id: int) -> None:
-    other.execute(f"UPDATE skipqueue_job SET {STEPS[-1]} WHERE id = %s", [id])
+def complete_job(connection_with_finished_jobs: psycopg.Connection[Any], id: int) -> None:
+    connection_with_finished_jobs.execute(f"UPDATE skipqueue_job SET {STEPS[-1]} WHERE id = %s", [id])
 
 
-def test_the_successor_of_a_job_is_found_by_one_walk(other: psycopg.Connection[Any], kind: str) -> None:
+def test_the_next_job_of_a_sequence_is_found_by_one_index_scan(
+    connection_with_finished_jobs: psycopg.Connection[Any], kind: str
+) -> None:
     """PostgreSQL reads the entries of the finished jobs only once, and no entries of jobs that held the permit."""
     job = make_keyed("k", "running", kind=kind)
     waiting = [make_keyed("k", kind=kind) for _ in range(2)]
-    with other.transaction():
-        end(other, job.pk)
-        other.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
-        assert walks_of(other, "limit_held") == []
+    with connection_with_finished_jobs.transaction():
+        complete_job(connection_with_finished_jobs, job.pk)
+        connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
+        assert pages_read_by_each_scan(connection_with_finished_jobs, "limit_held") == []
     for each, status in zip(waiting, ("queued", "blocked"), strict=True):
         each.refresh_from_db()
         assert each.status == status
-    with other.transaction():
-        end(other, waiting[0].pk)
-        other.execute(LOCK_KEYS, {"ids": [waiting[0].pk], "keys": []})
-        head, rest = walks_of(other, "limit_waiting")
+    with connection_with_finished_jobs.transaction():
+        complete_job(connection_with_finished_jobs, waiting[0].pk)
+        connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [waiting[0].pk], "keys": []})
+        head, rest = pages_read_by_each_scan(connection_with_finished_jobs, "limit_waiting")
     assert rest < 10 < FINISHED / 100 < head
 
 
-def test_whoever_has_not_ended_the_job_itself_counts(other: psycopg.Connection[Any], kind: str) -> None:
+def test_a_session_that_did_not_end_the_job_counts_the_permits(
+    connection_with_finished_jobs: psycopg.Connection[Any], kind: str
+) -> None:
     job = make_keyed("k", "running", kind=kind)
     make_keyed("k", kind=kind)
-    end(other, job.pk)
-    with other.transaction():
-        other.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
-        assert len(walks_of(other, "limit_held")) == 1
+    complete_job(connection_with_finished_jobs, job.pk)
+    with connection_with_finished_jobs.transaction():
+        connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
+        assert len(pages_read_by_each_scan(connection_with_finished_jobs, "limit_held")) == 1

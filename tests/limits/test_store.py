@@ -24,7 +24,14 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
 from ..app.limit_rows import exchange
-from ..app.limits.jobs import alone, free_two, going_on, in_order, shares, shares_too
+from ..app.limits.jobs import (
+    continuing_sequence,
+    halting_sequence,
+    one_at_a_time,
+    same_shared_limit,
+    shared_limit,
+    two_per_account,
+)
 from ..app.rows import make_job
 from ..app.sessions import Session, connect
 from ..app.waiting import wait_until
@@ -57,7 +64,7 @@ def claim(limit: int = 100) -> list[int]:
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
 
-def claimed_by(worker_id: str) -> tuple[int, int]:
+def claim_one(worker_id: str) -> tuple[int, int]:
     """The id and the lease of the one job that this worker claims."""
     (job,) = store.claim(queue_names=["default"], limit=100, worker_id=worker_id)
     return job.id, job.lease
@@ -72,8 +79,8 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
 
 
 def test_a_job_beyond_the_limit_is_blocked_until_a_job_ends() -> None:
-    first, second, third, fourth = free_two.defer_many([("a",)] * 4)
-    other = free_two.defer("b")
+    first, second, third, fourth = two_per_account.defer_many([("a",)] * 4)
+    other = two_per_account.defer("b")
     assert statuses() == {"queued": 3, "blocked": 2}
     assert claim() == [first, second, other.pk]
     assert settle(second) == [third]
@@ -83,15 +90,15 @@ def test_a_job_beyond_the_limit_is_blocked_until_a_job_ends() -> None:
 
 
 def test_a_single_job_is_queued_at_once() -> None:
-    job = free_two.defer("a")
+    job = two_per_account.defer("a")
     assert Job.objects.get(pk=job.pk).status == "queued"
 
 
 def test_a_job_is_admitted_after_the_commit_and_not_within_the_transaction() -> None:
-    """Otherwise the lock of the key would last as long as the caller's transaction."""
+    """An admission within the transaction would keep the key locked until the caller commits."""
     with transaction.atomic():
-        first = free_two.defer("a")
-        free_two.defer_many([("a",)] * 2)
+        first = two_per_account.defer("a")
+        two_per_account.defer_many([("a",)] * 2)
         assert statuses() == {"blocked": 3}
         with connect() as other:
             assert other.execute(ADVISORY_LOCKS).fetchone() == (0,)
@@ -101,52 +108,52 @@ def test_a_job_is_admitted_after_the_commit_and_not_within_the_transaction() -> 
 
 def test_two_transactions_that_defer_the_same_keys_in_opposite_order_do_not_wait(session: Session) -> None:
     session.begin()
-    session(free_two.defer, "a")
+    session(two_per_account.defer, "a")
     with transaction.atomic():
-        free_two.defer("b")
-        session(free_two.defer, "b")
-        free_two.defer("a")
+        two_per_account.defer("b")
+        session(two_per_account.defer, "b")
+        two_per_account.defer("a")
     session.commit()
     assert statuses() == {"queued": 4}
 
 
-def test_a_rolled_back_enqueue_leaves_nothing() -> None:
+def test_a_rolled_back_enqueue_leaves_no_job() -> None:
     with transaction.atomic():
-        free_two.defer("a")
+        two_per_account.defer("a")
         transaction.set_rollback(True)
     assert statuses() == {}
 
 
-def test_the_highest_priority_and_then_the_oldest_is_admitted() -> None:
-    running = free_two.defer_many([("a",)] * 2)
+def test_the_blocked_job_of_highest_priority_and_then_the_oldest_is_admitted() -> None:
+    running = two_per_account.defer_many([("a",)] * 2)
     claim()
     low, high, late = (
-        free_two.using(priority=-5).defer("a").pk,
-        free_two.using(priority=5).defer("a").pk,
-        free_two.using(priority=5).defer("a").pk,
+        two_per_account.using(priority=-5).defer("a").pk,
+        two_per_account.using(priority=5).defer("a").pk,
+        two_per_account.using(priority=5).defer("a").pk,
     )
     assert settle(*running) == [high, late]
     assert settle(high) == [low]
 
 
 def test_limits_with_one_name_are_shared_and_limits_without_a_name_are_not() -> None:
-    shares.defer("a")
-    shares_too.defer("a")
-    shares_too.defer("b")
-    alone.defer()
+    shared_limit.defer("a")
+    same_shared_limit.defer("a")
+    same_shared_limit.defer("b")
+    one_at_a_time.defer()
     assert statuses() == {"queued": 3, "blocked": 1}
 
 
 def test_a_sequence_runs_in_the_order_of_its_enqueues_whatever_the_priority() -> None:
-    first, second = in_order.defer("a").pk, in_order.defer("a").pk
-    third = in_order.using(priority=100).defer("a").pk
+    first, second = halting_sequence.defer("a").pk, halting_sequence.defer("a").pk
+    third = halting_sequence.using(priority=100).defer("a").pk
     assert claim() == [first]
     assert settle(first) == [second]
     assert settle(second) == [third]
 
 
 def test_a_job_that_waits_for_its_retry_holds_its_sequence_and_not_a_limit() -> None:
-    sequence, limited = in_order.defer_many([("a",)] * 2), free_two.defer_many([("a",)] * 3)
+    sequence, limited = halting_sequence.defer_many([("a",)] * 2), two_per_account.defer_many([("a",)] * 3)
     assert claim() == [sequence[0], *limited[:2]]
     assert settle(sequence[0], outcome=RETRY) == []
     assert settle(limited[0], outcome=RETRY) == [limited[2]]
@@ -157,8 +164,8 @@ def test_a_job_that_waits_for_its_retry_holds_its_sequence_and_not_a_limit() -> 
 
 
 def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_now() -> None:
-    early = in_order.using(run_after=timedelta(hours=1)).defer("a").pk
-    first = in_order.defer("a").pk
+    early = halting_sequence.using(run_after=timedelta(hours=1)).defer("a").pk
+    first = halting_sequence.defer("a").pk
     assert claim() == [first]
     assert settle(first, outcome=RETRY) == []
     Job.objects.scheduled().run_now()
@@ -168,20 +175,20 @@ def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_no
 
 
 def test_a_job_that_was_discarded_before_it_began_keeps_its_place_when_it_is_retried() -> None:
-    ids = in_order.defer_many([("a",)] * 5)
+    ids = halting_sequence.defer_many([("a",)] * 5)
     never_begun = Job.objects.filter(pk=ids[4])
     never_begun.discard()
     never_begun.retry()
-    ran, got = [], claim()
-    while got:
-        ran += got
-        got = settle(*got)
+    ran, claimed = [], claim()
+    while claimed:
+        ran += claimed
+        claimed = settle(*claimed)
     assert ran == list(ids)
 
 
 @pytest.mark.parametrize("verb", ["postpone", "reschedule"])
 def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence(verb: str) -> None:
-    first, second = in_order.defer_many([("a",)] * 2)
+    first, second = halting_sequence.defer_many([("a",)] * 2)
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
     getattr(Job.objects.filter(pk=first), verb)(timedelta(hours=1))
@@ -191,8 +198,8 @@ def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence
 
 @pytest.mark.parametrize("outcome", [RETRY, SNOOZE, FAILED])
 def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outcome: Outcome) -> None:
-    """So does a job that has used an attempt and was released since, and a job that was retried by hand."""
-    first, _ = in_order.defer_many([("a",)] * 2)
+    """The job was retried or snoozed (and released after another claim), or it failed and was retried by hand."""
+    first, _ = halting_sequence.defer_many([("a",)] * 2)
     chosen = Job.objects.filter(pk=first)
     claim()
     assert settle(first, outcome=outcome) == []
@@ -207,23 +214,23 @@ def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outco
 
 
 def test_a_future_job_does_not_block_jobs_that_are_due_before_it() -> None:
-    in_order.using(run_after=timedelta(hours=1)).defer("a")
-    second = in_order.defer("a").pk
+    halting_sequence.using(run_after=timedelta(hours=1)).defer("a")
+    second = halting_sequence.defer("a").pk
     assert claim() == [second]
 
 
 def test_a_future_job_is_admitted_when_it_is_due() -> None:
-    first = in_order.defer("a").pk
-    later = in_order.using(run_after=timedelta(milliseconds=1)).defer("a").pk
+    first = halting_sequence.defer("a").pk
+    later = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("a").pk
     wait_until(lambda: store.admit() is not None and Job.objects.get(pk=later).status == "blocked")
     assert claim() == [first]
     assert settle(first) == [later]
-    free = in_order.using(run_after=timedelta(milliseconds=1)).defer("b").pk
+    free = halting_sequence.using(run_after=timedelta(milliseconds=1)).defer("b").pk
     wait_until(lambda: store.admit() is not None and Job.objects.get(pk=free).status == "queued")
 
 
 def test_a_halting_sequence_waits_for_the_operator_after_a_failure() -> None:
-    first, second, third = in_order.defer_many([("a",)] * 3)
+    first, second, third = halting_sequence.defer_many([("a",)] * 3)
     claim()
     assert settle(first, outcome=FAILED) == []
     assert not sweep_gates(store)
@@ -238,8 +245,8 @@ def test_a_halting_sequence_waits_for_the_operator_after_a_failure() -> None:
     assert Job.objects.get(pk=second).status == "discarded"
 
 
-def test_a_deleted_job_halts_no_sequence() -> None:
-    first, second = in_order.defer_many([("a",)] * 2)
+def test_a_deleted_failed_job_halts_no_sequence() -> None:
+    first, second = halting_sequence.defer_many([("a",)] * 2)
     claim()
     assert settle(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).delete()
@@ -248,13 +255,13 @@ def test_a_deleted_job_halts_no_sequence() -> None:
 
 
 def test_a_sequence_that_continues_goes_on_after_a_failure() -> None:
-    first, second = going_on.defer_many([("a",)] * 2)
+    first, second = continuing_sequence.defer_many([("a",)] * 2)
     claim()
     assert settle(first, outcome=FAILED) == [second]
 
 
 def test_a_spread_retry_rejoins_its_sequence_without_blocking_it() -> None:
-    first, second, third, fourth = going_on.defer_many([("a",)] * 4)
+    first, second, third, fourth = continuing_sequence.defer_many([("a",)] * 4)
     claim()
     assert settle(first, outcome=FAILED) == [second]
     assert settle(second, outcome=FAILED) == [third]
@@ -263,7 +270,7 @@ def test_a_spread_retry_rejoins_its_sequence_without_blocking_it() -> None:
     assert retried.values("run_after").distinct().count() == 1
     assert settle(third) == [fourth]
     assert settle(fourth) == []
-    fifth = going_on.defer("a").pk
+    fifth = continuing_sequence.defer("a").pk
     assert claim() == [fifth]
     Job.objects.scheduled().run_now()
     sweep_gates(store)
@@ -272,7 +279,7 @@ def test_a_spread_retry_rejoins_its_sequence_without_blocking_it() -> None:
 
 
 def test_a_halted_sequence_waits_for_a_spread_retry() -> None:
-    first, second = in_order.defer_many([("a",)] * 2)
+    first, second = halting_sequence.defer_many([("a",)] * 2)
     claim()
     assert settle(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).retry(over=3600)
@@ -284,16 +291,16 @@ def test_a_halted_sequence_waits_for_a_spread_retry() -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "postpone"])
-def test_the_sweep_admits_after_a_verb(verb: str) -> None:
-    first, second = in_order.defer_many([("a",)] * 2)
+def test_the_sweep_admits_the_next_job_after_an_operator_removed_the_first(verb: str) -> None:
+    first, second = halting_sequence.defer_many([("a",)] * 2)
     chosen = Job.objects.filter(pk=first)
     chosen.postpone(timedelta(hours=1)) if verb == "postpone" else getattr(chosen, verb)()
     assert sweep_gates(store)
     assert claim() == [second]
 
 
-def test_release_and_recovery_keep_the_permit() -> None:
-    first, _ = in_order.defer_many([("a",)] * 2)
+def test_a_released_or_recovered_job_keeps_its_permit() -> None:
+    first, _ = halting_sequence.defer_many([("a",)] * 2)
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
     assert not sweep_gates(store)
@@ -303,8 +310,8 @@ def test_release_and_recovery_keep_the_permit() -> None:
     assert claim() == [first]
 
 
-def test_a_manual_retry_waits_at_the_gate_again() -> None:
-    first, second, third = free_two.defer_many([("a",)] * 3)
+def test_a_job_that_is_retried_by_hand_waits_for_a_permit_again() -> None:
+    first, second, third = two_per_account.defer_many([("a",)] * 3)
     claim()
     assert settle(first) == [third]
     Job.objects.filter(pk=first).retry()
@@ -315,8 +322,8 @@ def test_a_manual_retry_waits_at_the_gate_again() -> None:
     assert statuses() == {"running": 2, "blocked": 1, "completed": 1} or statuses() == {"running": 2, "blocked": 1}
 
 
-def test_a_lower_limit_counts_running_jobs() -> None:
-    free_two.defer_many([("a",)] * 2)
+def test_a_job_with_a_lower_capacity_waits_for_the_running_jobs() -> None:
+    two_per_account.defer_many([("a",)] * 2)
     key = Job.objects.values_list("limit_key", flat=True)[0]
     Job.objects.create(
         task="t",
@@ -353,15 +360,15 @@ def test_retried_jobs_of_a_sequence_run_in_order() -> None:
     tried = [make_job("failed", started_at=timedelta(0), **keyed).pk for _ in range(5)]
     assert len(store.retry(tried)) == 5
     sweep_gates(store)
-    got, ran = claim(), []
-    while got:
-        assert len(got) == 1
-        ran += got
-        got = settle(*got)
+    claimed, ran = claim(), []
+    while claimed:
+        assert len(claimed) == 1
+        ran += claimed
+        claimed = settle(*claimed)
     assert ran == [*tried, new]
 
 
-# Locks
+# Keys that other sessions have locked
 
 
 def lock_keys(cursor: Any, *keys: str | None) -> None:
@@ -369,7 +376,7 @@ def lock_keys(cursor: Any, *keys: str | None) -> None:
 
 
 def test_a_key_that_another_session_has_locked_is_reported_and_not_waited_for() -> None:
-    first, second = in_order.defer_many([("a",)] * 2)
+    first, second = halting_sequence.defer_many([("a",)] * 2)
     key = Job.objects.get(pk=first).limit_key
     claim()
     with connect(autocommit=False) as other:
@@ -387,57 +394,57 @@ def test_a_key_that_another_session_has_locked_is_reported_and_not_waited_for() 
 
 
 def test_a_late_outcome_of_an_ended_job_admits_no_job_beside_its_successor() -> None:
-    first, second, third = in_order.defer_many([("a",)] * 3)
-    late = Settlement(*claimed_by("w"), COMPLETED)
+    first, second, third = halting_sequence.defer_many([("a",)] * 3)
+    late = Settlement(*claim_one("w"), COMPLETED)
     assert late.job_id == first
     store.release([(late.job_id, late.lease)])
-    claimed_by("v")
+    claim_one("v")
     assert settle(first) == [second]
     result, _ = exchange(store, [late], queue_names=["default"], limit=9, limited=[first])
     assert not result.claimed()
     assert [Job.objects.get(pk=id).status for id in (first, second, third)] == ["completed", "running", "blocked"]
 
 
-def test_the_count_is_taken_after_the_lock() -> None:
+def test_permits_are_counted_by_a_statement_after_the_lock() -> None:
     """A statement that locked and counted at once would not see the commit of the lock's previous holder."""
     assert "pg_try_advisory_xact_lock" not in sql.ADMIT_BY_KEY
     assert "skipqueue_job" in sql.ADMIT_BY_KEY
 
 
 @pytest.fixture
-def supervisor() -> Iterator[Any]:
+def next_supervisor_payloads() -> Iterator[Any]:
     """A function that returns the next payloads of the notifications to supervisors."""
     with connect() as listener:
         listener.execute("LISTEN skipqueue_supervisors")
         yield lambda: [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)]
 
 
-def test_supervisors_look_after_a_key_that_was_locked_at_the_enqueue(supervisor: Any) -> None:
-    key = in_order.encoded(("a",), {}).columns["limit_key"]
+def test_an_enqueue_whose_key_is_locked_notifies_the_supervisors(next_supervisor_payloads: Any) -> None:
+    key = halting_sequence.encoded(("a",), {}).columns["limit_key"]
     with connect(autocommit=False) as other:
         lock_keys(other, key)
-        in_order.defer("a")
-        assert supervisor() == [f",limit {key}"]
+        halting_sequence.defer("a")
+        assert next_supervisor_payloads() == [f",limit {key}"]
     assert statuses() == {"blocked": 1}
 
 
-def test_a_key_that_is_locked_for_a_moment_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_admission_tries_a_key_that_is_locked_for_a_moment_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     admit_keys = limits.admit_keys
     with connect(autocommit=False) as other:
 
-        def admit_once(store: Store, keys: Collection[str]) -> Admitted:
+        def admit_then_unlock(store: Store, keys: Collection[str]) -> Admitted:
             admitted = admit_keys(store, keys)
             other.rollback()
             return admitted
 
-        monkeypatch.setattr(limits, "admit_keys", admit_once)
-        lock_keys(other, in_order.encoded(("a",), {}).columns["limit_key"])
-        in_order.defer("a")
+        monkeypatch.setattr(limits, "admit_keys", admit_then_unlock)
+        lock_keys(other, halting_sequence.encoded(("a",), {}).columns["limit_key"])
+        halting_sequence.defer("a")
     assert statuses() == {"queued": 1}
 
 
 @pytest.fixture
-def own_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
+def unused_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
     """A gate that no other test has used: the pace of its sweeps depends on earlier sweeps."""
     gate = limits.LimitGate()
     monkeypatch.setattr(gates, "gates", lambda: [gate])
@@ -454,86 +461,86 @@ FROM generate_series(1, 1200) AS n, unnest(ARRAY['running', 'blocked']) AS statu
 """
 
 
-@pytest.mark.usefixtures("own_gate")
-def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(supervisor: Any) -> None:
+@pytest.mark.usefixtures("unused_gate")
+def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(next_supervisor_payloads: Any) -> None:
     """A sweep reads a thousand keys, in alphabetical order, and then rests."""
     service = Admit(store)
     with connect(autocommit=False) as other:
         other.execute(OTHER_KEYS)
         other.commit()
-        lock_keys(other, in_order.encoded(("a",), {}).columns["limit_key"])
-        waiting = in_order.defer("a")
-        service.notified(supervisor())
+        lock_keys(other, halting_sequence.encoded(("a",), {}).columns["limit_key"])
+        waiting = halting_sequence.defer("a")
+        service.notified(next_supervisor_payloads())
     service.run(0.0)
     waiting.refresh_from_db()
     assert waiting.status == "queued"
 
 
-def test_a_named_key_that_is_still_locked_is_looked_at_again_and_less_often(own_gate: limits.LimitGate) -> None:
+def test_a_key_that_stays_locked_is_tried_again_after_growing_pauses(unused_gate: limits.LimitGate) -> None:
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with connect(autocommit=False) as other:
         lock_keys(other, "k")
-        own_gate.want("default", ["k"])
-        rests = []
+        unused_gate.want("default", ["k"])
+        pauses = []
         for _ in range(3):
-            wait_until(lambda: (own_gate.next_due(store) or 0.0) <= 0)
-            assert own_gate.admit(store, limit=9).by_queue == {}
-            rests.append(own_gate.next_due(store) or 0.0)
-        assert 0 < rests[0] < rests[1] < rests[2] <= keyed_gate.SWEEP_INTERVAL
-    assert wait_until(lambda: own_gate.admit(store, limit=9).by_queue) == {"default": 1}
+            wait_until(lambda: (unused_gate.next_due(store) or 0.0) <= 0)
+            assert unused_gate.admit(store, limit=9).by_queue == {}
+            pauses.append(unused_gate.next_due(store) or 0.0)
+        assert 0 < pauses[0] < pauses[1] < pauses[2] <= keyed_gate.SWEEP_INTERVAL
+    assert wait_until(lambda: unused_gate.admit(store, limit=9).by_queue) == {"default": 1}
 
 
-def test_more_keys_than_a_process_looks_at_by_name_are_swept(
-    own_gate: limits.LimitGate, monkeypatch: pytest.MonkeyPatch
+def test_more_notified_keys_than_fit_are_found_by_a_sweep_of_all_keys(
+    unused_gate: limits.LimitGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
-    own_gate.want("default", ["a", "b", "c"])
-    assert own_gate.admit(store, limit=9).by_queue == {"default": 1}
+    unused_gate.want("default", ["a", "b", "c"])
+    assert unused_gate.admit(store, limit=9).by_queue == {"default": 1}
 
 
-def test_supervisors_look_after_an_enqueue_whose_admission_fails(
-    supervisor: Any, monkeypatch: pytest.MonkeyPatch
+def test_an_enqueue_whose_admission_fails_notifies_the_supervisors(
+    next_supervisor_payloads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
-    in_order.defer_many([("a",)] * 2)
-    assert supervisor() == [",limits"]
+    halting_sequence.defer_many([("a",)] * 2)
+    assert next_supervisor_payloads() == [",gates"]
     assert statuses() == {"blocked": 2}
 
 
-def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: Any) -> None:
+def test_an_enqueue_without_autocommit_notifies_the_supervisors(next_supervisor_payloads: Any) -> None:
     transaction.set_autocommit(False)
     try:
-        in_order.defer("a")
+        halting_sequence.defer("a")
         transaction.commit()
     finally:
         transaction.set_autocommit(True)
-    assert supervisor() == [f",limit {in_order.encoded(('a',), {}).columns.get('limit_key')}"]
+    assert next_supervisor_payloads() == [f",limit {halting_sequence.encoded(('a',), {}).columns.get('limit_key')}"]
     assert sweep_gates(store)
 
 
-def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
+def test_a_retry_by_hand_notifies_the_supervisors(next_supervisor_payloads: Any) -> None:
     make_job("failed", limit_key="k", limit_kind="halting", capacity=1).retry()
-    assert supervisor() == [",limits"]
+    assert next_supervisor_payloads() == [",gates"]
 
 
 def test_more_keys_than_one_transaction_takes_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
-    in_order.defer_many([(f"k{number}",) for number in range(5)])
+    halting_sequence.defer_many([(f"k{number}",) for number in range(5)])
     assert statuses() == {"queued": 5}
 
 
-def test_a_savepoint_that_is_rolled_back_leaves_the_other_keys() -> None:
+def test_keys_outside_of_a_rolled_back_savepoint_are_admitted() -> None:
     with transaction.atomic():
-        in_order.defer("a")
+        halting_sequence.defer("a")
         with transaction.atomic():
-            in_order.defer("b")
+            halting_sequence.defer("b")
             transaction.set_rollback(True)
-        in_order.defer("c")
+        halting_sequence.defer("c")
     assert statuses() == {"queued": 2}
 
 
-def test_at_repeatable_read_nothing_is_admitted() -> None:
+def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
     """The count would see the snapshot of the transaction's first statement."""
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic():
@@ -543,7 +550,7 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
 
 
-def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
+def test_only_an_admission_in_a_transaction_of_its_own_commits_asynchronously() -> None:
     """The commit of the caller's own transaction waits for the disk."""
     commits = "SELECT current_setting('synchronous_commit')"
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
@@ -557,9 +564,9 @@ def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
         assert cursor.fetchone() == ("on",)
 
 
-def test_an_unclaimed_admitted_job_is_announced() -> None:
+def test_an_admitted_job_of_another_queue_is_announced() -> None:
     """The number of claimed jobs of all queues does not matter: this worker serves only one queue."""
-    first, second = in_order.defer("a").pk, in_order.using(queue_name="other").defer("a").pk
+    first, second = halting_sequence.defer("a").pk, halting_sequence.using(queue_name="other").defer("a").pk
     assert claim() == [first]
     plain = jobs.noop.defer().pk
     lease = Job.objects.get(pk=first).lease
@@ -588,10 +595,10 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
     assert claim() == [made["sequence"][0].pk, made["halting"][0].pk]
 
 
-# The sweep
+# Sweeps: a supervisor looks for free permits of all keys with blocked jobs
 
 
-def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
+def test_a_sweep_of_keys_goes_on_where_the_last_sweep_ended() -> None:
     for number in range(5):
         make_job("blocked", limit_key=f"k{number}", limit_kind="concurrency", capacity=1)
     sweep = keyed_gate.Sweep(limits.blocked_keys)
@@ -614,7 +621,7 @@ def test_notified_sweeps_reach_the_last_key() -> None:
     assert wait_until(admitted_after_a_notification) == {"default": 1}
 
 
-def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notifications_do_not_make_a_process_sweep_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     make_job("running", limit_key="k", limit_kind="concurrency", capacity=1)
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     monkeypatch.setattr(limits, "NOTIFIED_SHARE", 1e-6)
@@ -635,10 +642,10 @@ def test_no_sweep_is_due_while_no_job_is_blocked(monkeypatch: pytest.MonkeyPatch
     assert (store.next_due() or 0.0) > 0.0
 
 
-# Options
+# Options of tasks
 
 
-def test_a_value_that_is_no_limit_is_refused_at_import() -> None:
+def test_limits_with_invalid_values_are_refused() -> None:
     for make in (
         lambda: limit(0),
         lambda: limit(True),
@@ -655,7 +662,7 @@ def test_a_value_that_is_no_limit_is_refused_at_import() -> None:
             make()
 
 
-def test_a_key_must_be_an_argument() -> None:
+def test_the_by_of_a_limit_must_name_an_argument_of_the_task() -> None:
     def send(order_id: int) -> None: ...
 
     send.__module__, send.__qualname__ = "tests.limits.test_store", "send"
@@ -663,19 +670,22 @@ def test_a_key_must_be_an_argument() -> None:
         job(concurrency=limit(2, by="order"))(send)
 
 
-def test_the_key_has_the_values_and_long_values_are_hashed() -> None:
-    assert free_two.encoded(("x",), {}).columns["limit_key"] == 'limit:tests.app.limits.jobs.free_two account="x"'
-    assert free_two.encoded((), {"account": "x"}).columns["limit_key"] == free_two.encoded(("x",), {}).columns.get(
-        "limit_key"
+def test_a_limit_key_has_the_values_of_the_arguments_and_hashes_long_values() -> None:
+    assert (
+        two_per_account.encoded(("x",), {}).columns["limit_key"]
+        == 'limit:tests.app.limits.jobs.two_per_account account="x"'
     )
-    long = free_two.encoded(("x" * 5_000,), {}).columns["limit_key"]
+    assert two_per_account.encoded((), {"account": "x"}).columns["limit_key"] == two_per_account.encoded(
+        ("x",), {}
+    ).columns.get("limit_key")
+    long = two_per_account.encoded(("x" * 5_000,), {}).columns["limit_key"]
     assert long
     assert len(long) < 200
-    assert long != free_two.encoded(("x" * 5_001,), {}).columns["limit_key"]
-    assert alone.encoded((), {}).columns["limit_key"] == "limit:tests.app.limits.jobs.alone"
+    assert long != two_per_account.encoded(("x" * 5_001,), {}).columns["limit_key"]
+    assert one_at_a_time.encoded((), {}).columns["limit_key"] == "limit:tests.app.limits.jobs.one_at_a_time"
 
 
-def test_a_secret_is_in_the_key_as_its_hash() -> None:
+def test_a_limit_key_has_the_hash_of_a_secret_argument() -> None:
     def call(token: str, account: dict[str, str]) -> None: ...
 
     call.__module__, call.__qualname__ = "tests.limits.test_store", "call"
@@ -690,7 +700,7 @@ def test_a_secret_is_in_the_key_as_its_hash() -> None:
     assert 'token="hmac:' in key
 
 
-def test_a_plain_job_has_no_key() -> None:
+def test_a_job_without_a_limit_has_no_limit_key() -> None:
     job = jobs.noop.defer()
     job.refresh_from_db()
     assert (job.limit_key, job.limit_kind, job.capacity) == (None, None, None)

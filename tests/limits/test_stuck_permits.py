@@ -23,30 +23,30 @@ from ..harness.threads import WorkerThread
 
 store = Store("default")
 
-Start = Callable[..., WorkerThread]
-Run = Callable[..., ManagePy]
+StartWorker = Callable[..., WorkerThread]
+RunWorker = Callable[..., ManagePy]
 HOUR = 3600.0
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+def stuck_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings with which an attempt counts as stuck at once."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
 
 
-def wait_for_kept_back(started: WorkerThread) -> None:
+def wait_until_a_stuck_attempt_keeps_its_permit(started: WorkerThread) -> None:
     wait_until(lambda: started.worker._pool.kept_back, "an attempt is stuck, and keeps its permit")
 
 
-@pytest.mark.usefixtures("_no_grace")
+@pytest.mark.usefixtures("stuck_at_once")
 @pytest.mark.parametrize("task", [pass_gate_alone, apass_gate_alone], ids=["def", "async def"])
-def test_a_stuck_attempt_blocks_its_key_but_frees_its_slot(worker_thread: Start, gates: Any, task: Any) -> None:
+def test_a_stuck_attempt_blocks_its_key_but_frees_its_slot(worker_thread: StartWorker, gates: Any, task: Any) -> None:
     stuck = task.using(timeout=0.2).defer("k", "stuck")
     after = task.defer("k", "after")
     worker = worker_thread(concurrency=2)
-    wait_for_kept_back(worker)
+    wait_until_a_stuck_attempt_keeps_its_permit(worker)
     quick = (jobs.anoop if task is apass_gate_alone else jobs.noop).using(queue_name="q").defer_many([()] * 50)
     for key in ("other", "another"):
         task.using(queue_name="q").defer(key, "beside")  # half of the slots are kept for a queue whose jobs do not hang
@@ -66,20 +66,22 @@ def test_a_stuck_attempt_blocks_its_key_but_frees_its_slot(worker_thread: Start,
     assert stuck.finished_at is not None
 
 
-@pytest.mark.usefixtures("_no_grace")
+@pytest.mark.usefixtures("stuck_at_once")
 def test_the_next_attempt_of_a_sequence_begins_when_the_stuck_attempt_has_ended(
-    worker_thread: Start, gates: Any
+    worker_thread: StartWorker, gates: Any
 ) -> None:
     pass_gate_in_order.using(timeout=0.2).defer("k", "g")
     worker = worker_thread(concurrency=4)
-    wait_for_kept_back(worker)
+    wait_until_a_stuck_attempt_keeps_its_permit(worker)
     gates["g"].open()
     wait_for_statuses(completed=1)
     assert (gates["g"].came, gates["g"].most) == (2, 1)
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_a_process_full_of_stuck_attempts_ends_and_writes_their_outcomes_last(worker_thread: Start, gates: Any) -> None:
+@pytest.mark.usefixtures("stuck_at_once")
+def test_a_process_full_of_stuck_attempts_ends_and_writes_their_outcomes_last(
+    worker_thread: StartWorker, gates: Any
+) -> None:
     for key in "ab":
         pass_gate_alone.using(timeout=0.2).defer(key, "g")
     following = pass_gate_alone.defer("a", "next")
@@ -92,16 +94,16 @@ def test_a_process_full_of_stuck_attempts_ends_and_writes_their_outcomes_last(wo
     wait_until(lambda: Job.objects.completed().filter(pk=following.pk).exists())
 
 
-@pytest.mark.usefixtures("_no_grace")
+@pytest.mark.usefixtures("stuck_at_once")
 @pytest.mark.parametrize("options", [{"drain": True}, {"max_jobs": 2}, {}], ids=["--drain", "--max-jobs", "SIGTERM"])
 def test_a_worker_that_stops_does_not_wait_for_a_stuck_attempt(
-    worker_thread: Start, gates: Any, options: dict[str, Any]
+    worker_thread: StartWorker, gates: Any, options: dict[str, Any]
 ) -> None:
     pass_gate_alone.using(timeout=0.2, max_attempts=2).defer("k", "g")
     jobs.noop.defer()
     worker = worker_thread(concurrency=2, shutdown_timeout=HOUR, poll_interval=0.05, **options)
     if not options:
-        wait_for_kept_back(worker)
+        wait_until_a_stuck_attempt_keeps_its_permit(worker)
         wait_until(lambda: statuses().get("completed"))
         worker.stop()
     assert worker.wait() == EXIT_CLEAN
@@ -109,14 +111,14 @@ def test_a_worker_that_stops_does_not_wait_for_a_stuck_attempt(
     assert gates["g"].inside == 1
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: Start, gates: Any) -> None:
+@pytest.mark.usefixtures("stuck_at_once")
+def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: StartWorker, gates: Any) -> None:
     """By cancelling the job, the operator has given the permit back."""
     stuck = pass_gate_alone.using(timeout=0.2).defer("k", "g")
     gates["after"].open()
     pass_gate_alone.defer("k", "after")
     worker = worker_thread(concurrency=2)
-    wait_for_kept_back(worker)
+    wait_until_a_stuck_attempt_keeps_its_permit(worker)
     assert store.cancel([stuck.pk])
     wait_until(lambda: sweep_gates(store) or not Job.objects.blocked().exists())
     wait_for_statuses(discarded=1, completed=1)
@@ -144,7 +146,7 @@ JOBS = """
 
 @pytest.mark.parametrize("dies", [False, True], ids=["it is replaced", "it dies"])
 def test_the_job_runs_again_when_the_process_of_its_stuck_attempt_has_ended(
-    runworker: Run, tmp_path: Path, dies: bool
+    runworker: RunWorker, tmp_path: Path, dies: bool
 ) -> None:
     limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "limit", "capacity": 1, "max_attempts": 2}
     job = make_job(task="extra.jobs.hang", args=[str(tmp_path / "begun")], **limited)

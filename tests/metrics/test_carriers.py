@@ -19,18 +19,18 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def celery(settings: Any) -> None:
+def carriers_in_the_settings(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
 
 
-def scraped() -> dict[str, float]:
-    found = {}
+def carrier_metrics() -> dict[str, float]:
+    metrics_found = {}
     for family in carriers.metrics.collect(STORE):
         for labels, value in family.values.items():
             assert labels == ("celery",)
             assert isinstance(value, int | float)
-            found[family.metric.name.removeprefix("skipqueue_")] = value
-    return found
+            metrics_found[family.metric.name.removeprefix("skipqueue_")] = value
+    return metrics_found
 
 
 def test_a_carrier_has_a_series_of_each_metric() -> None:
@@ -38,10 +38,10 @@ def test_a_carrier_has_a_series_of_each_metric() -> None:
     make_relay()
     make_carried(locked_at=-HOUR)
     make_carried()
-    found = scraped()
-    assert 3600 <= found.pop("carrier_oldest_seconds") < 3630
-    assert 0 <= found.pop("carrier_heartbeat_age_seconds") < 30
-    assert found == {
+    metrics_found = carrier_metrics()
+    assert 3600 <= metrics_found.pop("carrier_oldest_seconds") < 3630
+    assert 0 <= metrics_found.pop("carrier_heartbeat_age_seconds") < 30
+    assert metrics_found == {
         "carried_jobs": 2,
         "carrier_window": 2_000,
         "carrier_relays": 1,
@@ -50,15 +50,19 @@ def test_a_carrier_has_a_series_of_each_metric() -> None:
     }
 
 
-def test_without_a_relay_its_broker_counts_as_not_reached() -> None:
+def test_without_a_relay_the_broker_of_a_carrier_counts_as_unreachable() -> None:
     make_carrier(heartbeat=-HOUR)
-    found = scraped()
-    assert (found["carrier_relays"], found["carrier_reachable"], found["carrier_oldest_seconds"]) == (0, 0, 0)
-    assert found["carrier_heartbeat_age_seconds"] >= 3600
+    metrics_found = carrier_metrics()
+    assert (
+        metrics_found["carrier_relays"],
+        metrics_found["carrier_reachable"],
+        metrics_found["carrier_oldest_seconds"],
+    ) == (0, 0, 0)
+    assert metrics_found["carrier_heartbeat_age_seconds"] >= 3600
 
 
 def test_without_a_carrier_there_is_no_series() -> None:
-    assert scraped() == {}
+    assert carrier_metrics() == {}
 
 
 def test_neither_carriers_nor_relays_are_workers() -> None:

@@ -29,20 +29,20 @@ UP = "skipqueue_database_up"
 
 
 @pytest.fixture(autouse=True)
-def _several(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH, "METRICS_TOKEN": TOKEN}
     monkeypatch.setattr(scrape, "SCRAPE_CONNECT_SECONDS", DEADLINE)  # of a busy machine
 
 
 @pytest.fixture
-def gone(settings: Any) -> Iterator[str]:
+def unreachable_alias(settings: Any) -> Iterator[str]:
     """A third database, at whose address nobody listens; jobs are put there by default."""
     settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH), "METRICS_TOKEN": TOKEN}
     with reached_at("gone", NOBODY) as alias:
         yield alias
 
 
-def values(text: str, name: str, **labels: str) -> dict[str, float]:
+def values_by_database(text: str, name: str, **labels: str) -> dict[str, float]:
     """Return the values of these series by their databases."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {
@@ -58,9 +58,9 @@ def test_each_series_has_its_database() -> None:
         make_job(queue_name="mail", using="other")
     make_worker(using="other")
     text = exposition(scrape_all())
-    assert values(text, UP) == {"default": 1, "other": 1}
-    assert values(text, "skipqueue_queued_jobs", queue="mail") == {"default": 1, "other": 2}
-    assert values(text, "skipqueue_workers", state="live") == {"default": 0, "other": 1}
+    assert values_by_database(text, UP) == {"default": 1, "other": 1}
+    assert values_by_database(text, "skipqueue_queued_jobs", queue="mail") == {"default": 1, "other": 2}
+    assert values_by_database(text, "skipqueue_workers", state="live") == {"default": 0, "other": 1}
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     assert {sample.labels.get("database") for sample in samples} == set(BOTH)
 
@@ -72,7 +72,7 @@ def test_each_metric_has_one_block_for_all_databases() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"DATABASES": ("default",)}])
-def test_one_database_has_no_label(settings: Any, given: Any) -> None:
+def test_with_one_database_the_series_have_no_label_database(settings: Any, given: Any) -> None:
     settings.SKIPQUEUE = given
     make_job(queue_name="mail")
     text = exposition(scrape_all())
@@ -83,24 +83,26 @@ def test_one_database_has_no_label(settings: Any, given: Any) -> None:
 
 def test_a_retiring_database_has_metrics(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
-    assert values(exposition(scrape_all()), UP) == {"default": 1, "other": 1}
+    assert values_by_database(exposition(scrape_all()), UP) == {"default": 1, "other": 1}
 
 
-def test_a_database_that_is_down_keeps_no_other_out(gone: str, client: Client) -> None:
+def test_the_metrics_of_the_other_databases_are_served_while_one_is_down(
+    unreachable_alias: str, client: Client
+) -> None:
     make_job(queue_name="mail", using="other")
     response = client.get("/metrics/skipqueue", headers={"Authorization": f"Bearer {TOKEN}"})
     assert response.status_code == 200
     text = response.text
-    assert values(text, UP) == {gone: 0, "default": 1, "other": 1}
-    assert values(text, "skipqueue_queued_jobs", queue="mail") == {"other": 1}
-    assert set(values(text, "skipqueue_scrape_seconds")) == set(BOTH)
+    assert values_by_database(text, UP) == {unreachable_alias: 0, "default": 1, "other": 1}
+    assert values_by_database(text, "skipqueue_queued_jobs", queue="mail") == {"other": 1}
+    assert set(values_by_database(text, "skipqueue_scrape_seconds")) == set(BOTH)
 
 
-def test_the_admin_serves_the_metrics_of_all_databases(gone: str, admin_client: Client) -> None:
+def test_the_admin_serves_the_metrics_of_all_databases(unreachable_alias: str, admin_client: Client) -> None:
     for address in ("/admin/django_skipqueue/job/metrics/", "/admin/django_skipqueue/job/metrics/?database=other"):
         response = admin_client.get(address)
         assert response.status_code == 200
-        assert values(response.text, UP) == {gone: 0, "default": 1, "other": 1}
+        assert values_by_database(response.text, UP) == {unreachable_alias: 0, "default": 1, "other": 1}
 
 
 def test_two_silent_databases_cost_the_time_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,19 +113,19 @@ def test_two_silent_databases_cost_the_time_of_one(settings: Any, monkeypatch: p
     with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
         began = time.monotonic()
         text = exposition(scrape_all())
-        took = time.monotonic() - began
+        seconds_taken = time.monotonic() - began
         proxy.close()
-    assert values(text, UP) == {"default": 1, "slow_1": 0, "slow_2": 0}
-    assert took < 3.9, "each of them costs two seconds"
+    assert values_by_database(text, UP) == {"default": 1, "slow_1": 0, "slow_2": 0}
+    assert seconds_taken < 3.9, "each of them costs two seconds"
 
 
-def test_the_collector_has_the_series_of_the_exposition(gone: str) -> None:
+def test_the_collector_has_the_series_of_the_exposition(unreachable_alias: str) -> None:
     make_job(queue_name="mail")
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())
     text = generate_latest(registry).decode()
-    assert values(text, UP) == {gone: 0, "default": 1, "other": 1}
-    assert values(text, "skipqueue_queued_jobs", queue="mail") == {"default": 1}
+    assert values_by_database(text, UP) == {unreachable_alias: 0, "default": 1, "other": 1}
+    assert values_by_database(text, "skipqueue_queued_jobs", queue="mail") == {"default": 1}
 
 
 def test_a_part_that_fails_is_logged_with_its_database(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,6 +135,6 @@ def test_a_part_that_fails_is_logged_with_its_database(caplog: pytest.LogCapture
             text = exposition(scrape_all())
         finally:
             cursor.execute("ALTER TABLE hidden RENAME TO skipqueue_rollup")
-    assert values(text, "skipqueue_scrape_error", part="jobs") == {"default": 0, "other": 1}
-    assert values(text, UP) == {"default": 1, "other": 1}
+    assert values_by_database(text, "skipqueue_scrape_error", part="jobs") == {"default": 0, "other": 1}
+    assert values_by_database(text, UP) == {"default": 1, "other": 1}
     assert "scrape failed database=other part=jobs error=" in caplog.text

@@ -9,7 +9,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 ADDRESS = "/metrics/skipqueue"
-IN_THE_ADMIN = "/admin/django_skipqueue/job/metrics/"
+ADMIN_ADDRESS = "/admin/django_skipqueue/job/metrics/"
 TOKEN = "s3cr3t-s3cr3t-s3cr3t"
 
 pytestmark = pytest.mark.django_db
@@ -33,26 +33,32 @@ def log_in() -> LogIn:
     return make
 
 
-def with_token(token: str, scheme: str = "Bearer") -> dict[str, Any]:
+def authorization(token: str, scheme: str = "Bearer") -> dict[str, Any]:
     return {"headers": {"Authorization": f"{scheme} {token}"}}
 
 
-def test_with_the_token_prometheus_reads_them(client: Client, settings: Any) -> None:
+def test_prometheus_reads_the_metrics_with_the_token(client: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"METRICS_TOKEN": TOKEN}
-    response = client.get(ADDRESS, **with_token(TOKEN))
+    response = client.get(ADDRESS, **authorization(TOKEN))
     assert response.status_code == 200
     assert response["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "no-store" in response["Cache-Control"]
     assert len(list(text_string_to_metric_families(response.content.decode()))) > 20
-    assert client.head(ADDRESS, **with_token(TOKEN, "bearer")).status_code == 200
-    assert client.post(ADDRESS, **with_token(TOKEN)).status_code == 405
+    assert client.head(ADDRESS, **authorization(TOKEN, "bearer")).status_code == 200
+    assert client.post(ADDRESS, **authorization(TOKEN)).status_code == 405
 
 
 @pytest.mark.parametrize(
     "given",
-    [{}, with_token("wrong-wrong-wrong-wrong"), with_token(""), with_token(TOKEN, "Basic"), with_token("\xe9" * 20)],
+    [
+        {},
+        authorization("wrong-wrong-wrong-wrong"),
+        authorization(""),
+        authorization(TOKEN, "Basic"),
+        authorization("\xe9" * 20),
+    ],
 )
-def test_without_the_token_nobody_does(client: Client, settings: Any, given: Any) -> None:
+def test_without_the_right_token_the_metrics_are_refused(client: Client, settings: Any, given: Any) -> None:
     settings.SKIPQUEUE = {"METRICS_TOKEN": TOKEN}
     response = client.get(ADDRESS, **given)
     assert response.status_code == 403
@@ -61,33 +67,35 @@ def test_without_the_token_nobody_does(client: Client, settings: Any, given: Any
 
 
 @pytest.mark.parametrize("token", ["", "None"])
-def test_where_no_token_is_set_none_is_right(client: Client, token: str) -> None:
-    assert client.get(ADDRESS, **with_token(token)).status_code == 403
+def test_without_a_token_in_the_settings_every_token_is_refused(client: Client, token: str) -> None:
+    assert client.get(ADDRESS, **authorization(token)).status_code == 403
 
 
 @pytest.mark.parametrize("codename", ["view_job", "change_job"])
-def test_staff_who_may_view_jobs_read_them(log_in: LogIn, codename: str) -> None:
+def test_staff_who_may_view_jobs_read_the_metrics(log_in: LogIn, codename: str) -> None:
     client = log_in(codename)
     assert b"skipqueue_workers" in client.get(ADDRESS).content
-    assert b"skipqueue_workers" in client.get(IN_THE_ADMIN).content
+    assert b"skipqueue_workers" in client.get(ADMIN_ADDRESS).content
 
 
 @pytest.mark.parametrize(("codenames", "is_staff"), [((), True), (("view_job",), False), (("view_worker",), True)])
-def test_who_may_not_view_jobs_does_not_get_the_page(log_in: LogIn, codenames: tuple[str, ...], is_staff: bool) -> None:
+def test_users_who_may_not_view_jobs_do_not_get_the_metrics(
+    log_in: LogIn, codenames: tuple[str, ...], is_staff: bool
+) -> None:
     client = log_in(*codenames, is_staff=is_staff)
     assert client.get(ADDRESS).status_code == 403
-    assert client.get(IN_THE_ADMIN).status_code == (403 if is_staff else 302)
+    assert client.get(ADMIN_ADDRESS).status_code == (403 if is_staff else 302)
 
 
-def test_in_the_admin_a_token_is_no_login(client: Client, settings: Any) -> None:
+def test_the_token_does_not_open_the_metrics_page_of_the_admin(client: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"METRICS_TOKEN": TOKEN}
-    assert client.get(IN_THE_ADMIN, **with_token(TOKEN)).status_code == 302
+    assert client.get(ADMIN_ADDRESS, **authorization(TOKEN)).status_code == 302
 
 
-def test_it_has_rules_of_its_own_where_every_page_needs_a_login(client: Client, settings: Any) -> None:
+def test_the_token_is_enough_where_every_page_needs_a_login(client: Client, settings: Any) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
     settings.SKIPQUEUE = {"METRICS_TOKEN": TOKEN}
-    assert client.get(ADDRESS, **with_token(TOKEN)).status_code == 200
+    assert client.get(ADDRESS, **authorization(TOKEN)).status_code == 200
     assert client.get(ADDRESS).status_code == 403
 
 
@@ -95,4 +103,4 @@ def test_a_project_without_sessions_uses_the_token(client: Client, settings: Any
     settings.MIDDLEWARE = []
     settings.SKIPQUEUE = {"METRICS_TOKEN": TOKEN}
     assert client.get(ADDRESS).status_code == 403
-    assert client.get(ADDRESS, **with_token(TOKEN)).status_code == 200
+    assert client.get(ADDRESS, **authorization(TOKEN)).status_code == 200

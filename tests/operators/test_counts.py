@@ -12,11 +12,11 @@ from ..app.rows import make_job
 
 
 @pytest.fixture
-def _low_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def cap_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
 
 
-@pytest.mark.usefixtures("_low_cap", "db")
+@pytest.mark.usefixtures("cap_of_three", "db")
 def test_no_more_rows_are_counted_than_the_cap_and_one() -> None:
     for _ in range(5):
         make_job()
@@ -43,14 +43,14 @@ def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words
         (7, 1_000_000, "7"),
     ],
 )
-def test_a_count_that_stops_may_have_an_estimate(found: int, about: int, in_words: str) -> None:
+def test_a_count_above_the_cap_may_be_written_as_an_estimate(found: int, about: int, in_words: str) -> None:
     count = Count(found).or_about(about)
     assert count.in_words == in_words
     assert count.shown == int(in_words.rpartition(" ")[2].replace(",", ""))
 
 
 @pytest.mark.django_db
-def test_the_planner_says_about_how_many_jobs_there_are() -> None:
+def test_the_number_of_jobs_is_estimated_by_the_planner_of_postgresql() -> None:
     for number in range(300):
         make_job("failed" if number % 3 else "queued", task="a" if number % 2 else "b")
     with connection.cursor() as cursor:
@@ -61,6 +61,6 @@ def test_the_planner_says_about_how_many_jobs_there_are() -> None:
     assert all(query["sql"].startswith("EXPLAIN ") for query in queries.captured_queries)
 
 
-def test_a_count_of_a_part_is_the_least() -> None:
+def test_a_count_of_a_part_of_the_jobs_is_written_with_at_least() -> None:
     assert Count(7, is_lower_bound=True).in_words == "at least 7"
     assert Count(10_001, is_lower_bound=True).in_words == "more than 10,000"

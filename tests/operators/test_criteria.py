@@ -7,14 +7,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.console import search as window
+from django_skipqueue.console import search
 from django_skipqueue.console.job_states import RETRYING
 from django_skipqueue.console.periods import Period
 from django_skipqueue.console.search import Criteria
 
 from ..app.rows import make_job
 
-FILL = """
+INSERT_JOBS = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, locked_at, finished_at)
 SELECT
@@ -35,10 +35,10 @@ STATES = [None, "completed", "queued", "failed", RETRYING, "running"]
 
 
 @pytest.fixture
-def _many_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "WINDOW_SIZE", 1_000)
+def many_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "WINDOW_SIZE", 1_000)
     with connection.cursor() as cursor:
-        cursor.execute(FILL, [ROWS])
+        cursor.execute(INSERT_JOBS, [ROWS])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
 
 
@@ -48,7 +48,7 @@ def plan_of(statement: str) -> str:
         return "\n".join(line for (line,) in cursor.fetchall())
 
 
-@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.usefixtures("many_jobs")
 def test_every_window_is_found_by_the_keys_of_an_index() -> None:
     for state in STATES:
         with CaptureQueriesContext(connection) as queries:
@@ -61,9 +61,9 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
             assert re.search(r"Index Cond: .*[<>] ", plan), (state, plan)
 
 
-@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.usefixtures("many_jobs")
 @pytest.mark.parametrize("state", ["completed", "failed", "running"])
-def test_a_time_ends_the_list_early(state: str) -> None:
+def test_with_a_period_later_windows_are_not_read(state: str) -> None:
     criteria = Criteria(state=state, period=Period(timedelta(seconds=ROWS / 4)), task="a.b")
     windows = list(criteria.windows())
     assert len(windows) == 1
@@ -72,7 +72,7 @@ def test_a_time_ends_the_list_early(state: str) -> None:
 
 @pytest.mark.django_db
 def test_jobs_with_equal_keys_are_in_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+    monkeypatch.setattr(search, "WINDOW_SIZE", 2)
     for moment in ("2026-01-01T00:00Z", "2026-01-02T00:00Z"):
         for _ in range(5):
             make_job("failed", finished_at=moment)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.admin.queue_columns import QUEUE_RENDERERS
+from django_skipqueue.console.admin.queue_columns import QUEUE_CELLS
 from django_skipqueue.console.admin.ui.cells import columns_of
 from django_skipqueue.console.counts import Count
 from django_skipqueue.console.facts import NOTHING, as_json, columns, in_terminal, on_page, series_of
@@ -42,12 +42,12 @@ def fact(unit: Unit = "", **options: Any) -> Fact[Subject]:
         (NOW - timedelta(minutes=3), "time", "3 min ago", "3 min ago"),
     ],
 )
-def test_a_value_is_written_by_its_unit(value: Any, unit: Unit, terminal: str, page: str) -> None:
+def test_a_value_is_written_in_the_form_of_its_unit(value: Any, unit: Unit, terminal: str, page: str) -> None:
     assert in_terminal(fact(unit), Subject(value)) == terminal
     assert on_page(fact(unit), Subject(value)) == page
 
 
-def test_a_field_has_its_own_name_or_none() -> None:
+def test_a_fact_may_have_another_name_in_json_or_be_left_out() -> None:
     facts = [fact(), fact(field="other"), fact(field=None)]
     assert as_json(facts, Subject(5)) == {"name": 5, "other": 5}
     assert as_json(facts[:1], Subject(Count(20, cap=10))) == {"name": {"count": 10, "or_more": True}}
@@ -57,12 +57,12 @@ def test_a_field_has_its_own_name_or_none() -> None:
     ("values", "is_shown"),
     [([None, None], False), ([None, 0], True), ([Count(0)], False), ([Count(0, is_lower_bound=True)], True)],
 )
-def test_an_optional_column_needs_a_value(values: list[Any], is_shown: bool) -> None:
+def test_an_optional_column_is_shown_only_with_a_value(values: list[Any], is_shown: bool) -> None:
     shown = columns([fact(is_optional=True)], [Subject(value) for value in values], {})
     assert bool(shown) is is_shown
 
 
-def test_a_renderer_replaces_the_text_and_none_hides_the_column() -> None:
+def test_a_renderer_replaces_the_text_of_a_column_or_hides_the_column() -> None:
     assert columns([fact()], [], {"name": None}) == []
     [(_, renderer)] = columns([fact()], [], {"name": str})
     assert renderer is str
@@ -79,14 +79,16 @@ def test_a_renderer_replaces_the_text_and_none_hides_the_column() -> None:
         ([None], "time", None),
     ],
 )
-def test_subjects_with_one_label_have_one_series(values: list[Any], unit: Unit, expected: float | None) -> None:
+def test_the_values_of_several_subjects_are_joined_to_one_metric(
+    values: list[Any], unit: Unit, expected: float | None
+) -> None:
     assert series_of(fact(unit), [Subject(value) for value in values]) == expected
 
 
-def test_a_further_fact_of_a_queue_is_rendered_everywhere() -> None:
+def test_an_added_fact_of_a_queue_is_rendered_in_json_on_the_page_and_in_the_terminal() -> None:
     late: Fact[QueueState] = Fact("late", "late", lambda _queue: 7, "jobs", "late_workers")
     facts, queue = (*QUEUE, late), QueueState(QueueNow("mail"))
     assert as_json(facts, queue)["late_workers"] == 7
-    column = next(column for column in columns_of(facts, [queue], QUEUE_RENDERERS) if column.name == "late")
+    column = next(column for column in columns_of(facts, [queue], QUEUE_CELLS) if column.name == "late")
     assert column.cell(queue) == "7"
     assert in_terminal(late, queue) == "7"

@@ -10,8 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job as task_of
-from django_skipqueue.console import counts
-from django_skipqueue.console import search as window
+from django_skipqueue.console import counts, search
 from django_skipqueue.console.cli.indexes import DROP_INDEX, change_index
 from django_skipqueue.console.search_indexes import SearchIndex, existing, problems, wanted
 from django_skipqueue.models import Job
@@ -35,10 +34,10 @@ def client(django_user_model: Any) -> Client:
 
 
 @pytest.fixture(autouse=True)
-def _indexed(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def index_of_first_argument(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An index of the first argument of a task; pages search the newest two jobs."""
     settings.SKIPQUEUE = {**getattr(settings, "SKIPQUEUE", {}), "SEARCHABLE": {ADD: ["a"]}}
-    monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+    monkeypatch.setattr(search, "WINDOW_SIZE", 2)
     assert skipqueue("index").code == 0
     yield
     for index in existing(DEFAULT):
@@ -51,7 +50,7 @@ def make_others(number: int = 5) -> None:
         make_job("completed", task=ADD, args=[100 + n])
 
 
-def text_of(client: Client, address: str) -> str:
+def page_text(client: Client, address: str) -> str:
     return " ".join(client.get(LIST + address).text.split())
 
 
@@ -59,16 +58,16 @@ def found_in_terminal(*options: str) -> list[int]:
     return [each["id"] for each in skipqueue("list", *options, "--json").objects]
 
 
-def test_by_name_and_by_place_it_finds_the_jobs_of_its_task_at_any_depth(client: Client) -> None:
-    by_place = make_job("completed", task=ADD, args=[7])
+def test_an_index_finds_old_jobs_by_positional_and_keyword_arguments(client: Client) -> None:
+    by_position = make_job("completed", task=ADD, args=[7])
     by_name = make_job("failed", task=ADD, kwargs={"a": 7, "b": 1})
     as_text = make_job(task=ADD, kwargs={"a": "7"})
     make_job(task=ADD, args=[1, 7])
     make_job(task=ECHO, args=[7], kwargs={"a": 7})
     make_others()
-    wanted = [as_text.pk, by_name.pk, by_place.pk]
+    wanted = [as_text.pk, by_name.pk, by_position.pk]
     assert listed(client, "?q=a=7") == wanted
-    assert NOTE in text_of(client, "?q=a=7")
+    assert NOTE in page_text(client, "?q=a=7")
     assert listed(client, "?q=a=7&status=failed") == [by_name.pk]
     assert listed(client, '?q=a="7"') == [as_text.pk]
     assert found_in_terminal("--arg", "a=7") == found_in_terminal("--search", "a=7") == wanted
@@ -76,16 +75,16 @@ def test_by_name_and_by_place_it_finds_the_jobs_of_its_task_at_any_depth(client:
     assert NOTE in skipqueue("list", "--arg", "a=7").err
 
 
-def test_of_its_task_alone_there_are_no_others_and_no_windows(client: Client) -> None:
+def test_a_search_for_one_indexed_task_covers_all_its_jobs(client: Client) -> None:
     deep = make_job("completed", task=ADD, args=[7])
     make_others()
     for address in (f"?q=a=7&task={ADD}", f"?q=a=7&task={ADD}&status=completed"):
         assert listed(client, address) == [deep.pk]
-        assert NOTE in text_of(client, address)
-        assert "Not searched" not in text_of(client, address)
+        assert NOTE in page_text(client, address)
+        assert "Not searched" not in page_text(client, address)
         tabs = {tab.state: str(tab.count) for tab in client.get(LIST + address).context["cl"].tabs if tab.count}
         assert (tabs["completed"], tabs["failed"]) == ("1", "0")
-    text = text_of(client, f"?q=a=8&task={ADD}")
+    text = page_text(client, f"?q=a=8&task={ADD}")
     assert "No match." in text
     assert NOTE in text
     result = skipqueue("list", "--task", ADD, "--arg", "a=7", "--json")
@@ -94,7 +93,7 @@ def test_of_its_task_alone_there_are_no_others_and_no_windows(client: Client) ->
     assert skipqueue("list", "--task", ADD, "--arg", "a=8").code == 3
 
 
-def test_other_words_and_filters_hold(client: Client) -> None:
+def test_other_words_and_filters_narrow_a_search_by_index(client: Client) -> None:
     wanted = make_job("completed", task=ADD, kwargs={"a": 7, "b": 5}, queue_name="mail")
     make_job("completed", task=ADD, kwargs={"a": 7, "b": 6}, queue_name="mail")
     make_job("completed", task=ADD, kwargs={"a": 7, "b": 5}, queue_name="other")
@@ -104,20 +103,20 @@ def test_other_words_and_filters_hold(client: Client) -> None:
     assert found_in_terminal("--arg", "a=7", "--arg", "b=5", "--queue", "mail") == [wanted.pk]
 
 
-def test_other_tasks_are_searched_in_windows(client: Client) -> None:
+def test_jobs_of_other_tasks_are_searched_page_by_page(client: Client) -> None:
     deep = make_job(task=ADD, args=[7])
     hidden = make_job(task=ECHO, kwargs={"a": 7})
     make_others()
     near = make_job(task=ECHO, kwargs={"a": 7})
     assert listed(client, "?q=a=7") == [near.pk, deep.pk]
-    assert "Only the first 2 jobs were searched" in text_of(client, "?q=a=7")
+    assert "Only the first 2 jobs were searched" in page_text(client, "?q=a=7")
     assert found_in_terminal("--arg", "a=7") == [deep.pk, near.pk]
     assert sorted(found_in_terminal("--arg", "a=7", "--all")) == [deep.pk, hidden.pk, near.pk]
     everywhere = [pk for look in range(1, 5) for pk in listed(client, f"?q=a=7&look={look}")]
     assert sorted(everywhere) == [deep.pk, hidden.pk, near.pk]
 
 
-def test_an_action_meets_each_job_once(client: Client) -> None:
+def test_an_action_on_a_search_by_index_changes_each_job_once(client: Client) -> None:
     make_worker()
     jobs = [make_job("failed", task=ADD, args=[7]) for _ in range(3)]
     make_others()
@@ -132,20 +131,22 @@ def test_an_action_meets_each_job_once(client: Client) -> None:
 
 
 @pytest.mark.parametrize("search", ["b=7", "order.a=7", "a=[7]", "a"])
-def test_what_no_index_has_is_looked_for_in_windows(client: Client, search: str) -> None:
+def test_an_argument_without_an_index_is_searched_among_the_newest_jobs(client: Client, search: str) -> None:
     make_job(task=ADD, args=[7])
     make_others()
-    assert "By an index" not in text_of(client, f"?q={search}")
+    assert "By an index" not in page_text(client, f"?q={search}")
     assert listed(client, f"?q={search}") in ([], listed(client, "?q=a"))
 
 
-def test_a_value_of_very_many_jobs_is_looked_for_in_windows(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_of_very_many_jobs_is_searched_among_the_newest_jobs(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It could take long to filter all jobs that an index finds."""
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for _ in range(4):
         make_job(task=ADD, args=[7])
     make_others()
-    assert "By an index" not in text_of(client, "?q=a=7")
+    assert "By an index" not in page_text(client, "?q=a=7")
     assert listed(client, "?q=a=7") == []
 
 
@@ -158,7 +159,7 @@ def test_an_index_that_is_missing_or_invalid_is_not_used(client: Client, stateme
     with connection.cursor() as cursor:
         cursor.execute(statement.format(wanted()[0].name))
     assert listed(client, "?q=a=7") == []
-    assert "By an index" not in text_of(client, "?q=a=7")
+    assert "By an index" not in page_text(client, "?q=a=7")
 
 
 def test_a_search_reads_the_index_alone() -> None:
@@ -180,12 +181,12 @@ def test_a_search_reads_the_index_alone() -> None:
             assert not [node for node in found if node["Node Type"] == "Seq Scan"], document
 
 
-def pay(amount: int, *rest: int, card: str = "", **more: Any) -> None:
+def pay_by_card(amount: int, *rest: int, card: str = "", **more: Any) -> None:
     """A task, once it is registered."""
 
 
-def test_a_masked_argument_and_one_that_is_unknown_have_no_index(settings: Any, registry: Any) -> None:
-    task_of(name="shop.pay", redact=["card"])(pay)
+def test_masked_arguments_have_no_index(settings: Any, registry: Any) -> None:
+    task_of(name="shop.pay", redact=["card"])(pay_by_card)
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {"shop.pay": ["amount", "card", "password", "other"]}}
     assert wanted() == [SearchIndex("shop.pay", "amount", 0), SearchIndex("shop.pay", "other", None)]
     first, second = problems()
@@ -193,7 +194,7 @@ def test_a_masked_argument_and_one_that_is_unknown_have_no_index(settings: Any, 
     assert "'password' are masked" in second
 
 
-def test_numbers_are_compared_as_json_compares_them() -> None:
+def test_values_are_compared_as_json_compares_them() -> None:
     jobs = [make_job(task=ADD, args=[value]) for value in (7, 7.0, "7", True, None)]
     (index,) = wanted()
     for value, found in ((7, jobs[:2]), ("7", jobs[2:3]), (True, jobs[3:4]), (None, jobs[4:])):

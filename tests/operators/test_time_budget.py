@@ -13,7 +13,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_parts_that_take_all_of_their_shares_keep_within_it(clock: list[float]) -> None:
+def test_parts_that_use_their_whole_shares_stay_within_the_budget(clock: list[float]) -> None:
     budget = TimeBudget(5.0, parts=15, most=1.0, least=0.1)
     shares = []
     for _ in range(15):
@@ -24,14 +24,14 @@ def test_parts_that_take_all_of_their_shares_keep_within_it(clock: list[float]) 
     assert shares[4:] == pytest.approx([0.1] * 11)
 
 
-def test_parts_that_are_quick_leave_the_most_to_the_others(clock: list[float]) -> None:
+def test_quick_parts_leave_the_largest_share_to_later_parts(clock: list[float]) -> None:
     budget = TimeBudget(5.0, parts=15, most=1.0, least=0.1)
     for _ in range(15):
         assert budget.share() == 1.0
         clock[0] += 0.01
 
 
-def test_once_it_is_used_up_the_least_is_left(clock: list[float]) -> None:
+def test_after_the_budget_is_used_up_each_part_gets_the_least_share(clock: list[float]) -> None:
     budget = TimeBudget(5.0, parts=3, most=1.0, least=0.1)
     clock[0] += 60.0
     assert [budget.share() for _ in range(3)] == [0.1, 0.1, 0.1]

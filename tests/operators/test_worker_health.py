@@ -14,15 +14,15 @@ pytestmark = pytest.mark.django_db
 CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"pdf": "pdf"}}}}
 
 
-def test_a_worker_without_queues_serves_all_but_the_carried_ones(settings: Any) -> None:
+def test_a_worker_of_all_queues_does_not_serve_queues_of_carriers(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
-    of_all, relay = make_worker(queues=[]), make_worker(queues=["pdf"])
+    of_all_queues, relay = make_worker(queues=[]), make_worker(queues=["pdf"])
     workforce = Workforce.now()
-    assert [each.id for each in workforce.serving("mail")] == [of_all.pk]
+    assert [each.id for each in workforce.serving("mail")] == [of_all_queues.pk]
     assert [each.id for each in workforce.serving("pdf")] == [relay.pk]
 
 
-def test_a_carrier_is_no_worker_neither_a_live_one_nor_a_dead_one() -> None:
+def test_a_carrier_counts_neither_as_a_live_nor_as_a_dead_worker() -> None:
     make_worker(is_external=True)
     make_worker(heartbeat=timedelta(days=-1), is_external=True)
     worker = make_worker()

@@ -17,29 +17,29 @@ from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.enqueue import with_queue_limits
 from django_skipqueue.queue.gates import sweep_gates
-from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
+from django_skipqueue.queue.notify import QUEUES_PAYLOAD
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
-from ..app.limits.jobs import free_two
+from ..app.limits.jobs import two_per_account
 from ..app.rates.jobs import burst_of_three
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from ..harness.processes import statuses
 
 store = Store("default")
-AGAIN = Outcome("scheduled", delay=0.0, last_error="no", error={"message": "no"})
+RETRY_NOW = Outcome("scheduled", delay=0.0, last_error="no", error={"message": "no"})
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-mail = jobs.noop.using(queue_name="mail")
-later = jobs.noop.using(queue_name="later")
-KEY = "queue:mail"
+noop_in_mail = jobs.noop.using(queue_name="mail")
+noop_in_later = jobs.noop.using(queue_name="later")
+MAIL_KEY = "queue:mail"
 
 
 @pytest.fixture(autouse=True)
-def queues(settings: Any) -> None:
+def queue_rates(settings: Any) -> None:
     """Three queues: one starts a job an hour; the rate of one is set later; one has a rate and a limit."""
     settings.SKIPQUEUE = {
         "QUEUES": {
@@ -51,7 +51,7 @@ def queues(settings: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
+def unused_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     """A gate that no other test has used: its pace depends on earlier admissions."""
     gate = RateGate()
     others = gates.gates()[:-1]
@@ -69,7 +69,7 @@ def pass_time(seconds: float) -> None:
         )
 
 
-def claim(queue: str = "mail", limit: int = 100) -> list[int]:
+def claimed_ids(queue: str = "mail", limit: int = 100) -> list[int]:
     return [job.id for job in store.claim(queue_names=[queue], limit=limit, worker_id="w")]
 
 
@@ -78,32 +78,32 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
     store.settle([Settlement(id, leases[id], outcome) for id in ids])
 
 
-def admit(key: str = KEY) -> int:
+def number_admitted(key: str = MAIL_KEY) -> int:
     return sum(admit_rate_keys(store, [key])[0].values())
 
 
 def test_jobs_beyond_the_rate_of_their_queue_wait_for_a_token() -> None:
-    first, second, third = mail.defer_many([()] * 3)
-    assert claim() == [first]
-    assert admit() == 0
+    first, second, third = noop_in_mail.defer_many([()] * 3)
+    assert claimed_ids() == [first]
+    assert number_admitted() == 0
     for expected in (second, third):
         pass_time(3600)
-        assert admit() == 1
-        assert claim() == [expected]
+        assert number_admitted() == 1
+        assert claimed_ids() == [expected]
 
 
 def test_a_deferred_job_has_the_key_of_its_queue() -> None:
-    deferred = mail.defer()
-    assert (deferred.rate_key, deferred.rate_interval, deferred.rate_burst) == (KEY, 3600.0, 1)
-    assert Job.objects.get().rate_key == KEY
-    assert Job.objects.enqueue("t", queue_name="mail").rate_key == KEY
-    with Batch(on_finish=mail.s()) as batch:
-        mail.defer()
-    assert set(Job.objects.values_list("rate_key", "limit_key")) == {(KEY, None)}
+    deferred = noop_in_mail.defer()
+    assert (deferred.rate_key, deferred.rate_interval, deferred.rate_burst) == (MAIL_KEY, 3600.0, 1)
+    assert Job.objects.get().rate_key == MAIL_KEY
+    assert Job.objects.enqueue("t", queue_name="mail").rate_key == MAIL_KEY
+    with Batch(on_finish=noop_in_mail.s()) as batch:
+        noop_in_mail.defer()
+    assert set(Job.objects.values_list("rate_key", "limit_key")) == {(MAIL_KEY, None)}
     assert batch
 
 
-def test_a_job_of_another_queue_pays_nothing() -> None:
+def test_a_job_of_a_queue_without_a_rate_takes_no_token() -> None:
     job = jobs.noop.defer()
     assert (job.rate_key, job.status) == (None, "queued")
     call = EncodedCall("[]", "{}")
@@ -112,12 +112,12 @@ def test_a_job_of_another_queue_pays_nothing() -> None:
 
 def test_a_jobs_own_rate_holds_in_place_of_the_rate_of_its_queue() -> None:
     burst_of_three.using(queue_name="mail").defer_many([(7,)] * 3)
-    assert len(claim()) == 3
-    assert not Job.objects.filter(rate_key=KEY).exists()
+    assert len(claimed_ids()) == 3
+    assert not Job.objects.filter(rate_key=MAIL_KEY).exists()
 
 
 def test_a_limit_of_the_job_and_the_rate_of_its_queue_hold_together() -> None:
-    free_two.using(queue_name="both").defer_many([("a",)] * 4)
+    two_per_account.using(queue_name="both").defer_many([("a",)] * 4)
     assert set(Job.objects.values_list("rate_key", flat=True)) == {"queue:both"}
     assert {key.partition(":")[0] for key in Job.objects.values_list("limit_key", flat=True) if key} == {"limit"}
     assert statuses() == {"queued": 2, "blocked": 2}
@@ -127,13 +127,13 @@ def test_the_rate_of_the_job_and_the_limit_of_its_queue_hold_together() -> None:
     burst_of_three.using(queue_name="both").defer_many([(7,)] * 5)
     assert set(Job.objects.values_list("limit_key", flat=True)) == {"queue:both"}
     assert not Job.objects.filter(rate_key="queue:both").exists()
-    assert len(claim("both")) == 2
+    assert len(claimed_ids("both")) == 2
 
 
 def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
     jobs.noop.using(queue_name="both").defer_many([()] * 5)
     assert statuses() == {"queued": 2, "blocked": 3}
-    ids = claim("both")
+    ids = claimed_ids("both")
     assert len(ids) == 2
     settle(*ids)
     sweep_gates(store)
@@ -142,20 +142,20 @@ def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
 
 def test_a_queue_without_a_rate_admits_all_jobs_until_it_gets_a_rate() -> None:
     """Admitted jobs beyond the burst wait again. Running jobs run on."""
-    later.defer_many([()] * 8)
+    noop_in_later.defer_many([()] * 8)
     assert statuses() == {"queued": 8}
-    assert len(claim("later", limit=2)) == 2
+    assert len(claimed_ids("later", limit=2)) == 2
     Queue.rate("later", "3/m")
     assert block_unrated(store) == 5
     assert statuses() == {"running": 2, "queued": 1, "blocked": 5}
-    later.defer()
+    noop_in_later.defer()
     assert statuses() == {"running": 2, "queued": 1, "blocked": 6}
-    claim("later")
+    claimed_ids("later")
     pass_time(20)
-    assert admit("queue:later") == 1
+    assert number_admitted("queue:later") == 1
 
 
-def test_jobs_that_wait_again_keep_the_permit_of_their_limit() -> None:
+def test_jobs_blocked_by_a_new_rate_keep_the_permit_of_their_limit() -> None:
     Queue.rate("both", None)
     jobs.noop.using(queue_name="both").defer_many([()] * 4)
     assert statuses() == {"queued": 2, "blocked": 2}
@@ -170,19 +170,19 @@ def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() ->
     Queue.limit("both", 10)
     jobs.noop.using(queue_name="both").defer_many([()] * 10)
     assert statuses() == {"queued": 3, "blocked": 7}
-    running = claim("both", limit=1)
+    running = claimed_ids("both", limit=1)
     Queue.limit("both", 2)
     assert block_surplus(store) == 8
     assert not Job.objects.filter(gate="rate").exists()
     for _ in range(3):
         pass_time(1)
-        admit("queue:both")
+        number_admitted("queue:both")
         sweep_gates(store)
-        running += claim("both")
+        running += claimed_ids("both")
     assert len(running) == 2
 
 
-def test_a_surplus_of_permits_is_first_taken_from_jobs_that_would_start_last() -> None:
+def test_permits_beyond_a_lowered_limit_are_first_taken_from_jobs_that_would_start_last() -> None:
     Queue.limit("both", 10)
     jobs.noop.using(queue_name="both").defer_many([()] * 5)
     jobs.noop.using(queue_name="both", priority=5).defer()
@@ -192,15 +192,15 @@ def test_a_surplus_of_permits_is_first_taken_from_jobs_that_would_start_last() -
     assert Job.objects.get(gate="rate").priority == 5
 
 
-def test_a_surplus_waits_again_in_batches_and_the_highest_priority_stays() -> None:
-    later.defer_many([()] * 5)
-    first = later.using(priority=5).defer().pk
+def test_queued_jobs_beyond_a_new_rate_are_blocked_in_batches_the_highest_priority_last() -> None:
+    noop_in_later.defer_many([()] * 5)
+    first = noop_in_later.using(priority=5).defer().pk
     Queue.rate("later", "1/h")
     assert [block_unrated(store, limit=3) for _ in range(3)] == [3, 2, 0]
-    assert claim("later") == [first]
+    assert claimed_ids("later") == [first]
 
 
-QUEUED = """
+INSERT_QUEUED_JOBS = """
 INSERT INTO skipqueue_job (
     queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, rate_key, rate_interval, rate_burst
 )
@@ -208,7 +208,7 @@ SELECT 'later', 't', '[]', '{}', 'queued', 0, now(), now(), 'queue:later', NULL,
 """
 
 
-def test_a_surplus_is_found_without_the_claim_index() -> None:
+def test_queued_jobs_beyond_a_new_rate_are_found_without_the_claim_index() -> None:
     """A table without statistics seems small: on PostgreSQL 15 the statement would walk the claim index for each job.
 
     The test has its own table. The table of the other tests may have statistics of a time with few queued jobs.
@@ -216,14 +216,14 @@ def test_a_surplus_is_found_without_the_claim_index() -> None:
     with schema("unrated") as migrate, connect(options="-c search_path=unrated") as session:
         migrate(LAST_MIGRATION)
         session.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
-        session.execute(QUEUED)
+        session.execute(INSERT_QUEUED_JOBS)
         rows = psycopg.ClientCursor(session).execute(f"EXPLAIN {BLOCK_UNRATED}", {"limit": 1_000})
         plan = "\n".join(line for (line,) in rows.fetchall())
     assert "skipqueue_job_claim" not in plan, plan
 
 
-def test_the_notified_service_blocks_a_surplus_and_announces_its_key() -> None:
-    later.defer_many([()] * 5)
+def test_the_notified_service_blocks_jobs_beyond_a_new_rate_and_announces_the_key() -> None:
+    noop_in_later.defer_many([()] * 5)
     service = block_unrated_service(store)
     service.run(0.0)
     Queue.rate("later", "1/h")
@@ -233,56 +233,56 @@ def test_the_notified_service_blocks_a_surplus_and_announces_its_key() -> None:
         assert service.due_at == 0.0
         service.run(0.0)
         [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == RATE_PREFIX + "queue:later"
+    assert found.payload == ",rate queue:later"
     assert statuses() == {"queued": 1, "blocked": 4}
 
 
-def test_a_higher_rate_admits_at_once_and_a_removed_rate_lets_all_jobs_go() -> None:
-    mail.defer_many([()] * 10)
+def test_a_higher_rate_admits_at_once_and_without_a_rate_all_jobs_are_admitted() -> None:
+    noop_in_mail.defer_many([()] * 10)
     assert statuses() == {"queued": 1, "blocked": 9}
-    claim()
+    claimed_ids()
     Queue.rate("mail", "4/s")
     pass_time(0.5)
-    assert admit() >= 1
+    assert number_admitted() >= 1
     Queue.rate("mail", None)
     assert Job.objects.blocked().count() == 0
 
 
-def test_more_than_a_thousand_jobs_are_let_go_in_batches() -> None:
-    mail.defer_many([()] * 2_100)
+def test_after_a_rate_is_removed_thousands_of_jobs_are_admitted_in_batches() -> None:
+    noop_in_mail.defer_many([()] * 2_100)
     Queue.rate("mail", None)
     assert Job.objects.blocked().count() == 1_099
     bucket = RateBucket.objects.get()
-    assert bucket.due_at == bucket.full_at, "at once"
-    assert [admit(), admit()] == [1_000, 99]
+    assert bucket.due_at == bucket.full_at, "the remaining jobs are due at once"
+    assert [number_admitted(), number_admitted()] == [1_000, 99]
     assert due_rates(store) == []
 
 
-def test_a_rate_that_was_changed_is_not_forgotten_when_its_process_dies(own_gate: RateGate) -> None:
+def test_a_rate_that_was_changed_is_not_forgotten_when_its_process_dies(unused_gate: RateGate) -> None:
     """The sweep compares the due time of a key with the current rate of the queue, not with the rate in its jobs."""
-    mail.defer_many([()] * 3)
-    claim()
+    noop_in_mail.defer_many([()] * 3)
+    claimed_ids()
     assert (next_rate(store) or 0) > 3000
     Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)  # the row that a death after the commit leaves
-    assert blocked_rates(store) == {KEY: True}
-    own_gate.admit(store, limit=100)
+    assert blocked_rates(store) == {MAIL_KEY: True}
+    unused_gate.admit(store, limit=100)
     assert (next_rate(store) or 0) <= 0.5
 
 
-def test_the_rate_of_the_settings_holds_again() -> None:
+def test_the_rate_of_the_settings_applies_again_after_an_operators_rate() -> None:
     Queue.rate("mail", None)
-    mail.defer_many([()] * 5)
+    noop_in_mail.defer_many([()] * 5)
     assert statuses() == {"queued": 5}
     Queue.rate_by_settings("mail")
     assert block_unrated(store) == 4
     assert statuses() == {"queued": 1, "blocked": 4}
     Queue.rate_by_settings("later")
-    later.defer_many([()] * 2)
+    noop_in_later.defer_many([()] * 2)
     assert block_unrated(store) == 0
 
 
-def test_a_change_is_rolled_back_with_its_transaction() -> None:
-    mail.defer_many([()] * 5)
+def test_a_changed_rate_is_rolled_back_with_its_transaction() -> None:
+    noop_in_mail.defer_many([()] * 5)
     with transaction.atomic():
         Queue.rate("mail", None)
         transaction.set_rollback(True)
@@ -290,7 +290,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
     assert statuses() == {"queued": 1, "blocked": 4}
 
 
-def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
+def test_changing_a_pause_a_limit_or_a_rate_keeps_the_other_two() -> None:
     Queue.rate("mail", "2/s")
     Queue.objects.update_or_create(name="mail", defaults={"concurrency": 2})
     Queue.pause("mail")
@@ -303,76 +303,83 @@ def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
 
 def test_a_queues_row_without_a_rate_leaves_the_rate_of_the_settings() -> None:
     Queue.objects.create(name="mail", concurrency=5)
-    mail.defer_many([()] * 3)
+    noop_in_mail.defer_many([()] * 3)
     assert statuses() == {"queued": 1, "blocked": 2}
 
 
 def test_queues_do_not_share_their_rates() -> None:
     Queue.rate("later", "1/h")
-    mail.defer_many([()] * 2)
-    assert claim() != []
+    noop_in_mail.defer_many([()] * 2)
+    assert claimed_ids() != []
     Queue.objects.create(name="default", rate_interval=3_600.0, rate_burst=1)
     burst_of_three.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
 
 
-# The ends of jobs
+# After an attempt: retried, released, recovered, moved to another queue
 
 
 @pytest.mark.parametrize("verb", ["retried", "by hand", "snoozed"])
-def test_an_attempt_takes_a_token_again(verb: str) -> None:
-    [id] = mail.defer_many([()])
-    claim()
+def test_each_further_attempt_takes_a_token_again(verb: str) -> None:
+    [id] = noop_in_mail.defer_many([()])
+    claimed_ids()
     if verb == "by hand":
         settle(id, outcome=Outcome("failed", last_error="no", error={"message": "no"}))
         assert Job.objects.get().retry()
     else:
-        settle(id, outcome=AGAIN if verb == "retried" else Outcome("scheduled", delay=0.0, refund=1))
+        settle(id, outcome=RETRY_NOW if verb == "retried" else Outcome("scheduled", delay=0.0, refund=1))
     assert statuses() == {"blocked": 1}
-    assert sum(admit_rate_keys(store, [KEY])[0].values()) == 0
+    assert sum(admit_rate_keys(store, [MAIL_KEY])[0].values()) == 0
     pass_time(3600)
-    assert admit() == 1
-    assert claim() == [id]
+    assert number_admitted() == 1
+    assert claimed_ids() == [id]
 
 
 def test_a_released_job_keeps_its_token_and_a_recovered_job_takes_another_token() -> None:
-    mail.defer()
+    noop_in_mail.defer()
     [claimed] = store.claim(queue_names=["mail"], limit=1, worker_id="w")
     store.release([claimed.ref])
     assert statuses() == {"queued": 1}
-    claim()
+    claimed_ids()
     store.recover(worker_ids=["w"])
     assert statuses() == {"blocked": 1}
 
 
 def test_a_job_that_changes_its_queue_changes_its_rate() -> None:
-    mail.defer()
-    claim()
+    noop_in_mail.defer()
+    claimed_ids()
     plain = jobs.noop.defer()
     assert plain.change_queue("mail")
     plain.refresh_from_db()
-    assert (plain.status, plain.rate_key, plain.rate_interval, plain.rate_burst) == ("blocked", KEY, 3600.0, 1)
+    assert (plain.status, plain.rate_key, plain.rate_interval, plain.rate_burst) == ("blocked", MAIL_KEY, 3600.0, 1)
     assert plain.change_queue("other")
     plain.refresh_from_db()
     assert (plain.status, plain.rate_key, plain.rate_interval, plain.rate_burst) == ("queued", None, None, None)
 
 
 def test_a_job_that_changes_its_queue_keeps_a_rate_of_its_own() -> None:
-    own = burst_of_three.defer(7)
-    key = own.rate_key
-    assert own.change_queue("mail")
-    own.refresh_from_db()
-    assert (own.status, own.rate_key, own.rate_burst, own.gate) == ("queued", key, 3, None)
+    with_own_rate = burst_of_three.defer(7)
+    key = with_own_rate.rate_key
+    assert with_own_rate.change_queue("mail")
+    with_own_rate.refresh_from_db()
+    assert (with_own_rate.status, with_own_rate.rate_key, with_own_rate.rate_burst, with_own_rate.gate) == (
+        "queued",
+        key,
+        3,
+        None,
+    )
 
 
 def test_a_job_keeps_the_permit_of_its_own_limit_in_its_new_queue() -> None:
     """The job keeps one of two permits while it waits for its rate and while it is queued. A third job waits."""
-    first, second, third = free_two.defer_many([("a",)] * 3)
+    first, second, third = two_per_account.defer_many([("a",)] * 3)
     store.change_queue([first, second, third], "mail")
     found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
     assert found == {
-        first: ("blocked", "rate", KEY), second: ("blocked", "rate", KEY), third: ("blocked", "limit", KEY),
-    }  # fmt: skip
+        first: ("blocked", "rate", MAIL_KEY),
+        second: ("blocked", "rate", MAIL_KEY),
+        third: ("blocked", "limit", MAIL_KEY),
+    }
     store.change_queue([first, second, third], "default")
     found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
     assert found == {first: ("queued", None, None), second: ("queued", None, None), third: ("blocked", "limit", None)}
@@ -388,24 +395,24 @@ def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:
     assert statuses() == {"queued": 1}
     assert job.change_queue("mail")
     job.refresh_from_db()
-    assert (job.status, job.limit_key, job.rate_key, job.gate) == ("blocked", None, KEY, "rate")
+    assert (job.status, job.limit_key, job.rate_key, job.gate) == ("blocked", None, MAIL_KEY, "rate")
 
 
 def test_a_scheduled_or_held_job_waits_on_in_its_new_queue() -> None:
     scheduled = jobs.noop.using(run_after=timedelta(hours=1)).defer()
     waits = jobs.noop.using(after=[jobs.noop.defer()]).defer()
     for job, status in ((scheduled, "scheduled"), (waits, "blocked")):
-        for queue, key in (("mail", KEY), ("default", None)):
+        for queue, key in (("mail", MAIL_KEY), ("default", None)):
             job.change_queue(queue)
             job.refresh_from_db()
             assert (job.status, job.rate_key) == (status, key)
 
 
-# Bad input
+# Invalid values
 
 
 @pytest.mark.parametrize("value", ["", "50", "0/s", "20000/s", "1/400d", 5, True, "50/s "])
-def test_a_value_that_is_no_rate_of_a_queue_is_refused(value: Any) -> None:
+def test_a_queue_rate_with_an_invalid_value_is_refused(value: Any) -> None:
     with pytest.raises(InvalidOption, match="rate takes"):
         Queue.rate("mail", value)
     assert not Queue.objects.exists()
@@ -420,7 +427,7 @@ def test_a_name_that_no_queue_can_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["fast", "0/s", "20000/s", 5, ["1/s"]])
-def test_a_setting_that_cannot_be_used_is_reported(settings: Any, value: Any) -> None:
+def test_an_invalid_setting_of_queue_rates_is_reported(settings: Any, value: Any) -> None:
     settings.SKIPQUEUE = {"QUEUES": {"mail": {"rate": value}}}
     [problem] = conf.problems()
     assert problem.startswith("SKIPQUEUE['QUEUES']['mail']['rate'] must be a number of jobs and a time")

@@ -25,10 +25,10 @@ from ..harness.processes import statuses
         ("1/366d", 366 * 86_400.0, 1),
     ],
 )
-def test_a_rate_is_an_interval_and_a_burst(text: str, interval: float, burst: int) -> None:
-    found = rate(text)
-    assert found.interval == pytest.approx(interval)
-    assert found.burst == burst
+def test_the_text_of_a_rate_is_read_as_an_interval_and_a_burst(text: str, interval: float, burst: int) -> None:
+    parsed = rate(text)
+    assert parsed.interval == pytest.approx(interval)
+    assert parsed.burst == burst
     assert rate(text, burst=7).burst == 7
 
 
@@ -54,7 +54,7 @@ def test_a_value_that_is_no_name_of_a_rate_is_refused() -> None:
         rate("1/s", name="")
 
 
-def test_a_rate_must_be_made_by_rate() -> None:
+def test_the_option_rate_refuses_a_plain_string() -> None:
     with pytest.raises(InvalidOption, match="rate must be rate"):
         job(rate="100/m")  # type: ignore[call-overload]
     with pytest.raises(InvalidOption, match="rate must be rate"):
@@ -69,7 +69,7 @@ def test_a_rate_by_an_argument_that_the_task_does_not_have_is_refused() -> None:
         job(rate=rate("1/s", by="tenant"))(send)
 
 
-def test_the_key_has_the_values_of_the_arguments() -> None:
+def test_a_rate_key_has_the_values_of_the_arguments() -> None:
     call = hundred_a_minute.encoded((7,), {})
     assert call.columns["rate_key"] == "rate:tests.app.rates.jobs.hundred_a_minute tenant=7"
     assert (call.columns["rate_interval"], call.columns["rate_burst"], call.columns.get("limit_key")) == (
@@ -86,7 +86,7 @@ def test_a_call_without_the_argument_of_the_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected_text"),
     [
         ("50/s", "50/s"),
         ("100/m", "100/m"),
@@ -99,8 +99,8 @@ def test_a_call_without_the_argument_of_the_key_is_refused() -> None:
         ("1/7m", "1/7m"),
     ],
 )
-def test_the_rate_as_a_text(text: str, shown: str) -> None:
-    assert rate_text(rate(text).interval) == shown
+def test_an_interval_is_written_as_the_text_of_a_rate(text: str, expected_text: str) -> None:
+    assert rate_text(rate(text).interval) == expected_text
     assert rate(rate_text(rate(text).interval)).interval == pytest.approx(rate(text).interval)
 
 

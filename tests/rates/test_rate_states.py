@@ -23,24 +23,24 @@ store = Store("default")
 pytestmark = pytest.mark.django_db
 
 
-def call(token: str) -> None:
+def call_with_token(token: str) -> None:
     """A task with a secret in the key of its rate."""
 
 
-def first(**options: Any) -> list[RateState]:
+def first_keys(**options: Any) -> list[RateState]:
     return rate_states(store, **{"most": 10} | options)
 
 
-def bucket(key: str, *, full_in: float, due_in: float | None) -> None:
+def insert_bucket(key: str, *, full_in: float, due_in: float | None) -> None:
     now = timezone.now()
     due_at = None if due_in is None else now + timedelta(seconds=due_in)
     RateBucket.objects.create(key=key, full_at=now + timedelta(seconds=full_in), due_at=due_at)
 
 
-def test_a_key_says_its_rate_its_tokens_and_who_waits() -> None:
+def test_a_rate_key_has_its_rate_its_tokens_and_the_number_of_waiting_jobs() -> None:
     make_rated("rate:t a=1", waiting=3, minutes=10, rate_interval=0.6, rate_burst=5)
-    bucket("rate:t a=1", full_in=1.5, due_in=0.3)
-    (state,) = first()
+    insert_bucket("rate:t a=1", full_in=1.5, due_in=0.3)
+    (state,) = first_keys()
     assert (state.key, state.rate, state.now.burst, state.now.tokens) == ("rate:t a=1", "100/m", 5, 2)
     assert (str(state.waiting), state.is_masked) == ("3", False)
     assert 0 < (state.now.due_in or 0) <= 0.3
@@ -51,60 +51,62 @@ def test_a_queued_job_has_taken_its_token() -> None:
     make_rated("k", rate_burst=3)
     for _ in range(2):
         make_job(rate_key="k", rate_interval=60.0, rate_burst=3)
-    (state,) = first()
+    (state,) = first_keys()
     assert (state.now.tokens, state.now.due_in) == (1, None)
 
 
 def test_the_number_of_tokens_is_never_negative() -> None:
     make_rated("k")
-    bucket("k", full_in=7200, due_in=60)
-    assert first()[0].now.tokens == 0
+    insert_bucket("k", full_in=7200, due_in=60)
+    assert first_keys()[0].now.tokens == 0
 
 
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_job(rate_key="k", rate_interval=60.0, rate_burst=1)
     make_rated("k", held=True)
     make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1)  # this job waits for its permit
-    bucket("k", full_in=60, due_in=None)
-    assert first() == []
+    insert_bucket("k", full_in=60, due_in=None)
+    assert first_keys() == []
     make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1, gate="rate")
-    assert len(first()) == 1
+    assert len(first_keys()) == 1
 
 
 def test_the_rate_that_somebody_has_set_for_a_queue_is_shown() -> None:
     make_rated("queue:mail", rate_interval=60.0)
     Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)
-    assert [(state.rate, state.now.burst, state.now.tokens) for state in first()] == [("50/s", 50, 50)]
+    assert [(state.rate, state.now.burst, state.now.tokens) for state in first_keys()] == [("50/s", 50, 50)]
     Queue.objects.update(rate_interval=0.0, rate_burst=0)
-    assert [(state.rate, state.now.burst, state.now.tokens) for state in first()] == [(None, None, None)]
+    assert [(state.rate, state.now.burst, state.now.tokens) for state in first_keys()] == [(None, None, None)]
     Queue.objects.update(rate_interval=None, rate_burst=None)
-    assert [state.rate for state in first()] == ["1/m"]
+    assert [state.rate for state in first_keys()] == ["1/m"]
 
 
 def test_keys_of_rates_are_in_alphabetical_order() -> None:
     for key in "cab":
         make_rated(key)
-    assert [state.key for state in first()] == ["a", "b", "c"]
-    assert [state.key for state in first(most=2)] == ["a", "b"]
+    assert [state.key for state in first_keys()] == ["a", "b", "c"]
+    assert [state.key for state in first_keys(most=2)] == ["a", "b"]
 
 
-def test_the_next_jobs_of_a_key() -> None:
+def test_the_next_jobs_of_a_rate_key_are_in_their_order() -> None:
     low, high = make_rated("k")[0], make_rated("k", priority=7)[0]
     make_rated("k", held=True)
     assert list(waiting_for_a_token("k")) == [high, low]
-    assert first()[0].now.next_id == high.pk
+    assert first_keys()[0].now.next_id == high.pk
 
 
 def test_waiting_jobs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_JOBS_OF_KEY", 2)
+    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_JOBS_OF_KEY_COUNTED", 2)
     make_rated("k", waiting=5)
-    assert str(first()[0].waiting) == "2+"
+    assert str(first_keys()[0].waiting) == "2+"
 
 
-def test_a_secret_is_masked(registry: Registry) -> None:
-    job(rate=rate("1/m", by="token"))(call)
-    make_rated('rate:t token="hush-hush"', task=f"{call.__module__}.call", kwargs={"token": "hush-hush"})
-    (state,) = first()
+def test_a_secret_in_a_rate_key_is_masked(registry: Registry) -> None:
+    job(rate=rate("1/m", by="token"))(call_with_token)
+    make_rated(
+        'rate:t token="hush-hush"', task=f"{call_with_token.__module__}.call_with_token", kwargs={"token": "hush-hush"}
+    )
+    (state,) = first_keys()
     assert state.is_masked
     assert "hush" not in state.key
     assert "hush" not in str(as_json(RATE_OF_KEY, state))
@@ -116,6 +118,6 @@ def test_the_number_of_queries_does_not_grow_with_the_keys_of_rates() -> None:
         for number in range(amount):
             make_rated(f"{amount} {number}")
         with CaptureQueriesContext(connection) as queries:
-            first(most=100)
+            first_keys(most=100)
         numbers.append(len(queries))
     assert numbers == [2, 2]

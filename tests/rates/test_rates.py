@@ -23,14 +23,14 @@ from django_skipqueue.parts.rates.admit import (
 )
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import TIME_GATE, sweep_gates
-from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
+from django_skipqueue.queue.notify import GATES_PAYLOAD, SCHEDULED_PAYLOAD
 from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
-from ..app.limits.jobs import free_two
+from ..app.limits.jobs import two_per_account
 from ..app.limits.rates.jobs import hundred_a_minute_of_two, rated_and_limited, rated_in_order
 from ..app.rates.jobs import burst_of_three, hundred_a_minute, shares_rate, shares_rate_too
 from ..app.rows import make_job
@@ -39,13 +39,13 @@ from ..app.waiting import wait_until
 from ..harness.processes import statuses
 
 store = Store("default")
-AGAIN = Outcome("scheduled", delay=0.0, last_error="no", error={"message": "no"})
+RETRY_NOW = Outcome("scheduled", delay=0.0, last_error="no", error={"message": "no"})
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
+def unused_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     """A gate that no other test has used: its pace depends on earlier admissions."""
     gate = RateGate()
     others = gates.gates()[:-1]
@@ -53,13 +53,13 @@ def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     return gate
 
 
-def key_of(task: Any, *args: Any) -> str:
+def rate_key_of(task: Any, *args: Any) -> str:
     key = task.encoded(args, {}).columns["rate_key"]
     assert key
     return str(key)
 
 
-def pass_time(seconds: float) -> None:
+def let_time_pass(seconds: float) -> None:
     """Change every bucket as if these seconds had passed."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -69,7 +69,7 @@ def pass_time(seconds: float) -> None:
         )
 
 
-def claim(limit: int = 100) -> list[int]:
+def claimed_ids(limit: int = 100) -> list[int]:
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
 
@@ -78,7 +78,7 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
     store.settle([Settlement(id, leases[id], outcome) for id in ids])
 
 
-def admit(*keys: str) -> int:
+def number_admitted(*keys: str) -> int:
     return sum(admit_rate_keys(store, keys)[0].values())
 
 
@@ -86,18 +86,18 @@ def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
     ids = burst_of_three.defer_many([(7,)] * 5)
     other = burst_of_three.defer(8)
     assert statuses() == {"queued": 4, "blocked": 2}
-    assert claim() == [*ids[:3], other.pk]
-    key = key_of(burst_of_three, 7)
-    assert admit(key) == 0
-    pass_time(3600)
-    assert admit(key) == 1
-    assert admit(key) == 0
-    pass_time(3600)
-    assert admit(key) == 1
-    assert claim() == ids[3:]
+    assert claimed_ids() == [*ids[:3], other.pk]
+    key = rate_key_of(burst_of_three, 7)
+    assert number_admitted(key) == 0
+    let_time_pass(3600)
+    assert number_admitted(key) == 1
+    assert number_admitted(key) == 0
+    let_time_pass(3600)
+    assert number_admitted(key) == 1
+    assert claimed_ids() == ids[3:]
 
 
-def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_its_slot() -> None:
+def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_a_token() -> None:
     hundred_a_minute.defer(7)
     hundred_a_minute.defer(7)
     assert statuses() == {"queued": 1, "blocked": 1}
@@ -109,54 +109,54 @@ def test_the_first_job_is_queued_at_once_and_the_second_job_waits_for_its_slot()
 def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -> None:
     """A queued job counts as a taken token. Otherwise each hour would bring three more queued jobs."""
     burst_of_three.defer_many([(7,)] * 9)
-    key = key_of(burst_of_three, 7)
+    key = rate_key_of(burst_of_three, 7)
     for _ in range(3):
-        pass_time(36_000)
-        assert admit(key) == 0
+        let_time_pass(36_000)
+        assert number_admitted(key) == 0
     assert statuses() == {"queued": 3, "blocked": 6}
-    claim()
-    assert admit(key) == 0  # the queued jobs have taken their tokens a moment ago
-    pass_time(3600)
-    assert admit(key) == 1
+    claimed_ids()
+    assert number_admitted(key) == 0  # the queued jobs have taken their tokens a moment ago
+    let_time_pass(3600)
+    assert number_admitted(key) == 1
 
 
 def test_the_tokens_of_a_tenth_of_a_second_are_kept_while_a_supervisor_is_late() -> None:
-    """At twenty a second and a burst of one, a look that is an hour late finds two more tokens, not 72,000."""
+    """At twenty a second and a burst of one, an admission that is an hour late finds two more tokens, not 72,000."""
     for _ in range(9):
         make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
-    assert admit("k") == 1
-    claim()
-    pass_time(3600)
-    assert admit("k") == 1, "never more than the burst is queued"
+    assert number_admitted("k") == 1
+    claimed_ids()
+    let_time_pass(3600)
+    assert number_admitted("k") == 1, "never more than the burst is queued"
     bucket = RateBucket.objects.get()
     assert bucket.due_at is not None
     assert (bucket.due_at - bucket.full_at).total_seconds() == pytest.approx(0.05 + 0.05 / 4, abs=1e-5)
-    assert admit("k") == 0, "no worker has claimed the job"
-    claim()
-    assert admit("k") == 1
+    assert number_admitted("k") == 0, "no worker has claimed the job"
+    claimed_ids()
+    assert number_admitted("k") == 1
 
 
-def test_a_time_without_jobs_brings_no_more_tokens_than_the_burst() -> None:
+def test_an_idle_key_collects_no_more_tokens_than_the_burst() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-    assert admit("k") == 1
-    claim()
-    pass_time(3600)
+    assert number_admitted("k") == 1
+    claimed_ids()
+    let_time_pass(3600)
     for _ in range(3):
         make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
-    assert admit("k") == 1
+    assert number_admitted("k") == 1
     bucket = RateBucket.objects.get()
     assert bucket.due_at == bucket.full_at
 
 
 def test_the_highest_priority_and_then_the_first_enqueued_is_admitted() -> None:
     burst_of_three.defer_many([(7,)] * 3)
-    claim()
+    claimed_ids()
     low, high, late = (burst_of_three.using(priority=number).defer(7).pk for number in (-5, 5, 5))
-    key = key_of(burst_of_three, 7)
+    key = rate_key_of(burst_of_three, 7)
     for expected in (high, late, low):
-        pass_time(3600)
-        assert admit(key) == 1
-        assert claim() == [expected]
+        let_time_pass(3600)
+        assert number_admitted(key) == 1
+        assert claimed_ids() == [expected]
 
 
 def test_rates_of_one_name_are_shared() -> None:
@@ -167,33 +167,33 @@ def test_rates_of_one_name_are_shared() -> None:
 
 def test_a_retry_takes_a_token_again() -> None:
     [id, *_] = burst_of_three.defer_many([(7,)] * 3)
-    claim()
-    settle(id, outcome=AGAIN)
+    claimed_ids()
+    settle(id, outcome=RETRY_NOW)
     assert Job.objects.get(pk=id).status == "blocked"
-    pass_time(3600)
-    assert admit(key_of(burst_of_three, 7)) == 1
-    assert claim() == [id]
+    let_time_pass(3600)
+    assert number_admitted(rate_key_of(burst_of_three, 7)) == 1
+    assert claimed_ids() == [id]
 
 
 def test_a_retry_is_announced_to_the_supervisors() -> None:
     [id, *_] = burst_of_three.defer_many([(7,)] * 3)
-    claim()
+    claimed_ids()
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
-        settle(id, outcome=AGAIN)
+        settle(id, outcome=RETRY_NOW)
         [found] = session.notifies(timeout=5, stop_after=1)
-    assert found.payload == RATE_PREFIX + key_of(burst_of_three, 7)
+    assert found.payload == ",rate " + rate_key_of(burst_of_three, 7)
 
 
 def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
     [first, second] = rated_and_limited.defer_many([("a",)] * 2)
-    assert claim() == [first]
+    assert claimed_ids() == [first]
     store.recover(worker_ids=["w"])
     job = Job.objects.get(pk=first)
     assert (job.status, job.gate) == ("blocked", "rate")
     assert admit_keys(store, [job.limit_key or ""]).counts == {}
-    assert admit(job.rate_key or "") == 1  # the second token of the burst
-    assert claim() == [first]
+    assert number_admitted(job.rate_key or "") == 1  # the second token of the burst
+    assert claimed_ids() == [first]
     assert Job.objects.get(pk=second).status == "blocked"
 
 
@@ -206,66 +206,66 @@ def test_a_released_job_keeps_its_token() -> None:
 
 def test_a_due_job_waits_for_its_rate() -> None:
     burst_of_three.defer_many([(7,)] * 3)
-    claim()
+    claimed_ids()
     late = burst_of_three.using(run_after=timedelta(hours=1)).defer(7)
     assert late.status == "scheduled"
     Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
     store.admit()
     assert Job.objects.get(pk=late.pk).status == "blocked"
-    pass_time(3600)
-    assert admit(key_of(burst_of_three, 7)) == 1
+    let_time_pass(3600)
+    assert number_admitted(rate_key_of(burst_of_three, 7)) == 1
 
 
-def test_a_job_that_needs_another_waits_for_its_rate_afterwards() -> None:
+def test_a_job_that_waits_for_another_job_waits_for_its_rate_afterwards() -> None:
     needed = jobs.noop.defer()
     waiting = burst_of_three.using(after=[needed]).defer(7)
-    assert sweep() == 0
+    assert number_admitted_by_sweep() == 0
     assert Job.objects.get(pk=waiting.pk).status == "blocked"
-    claim()
+    claimed_ids()
     settle(needed.pk)
     admit_dependants(store, [needed.pk])
-    assert sweep() == 1
-    assert claim() == [waiting.pk]
+    assert number_admitted_by_sweep() == 1
+    assert claimed_ids() == [waiting.pk]
 
 
-def sweep() -> int:
+def number_admitted_by_sweep() -> int:
     before = Job.objects.queued().count()
     sweep_gates(store)
     return Job.objects.queued().count() - before
 
 
-def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_rate() -> None:
+def test_a_job_gets_its_permit_first_and_keeps_it_while_it_waits_for_a_token() -> None:
     """With two tokens and one permit for each account, neither is exceeded, whichever becomes free first."""
     a, a2, b, c = (rated_and_limited.defer(account).pk for account in "aabc")
-    assert claim() == [a, b]
+    assert claimed_ids() == [a, b]
     found = {job.pk: (job.status, job.gate) for job in Job.objects.all()}
     assert found[c] == ("blocked", "rate")
     assert found[a2] == ("blocked", "limit")
-    pass_time(3600)
+    let_time_pass(3600)
     settle(a)
-    assert admit_keys(store, [limit_key("a")]).later == {key_of(rated_and_limited, "a")}
-    assert admit_keys(store, [limit_key("c")]) == ({}, [], frozenset())  # the permit of its key is taken
-    assert admit(key_of(rated_and_limited, "a")) == 1
-    assert claim() == [a2]  # this job was enqueued before c
-    pass_time(3600)
-    assert admit(key_of(rated_and_limited, "a")) == 1
-    assert claim() == [c]
+    assert admit_keys(store, [limit_key_of("a")]).later == {rate_key_of(rated_and_limited, "a")}
+    assert admit_keys(store, [limit_key_of("c")]) == ({}, [], frozenset())  # the permit of its key is taken
+    assert number_admitted(rate_key_of(rated_and_limited, "a")) == 1
+    assert claimed_ids() == [a2]  # this job was enqueued before c
+    let_time_pass(3600)
+    assert number_admitted(rate_key_of(rated_and_limited, "a")) == 1
+    assert claimed_ids() == [c]
 
 
-def limit_key(account: str) -> str:
+def limit_key_of(account: str) -> str:
     return str(rated_and_limited.encoded((account,), {}).columns["limit_key"])
 
 
 def test_a_sequence_with_a_rate_stays_in_order() -> None:
     first, second, third = rated_in_order.defer_many([("x",)] * 3)
-    assert claim() == [first]
+    assert claimed_ids() == [first]
     settle(first)
-    assert sweep() == 0
+    assert number_admitted_by_sweep() == 0
     assert Job.objects.get(pk=second).gate == "rate"
     assert Job.objects.get(pk=third).gate == "limit"
-    pass_time(3600)
-    assert sweep() == 1
-    assert claim() == [second]
+    let_time_pass(3600)
+    assert number_admitted_by_sweep() == 1
+    assert claimed_ids() == [second]
 
 
 @pytest.mark.parametrize("verb", ["discard", "cancel"])
@@ -273,9 +273,9 @@ def test_a_discarded_waiting_job_returns_its_permit(verb: str) -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
     held = Job.objects.get(gate="rate")
     assert getattr(held, verb)()
-    claim()
-    pass_time(3600)
-    assert sweep() == 1
+    claimed_ids()
+    let_time_pass(3600)
+    assert number_admitted_by_sweep() == 1
     assert Job.objects.get(status="queued").kwargs == {} or True
     assert held.retry()
     again = Job.objects.get(pk=held.pk)
@@ -299,13 +299,13 @@ def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
     assert (again.status, again.gate) == ("blocked", "limit")
 
 
-def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
+def test_a_waiting_job_can_change_its_queue_and_its_priority() -> None:
     burst_of_three.defer_many([(7,)] * 5)
     last = Job.objects.order_by("-pk")[0]
     store.change_priority([last.pk], 50)
     store.change_queue([last.pk], "mail")
-    claim()
-    pass_time(3600)
+    claimed_ids()
+    let_time_pass(3600)
     assert admit_rate_keys(store, [last.rate_key or ""]) == Admitted({"mail": 1}, [])
 
 
@@ -324,25 +324,25 @@ def test_a_rolled_back_enqueue_takes_no_token() -> None:
     assert not RateBucket.objects.exists()
 
 
-def test_a_death_between_taking_tokens_and_admitting_is_not_possible() -> None:
+def test_tokens_are_taken_and_jobs_admitted_in_one_transaction() -> None:
     """One statement takes tokens and admits. A rollback undoes both."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     with transaction.atomic():
-        assert admit("k") == 1
+        assert number_admitted("k") == 1
         transaction.set_rollback(True)
     assert statuses() == {"blocked": 1}
-    assert admit("k") == 1
+    assert number_admitted("k") == 1
 
 
 def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> None:
-    key = key_of(burst_of_three, 7)
+    key = rate_key_of(burst_of_three, 7)
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
         other.execute(LOCK_RATES, {"keys": [key]})
         burst_of_three.defer(7)
         assert statuses() == {"blocked": 1}
         [found] = listening.notifies(timeout=5, stop_after=1)
-        assert found.payload == RATE_PREFIX + key
+        assert found.payload == ",rate " + key
         other.rollback()
     service = Admit(store)
     service.notified([found.payload])
@@ -350,25 +350,25 @@ def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> 
     assert statuses() == {"queued": 1}
 
 
-def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
-    key = key_of(burst_of_three, 7)
+def test_a_key_that_supervisors_miss_is_tried_again(unused_gate: RateGate) -> None:
+    key = rate_key_of(burst_of_three, 7)
     make_job("blocked", rate_key=key, rate_interval=60.0, rate_burst=1)
     with connect(autocommit=False) as other:
         other.execute(LOCK_RATES, {"keys": [key]})
-        own_gate.want("default", [key])
-        assert own_gate.admit(store, limit=100).by_queue == {}
+        unused_gate.want("default", [key])
+        assert unused_gate.admit(store, limit=100).by_queue == {}
         other.rollback()
-    assert 0 < (own_gate.next_due(store) or 0) <= 0.1
+    assert 0 < (unused_gate.next_due(store) or 0) <= 0.1
 
 
 def test_locks_of_limits_and_of_rates_are_different_locks() -> None:
     with connect(autocommit=False) as other:
         other.execute(LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
         make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-        assert admit("k") == 1
+        assert number_admitted("k") == 1
 
 
-def test_at_repeatable_read_nothing_is_admitted() -> None:
+def test_no_job_is_admitted_at_isolation_level_repeatable_read() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -380,92 +380,92 @@ def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -
     """At most a burst of tokens is missing, and a key whose due time is too late needs a look."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-    assert admit("k") == 1
-    claim()
-    pass_time(-7200)
+    assert number_admitted("k") == 1
+    claimed_ids()
+    let_time_pass(-7200)
     assert blocked_rates(store) == {"k": True}
-    assert admit("k") == 0
+    assert number_admitted("k") == 0
     assert blocked_rates(store) == {"k": False}
     assert 59 < (next_rate(store) or 0) <= 60
-    pass_time(60)
-    assert admit("k") == 1
+    let_time_pass(60)
+    assert number_admitted("k") == 1
 
 
-def test_a_clock_that_was_set_forward_brings_one_burst() -> None:
+def test_after_the_clock_was_set_forward_a_key_has_one_burst() -> None:
     burst_of_three.defer_many([(7,)] * 20)
-    claim()
-    pass_time(1e6)
-    assert admit(key_of(burst_of_three, 7)) == 3
+    claimed_ids()
+    let_time_pass(1e6)
+    assert number_admitted(rate_key_of(burst_of_three, 7)) == 3
 
 
-def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) -> None:
+def test_the_sweep_finds_a_key_that_a_dead_process_has_left(unused_gate: RateGate) -> None:
     """The test makes the rows that a death between the commit of an enqueue and the admission leaves."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-    assert own_gate.next_due(store) == 0.0
-    assert own_gate.admit(store, limit=100).by_queue == {"default": 1}
-    assert not own_gate.admit(store, limit=100).goes_on
+    assert unused_gate.next_due(store) == 0.0
+    assert unused_gate.admit(store, limit=100).by_queue == {"default": 1}
+    assert not unused_gate.admit(store, limit=100).goes_on
 
 
-def test_the_sweep_goes_through_all_keys(own_gate: RateGate) -> None:
+def test_the_sweep_goes_through_all_keys(unused_gate: RateGate) -> None:
     for number in range(25):
         make_job("blocked", rate_key=f"k{number:02}", rate_interval=60.0, rate_burst=1)
     assert sweep_gates(store, limit=10)
     assert statuses() == {"queued": 25}
 
 
-def test_a_general_notification_has_all_keys_looked_at() -> None:
+def test_a_notification_without_keys_makes_a_sweep_of_all_keys_due() -> None:
     service = Admit(store)
     service.run(0.0)
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
 
     def is_queued_after_a_notification() -> bool:
-        service.notified([LIMITS_PAYLOAD])
+        service.notified([GATES_PAYLOAD])
         service.run(0.0)
         return statuses() == {"queued": 1}
 
     wait_until(is_queued_after_a_notification)
 
 
-def test_notifications_do_not_have_a_process_sweep_all_the_time(
-    own_gate: RateGate, monkeypatch: pytest.MonkeyPatch
+def test_notifications_do_not_make_a_process_sweep_all_the_time(
+    unused_gate: RateGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep rests for nineteen times its own duration."""
     monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)
-    own_gate.admit(store, limit=9)
-    own_gate.sweep_now("default")
-    assert (own_gate.next_due(store) or 0.0) > 60.0
+    unused_gate.admit(store, limit=9)
+    unused_gate.sweep_now("default")
+    assert (unused_gate.next_due(store) or 0.0) > 60.0
 
 
-def test_more_keys_than_can_be_named_are_swept(own_gate: RateGate) -> None:
-    own_gate.admit(store, limit=100)
-    own_gate.want("default", [f"k{number}" for number in range(1001)])
+def test_more_notified_keys_than_fit_are_found_by_a_sweep_of_all_keys(unused_gate: RateGate) -> None:
+    unused_gate.admit(store, limit=100)
+    unused_gate.want("default", [f"k{number}" for number in range(1001)])
     make_job("blocked", rate_key="other", rate_interval=60.0, rate_burst=1)
-    assert wait_until(lambda: own_gate.admit(store, limit=100).by_queue) == {"default": 1}
+    assert wait_until(lambda: unused_gate.admit(store, limit=100).by_queue) == {"default": 1}
 
 
-def test_full_buckets_are_deleted_and_others_stay() -> None:
+def test_only_full_buckets_are_deleted() -> None:
     burst_of_three.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
-    claim()
+    claimed_ids()
     assert prune_rates(store) == 0
-    RateBucket.objects.exclude(key=key_of(burst_of_three, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
-    pass_time(61)
+    RateBucket.objects.exclude(key=rate_key_of(burst_of_three, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
+    let_time_pass(61)
     assert prune_rates(store) == 2
-    assert RateBucket.objects.get().key == key_of(burst_of_three, 2)
+    assert RateBucket.objects.get().key == rate_key_of(burst_of_three, 2)
 
 
 def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
     burst_of_three.defer_many([(7,)] * 4)
     assert next_rate(store) is not None
     Job.objects.filter(status="blocked").delete()
-    pass_time(3600)
+    let_time_pass(3600)
     assert due_rates(store)
-    admit(*due_rates(store))
+    number_admitted(*due_rates(store))
     assert next_rate(store) is None
 
 
-def test_a_plain_job_and_a_job_with_a_limit_have_no_rate() -> None:
+def test_jobs_without_a_rate_have_no_rate_key() -> None:
     jobs.noop.defer()
-    free_two.defer("a")
+    two_per_account.defer("a")
     assert set(Job.objects.values_list("rate_key", "gate")) == {(None, None)}
 
 
@@ -501,12 +501,12 @@ def test_two_sessions_at_once_never_take_one_token() -> None:
 
 
 @pytest.mark.parametrize("task", [hundred_a_minute, hundred_a_minute_of_two], ids=["alone", "with a limit"])
-@pytest.mark.parametrize("how", ["one by one", "together"])
-def test_supervisors_are_notified_of_a_slot_that_comes_soon(task: Any, how: str) -> None:
+@pytest.mark.parametrize("enqueued", ["one by one", "together"])
+def test_supervisors_are_notified_of_a_token_that_comes_soon(task: Any, enqueued: str) -> None:
     """Without a notification, an idle supervisor would look two seconds later."""
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
-        if how == "together":
+        if enqueued == "together":
             task.defer_many([(7,)] * 2)
         else:
             task.defer(7)
@@ -515,14 +515,14 @@ def test_supervisors_are_notified_of_a_slot_that_comes_soon(task: Any, how: str)
     assert found.payload == SCHEDULED_PAYLOAD
 
 
-def test_a_due_job_passes_its_limit_and_its_rate_in_one_look() -> None:
+def test_a_due_job_takes_its_permit_and_its_token_at_once() -> None:
     late = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
     Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
     assert TIME_GATE.admit(store, limit=10).by_queue == {"default": 1}
     assert Job.objects.get(pk=late.pk).status == "queued"
 
 
-def test_a_job_that_the_gate_of_limits_finds_passes_its_rate_at_once() -> None:
+def test_a_job_that_is_given_a_permit_takes_its_token_at_once() -> None:
     late = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
     Job.objects.filter(pk=late.pk).update(status="blocked", gate="limit")
     assert LimitGate().admit(store, limit=10).by_queue == {"default": 1}

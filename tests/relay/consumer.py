@@ -14,12 +14,12 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 from ..app.waiting import wait_until
 
 
-class Consumer:
-    """Has a connection of its own. An outcome is confirmed when `send` returns."""
+class FakeCeleryWorker:
+    """A worker of Celery with its own connection. When `send` returns, the broker has confirmed the outcome."""
 
     def __init__(self, url: str) -> None:
-        place, _, vhost = url.removeprefix("amqp://guest:guest@").partition("/")
-        self.connection = amqp.Connection(host=place, virtual_host=vhost or "/", confirm_publish=True)
+        host, _, vhost = url.removeprefix("amqp://guest:guest@").partition("/")
+        self.connection = amqp.Connection(host=host, virtual_host=vhost or "/", confirm_publish=True)
         self.connection.connect()
         self.channel = self.connection.channel()
 
@@ -48,15 +48,15 @@ class Consumer:
         if acknowledge:
             self.channel.basic_ack(message.delivery_tag)
 
-    def count(self, queue: str) -> int:
+    def count_messages(self, queue: str) -> int:
         """Count the messages in the queue that no consumer has."""
         return int(self.channel.queue_declare(queue, passive=True).message_count)
 
     def close(self) -> None:
-        """Die, so that the broker delivers unacknowledged messages again."""
+        """Drop the connection, as a dead worker does: the broker delivers unacknowledged messages again."""
         self.connection.collect()
 
 
-def job_of(message: Any) -> ClaimedJob:
+def read_job(message: Any) -> ClaimedJob:
     """Return the job of a message as Celery's task reads it."""
     return wire.job_from_wire(json.loads(message.body)[0][0])[0]

@@ -1,4 +1,4 @@
-"""A carrier in memory, which does what a test says: confirms, refuses, delivers, gives back, breaks."""
+"""A carrier (a message broker with its workers) in memory: a test tells it to confirm, refuse, deliver or break."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ Delivered = ReturnedOutcome | ReturnedJob | BegunJob
 
 
 class FakeCarrier:
-    """Has what a broker would have on its disk: it survives `lose_connection`, and all relays share it."""
+    """Its jobs and messages survive `lose_connection`, as on a broker's disk. All relays of a test share it."""
 
     name = "celery"
     home = ""
@@ -30,21 +30,21 @@ class FakeCarrier:
         self.confirms_at_once = True
         """Whether a published job is confirmed; else `confirm` does it."""
         self.refuses = False
-        self.most = 1_000_000
-        """Characters of the longest arguments that it takes."""
+        self.longest_arguments = 1_000_000
+        """The number of characters of the longest arguments that it accepts."""
         self.is_blocked = False
         self.is_down = False
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
-        """What the carrier holds, and has not begun."""
+        """The jobs that the carrier has and no worker has begun."""
         self.published: list[LeaseRef] = []
-        """All that was ever sent to it, in order."""
+        """The leases of all jobs that were ever published, in order."""
         self.acknowledged: list[int] = []
         self.unacknowledged: dict[int, Delivered] = {}
         self._unconfirmed: list[ClaimedJob] = []
         self._taken = Taken()
         self._next_delivery = 0
         self._lock = threading.RLock()
-        self._here, self._there = socket.socketpair()
+        self._test_socket, self._relay_socket = socket.socketpair()
         self._is_lost = False
 
     # What a relay calls
@@ -55,12 +55,12 @@ class FakeCarrier:
                 raise CarrierUnreachable("it is down")
             self._is_lost, self._taken = False, Taken()
             for delivered in self.unacknowledged.values():
-                self._put(delivered)
+                self._hand_to_relay(delivered)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         with self._lock:
             self._require_connection()
-            sent = [job for job in jobs if len(job.args) <= self.most]
+            sent = [job for job in jobs if len(job.args) <= self.longest_arguments]
             self.published += [job.ref for job in sent]
             if self.refuses:
                 self._taken.refused += [job.ref for job in sent]
@@ -68,16 +68,20 @@ class FakeCarrier:
                 self._unconfirmed += sent
             if self.confirms_at_once:
                 self.confirm()
-            self._ring()
-            return [TooLarge(job, len(job.args), self.most) for job in jobs if len(job.args) > self.most]
+            self._wake_relay()
+            return [
+                TooLarge(job, len(job.args), self.longest_arguments)
+                for job in jobs
+                if len(job.args) > self.longest_arguments
+            ]
 
     def take(self) -> Taken:
         with self._lock:
             self._require_connection()
             taken, self._taken = self._taken, Taken()
-            self._there.setblocking(False)
+            self._relay_socket.setblocking(False)
             while self._can_read():
-                self._there.recv(4096)
+                self._relay_socket.recv(4096)
             return taken
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
@@ -93,7 +97,7 @@ class FakeCarrier:
                 self.jobs.pop(ref, None)
 
     def fileno(self) -> int:
-        return self._there.fileno()
+        return self._relay_socket.fileno()
 
     def close(self) -> None:
         with self._lock:
@@ -107,7 +111,7 @@ class FakeCarrier:
             taken, self._unconfirmed = self._unconfirmed[:count], self._unconfirmed[len(self._unconfirmed[:count]) :]
             self.jobs.update((job.ref, job) for job in taken)
             self._taken.confirmed += [job.ref for job in taken]
-            self._ring()
+            self._wake_relay()
 
     def finish(self, *jobs: ClaimedJob, outcome: Outcome = COMPLETED, is_written: bool = False) -> None:
         """Deliver an outcome of these jobs, or of all jobs that the carrier has."""
@@ -115,31 +119,31 @@ class FakeCarrier:
             for job in jobs or tuple(self.jobs.values()):
                 self.jobs.pop(job.ref, None)
                 attempt = Attempt(job, outcome, 0.0, 0.1, "celery@here", is_written)
-                self._deliver(ReturnedOutcome(self._number(), attempt))
-            self._ring()
+                self._deliver(ReturnedOutcome(self._next_number(), attempt))
+            self._wake_relay()
 
     def give_back(self, job: ClaimedJob, reason: str, *, is_readable: bool = True) -> None:
         """Deliver a job without an outcome."""
         with self._lock:
             self.jobs.pop(job.ref, None)
-            self._deliver(ReturnedJob(self._number(), job.ref, reason, job if is_readable else None))
-            self._ring()
+            self._deliver(ReturnedJob(self._next_number(), job.ref, reason, job if is_readable else None))
+            self._wake_relay()
 
     def deliver(self, body: bytes, *, id: object = None) -> None:
-        """Deliver any message in the queue of outcomes."""
+        """Deliver a message with any body, as if it came from the queue of outcomes."""
         with self._lock:
             read = Taken()
             reading.add_outcomes(read, 0, body, id, now=0.0)
             everything: list[Delivered] = [*read.outcomes, *read.jobs, *read.begun]
             for delivered in everything:
-                self._deliver(delivered._replace(delivery=self._number()))
-            self._ring()
+                self._deliver(delivered._replace(delivery=self._next_number()))
+            self._wake_relay()
 
     def deliver_back(self, body: bytes, *, id: object = None, headers: object = None) -> None:
-        """Deliver any message in the queue of jobs that come back."""
+        """Deliver a message with any body, as if it came from the queue of returned jobs."""
         with self._lock:
-            self._deliver(reading.returned_job(self._number(), body, id, headers))
-            self._ring()
+            self._deliver(reading.returned_job(self._next_number(), body, id, headers))
+            self._wake_relay()
 
     def begin_again(self, job: ClaimedJob) -> None:
         """Deliver a note that a process begins this job, after another process that had it is gone."""
@@ -150,18 +154,18 @@ class FakeCarrier:
         with self._lock:
             self._is_lost = True
             self._unconfirmed.clear()
-            self._ring()
+            self._wake_relay()
 
     def end(self) -> None:
-        """Leave nothing behind."""
-        self._here.close()
-        self._there.close()
+        """Close the sockets."""
+        self._test_socket.close()
+        self._relay_socket.close()
 
     def _deliver(self, delivered: Delivered) -> None:
         self.unacknowledged[delivered.delivery] = delivered
-        self._put(delivered)
+        self._hand_to_relay(delivered)
 
-    def _put(self, delivered: Delivered) -> None:
+    def _hand_to_relay(self, delivered: Delivered) -> None:
         if isinstance(delivered, ReturnedOutcome):
             self._taken.outcomes.append(delivered)
         elif isinstance(delivered, BegunJob):
@@ -169,7 +173,7 @@ class FakeCarrier:
         else:
             self._taken.jobs.append(delivered)
 
-    def _number(self) -> int:
+    def _next_number(self) -> int:
         self._next_delivery += 1
         return self._next_delivery
 
@@ -177,11 +181,11 @@ class FakeCarrier:
         if self._is_lost or self.is_down:
             raise CarrierUnreachable("the connection is lost")
 
-    def _ring(self) -> None:
-        self._here.send(b"\0")
+    def _wake_relay(self) -> None:
+        self._test_socket.send(b"\0")
 
     def _can_read(self) -> bool:
         try:
-            return bool(self._there.recv(4096, socket.MSG_PEEK))
+            return bool(self._relay_socket.recv(4096, socket.MSG_PEEK))
         except BlockingIOError:
             return False

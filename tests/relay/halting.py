@@ -17,10 +17,10 @@ STEPS: dict[str, tuple[type, str, bool]] = {
     "confirmed": (HandOver, "run", False),
     "settled": (CeleryCarrier, "acknowledge", False),
 }
-"""What a relay has just done, and the method before which, or (`True`) after which, that is so."""
+"""By the name of a step: the class and the method at which a relay halts, and whether it halts after the method."""
 
 
-def source(step: str, marker: Path) -> str:
+def source_of_halting_module(step: str, marker: Path) -> str:
     """Return the source of a `jobs` module that stops the first process at the step."""
     return f"from tests.relay.halting import halt\nhalt({step!r}, {str(marker)!r})\n"
 
@@ -43,15 +43,15 @@ def halt(step: str, marker: str) -> None:
 
 def is_first(marker: str) -> bool:
     """Whether this process is the first to write its id into the file."""
-    own = f"{marker}.{os.getpid()}"
-    Path(own).write_text(str(os.getpid()))
+    own_file = f"{marker}.{os.getpid()}"
+    Path(own_file).write_text(str(os.getpid()))
     try:
-        os.link(own, marker)
+        os.link(own_file, marker)
     except FileExistsError:
         return False
     return True
 
 
-def halted(marker: Path) -> int:
+def pid_of_halted(marker: Path) -> int:
     """Return the id of the process that has stopped at the step, once there is one."""
     return int(wait_until(lambda: marker.exists() and marker.read_text(), "a relay stops at its step"))

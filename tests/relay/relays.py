@@ -17,8 +17,13 @@ class RelayThread:
     """Runs a `Relay` as its process does, without a process and signals."""
 
     def __init__(self, carrier: FakeCarrier, *, id: str = "r:0123456789ab", **options: Any) -> None:
-        chosen: dict[str, Any] = {"name": "r", "database": "default", "carrier": "celery", "queue_names": ("carried",)}
-        self.options = RelayOptions(**(chosen | options))
+        defaults: dict[str, Any] = {
+            "name": "r",
+            "database": "default",
+            "carrier": "celery",
+            "queue_names": ("carried",),
+        }
+        self.options = RelayOptions(**(defaults | options))
         self.code: int | None = None
         self.relay: Relay
         self._carrier, self._id = carrier, id
@@ -33,7 +38,7 @@ class RelayThread:
         return self._thread.is_alive()
 
     def stop(self) -> int | None:
-        """Stop it as its supervisor does, and return its exit code."""
+        """Stop the relay as its supervisor does, and return its exit code."""
         if self._thread.is_alive():
             os.write(self._lifeline, encode_command(STOP))
         self._thread.join(DEADLINE)
@@ -41,7 +46,7 @@ class RelayThread:
         return self.code
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Stop the relay, and close its pipe and its sockets."""
         self.stop()
         os.close(self._lifeline)
         os.close(self._read_end)

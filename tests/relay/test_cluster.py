@@ -48,22 +48,22 @@ def test_relays_and_celery_go_on_without_the_node_that_leads_their_queues(
     for name in ("one", "two"):
         manage("runrelay", "--name", name, skipqueue=settings, environment={"TESTS_BROKER_URL": url})
     start_worker(manage, url, "--pool", "threads", "-c", "4")
-    defer(50)
+    defer_records(50)
     wait_for_statuses(completed=50)
     [(leader, _)] = Counter(leaders(cluster[0]).values()).most_common(1)
     [dying] = [node for node in cluster if node.node == leader]
     [other, _] = [node for node in cluster if node is not dying]
 
-    defer(100)
+    defer_records(100)
     wait_until(lambda: Job.objects.filter(status="completed").count() > 50, "some of them have run")
     dying.kill()
-    defer(100)
+    defer_records(100)
     wait_until(lambda: Job.objects.filter(status="completed").count() == 250, "all have run", deadline=2 * DEADLINE)
     assert set(Ledger.objects.values_list("entry", flat=True)) == {str(number) for number in range(250)}
     wait_until(lambda: dying.node not in leaders(other).values(), "other nodes lead the queues")
 
 
-def defer(count: int) -> None:
-    begin = Job.objects.count()
-    for number in range(begin, begin + count):
+def defer_records(count: int) -> None:
+    first_number = Job.objects.count()
+    for number in range(first_number, first_number + count):
         record.using(queue_name="carried").defer(str(number))

@@ -20,13 +20,13 @@ from ..app.rows import lease_of, make_job
 from ..app.waiting import wait_until
 from .fake_carrier import FakeCarrier
 from .relays import RelayThread
-from .test_relay import Start, carrier, carriers, start  # noqa: F401 (fixtures)
+from .test_relay import StartRelay, carrier, carrier_settings, start_relay  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CARRIER = carrier_id("celery")
 
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW_EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def carried_job() -> ClaimedJob:
@@ -35,7 +35,7 @@ def carried_job() -> ClaimedJob:
     return ClaimedJob(id, lease, "tests.app.jobs.noop", "carried", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
 
 
-def outcome_of(job: ClaimedJob, outcome: Outcome = COMPLETED) -> Attempt:
+def make_outcome(job: ClaimedJob, outcome: Outcome = COMPLETED) -> Attempt:
     return Attempt(job, outcome, 0.0, 0.1, "celery@here")
 
 
@@ -43,17 +43,17 @@ ERROR = error_entry(ValueError("no"), attempt=1, worker="celery@here", duration_
 FAILED = Outcome("failed", result="1", last_error="ValueError: no", error=ERROR, notes="{}")
 
 
-def message(payload: object, id: str = "") -> bytes:
+def message_with(payload: object, id: str = "") -> bytes:
     return json.dumps([[id, payload]]).encode()
 
 
 class Forger:
-    """Writes into the queues of the broker, beside one relay. Each message is followed by an honest outcome."""
+    """Delivers forged messages to a relay, and an honest outcome after them, which the relay must still write."""
 
     def __init__(self, carrier: FakeCarrier, relay: RelayThread) -> None:  # noqa: F811
         self.carrier, self.relay = carrier, relay
 
-    def require_harmless(self, *bodies: bytes, id: object = None) -> None:
+    def deliver_and_check(self, *bodies: bytes, id: object = None) -> None:
         honest = carried_job()
         for body in bodies:
             self.carrier.deliver(body, id=id)
@@ -65,18 +65,18 @@ class Forger:
 
 
 @pytest.fixture
-def forger(carrier: FakeCarrier, start: Start) -> Iterator[Forger]:  # noqa: F811
-    made = Forger(carrier, start())
+def forger(carrier: FakeCarrier, start_relay: StartRelay) -> Iterator[Forger]:  # noqa: F811
+    made = Forger(carrier, start_relay())
     wait_until(lambda: made.relay.relay._connection.is_open)
     yield made
     assert made.relay.is_alive
 
 
-def changed(attempt: list[Any], place: tuple[int | str, ...], value: object) -> list[Any]:
-    """The payload with this value at this place."""
-    *path, last = place
+def with_value_at(attempt: list[Any], path: tuple[int | str, ...], value: object) -> list[Any]:
+    """Set the value at this path (indexes and keys) of a nested payload, and return the payload."""
+    *parents, last = path
     inner: Any = attempt
-    for step in path:
+    for step in parents:
         inner = inner[step]
     inner[last] = value
     return attempt
@@ -85,14 +85,14 @@ def changed(attempt: list[Any], place: tuple[int | str, ...], value: object) -> 
 JOB_ID, LEASE, TASK, RUN_AFTER, LOCKED_AT, METADATA = ((2, field) for field in (0, 1, 2, 9, 10, 11))
 STATUS, DELAY, REFUND, RESULT, LAST_ERROR, WHOLE_ERROR, NOTES = ((3, field) for field in (0, 1, 2, 3, 4, 5, 7))
 NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -1, 1e300, -1e300)
-FORMS: list[tuple[tuple[int | str, ...], Any]] = [
+CHANGED_FIELDS: list[tuple[tuple[int | str, ...], Any]] = [
     (JOB_ID, 10**400),
     (JOB_ID, 2**63),
     (LEASE, 10**400),
     (TASK, "x" * 5_000_000),
-    *((place, number) for place in (RUN_AFTER, LOCKED_AT, DELAY, REFUND, (5,)) for number in NUMBERS),
-    *((place, text) for place in (TASK, RESULT, LAST_ERROR, NOTES, METADATA, (1,), (4,)) for text in ("\ud800", "\0")),
-    *((place, "no JSON") for place in (RESULT, NOTES, METADATA)),
+    *((path, number) for path in (RUN_AFTER, LOCKED_AT, DELAY, REFUND, (5,)) for number in NUMBERS),
+    *((path, text) for path in (TASK, RESULT, LAST_ERROR, NOTES, METADATA, (1,), (4,)) for text in ("\ud800", "\0")),
+    *((path, "no JSON") for path in (RESULT, NOTES, METADATA)),
     (WHOLE_ERROR, {}),
     (WHOLE_ERROR, {"message": "no"}),
     (WHOLE_ERROR, {"message": "no", "traceback": ""}),
@@ -107,22 +107,24 @@ FORMS: list[tuple[tuple[int | str, ...], Any]] = [
 ]
 
 
-def test_no_form_of_a_message_ends_a_relay(forger: Forger, subtests: pytest.Subtests) -> None:
-    for place, value in FORMS:
-        with subtests.test(place=place, value=str(value)[:20]):
+def test_no_invalid_value_in_a_message_ends_a_relay(forger: Forger, subtests: pytest.Subtests) -> None:
+    for path, value in CHANGED_FIELDS:
+        with subtests.test(place=path, value=str(value)[:20]):
             job = carried_job()
-            payload = wire.attempt_to_wire(outcome_of(job, FAILED))
-            forger.require_harmless(message(changed(payload, place, value), wire.message_id("default", job.ref)))
+            payload = wire.attempt_to_wire(make_outcome(job, FAILED))
+            forger.deliver_and_check(
+                message_with(with_value_at(payload, path, value), wire.message_id("default", job.ref))
+            )
 
 
 def test_an_id_of_too_many_digits_ends_no_relay(forger: Forger) -> None:
     id = f"skipqueue-default-{'9' * 5_000}-1"
-    forger.require_harmless(message(wire.attempt_to_wire(outcome_of(carried_job())), id), b"?", id=id)
+    forger.deliver_and_check(message_with(wire.attempt_to_wire(make_outcome(carried_job())), id), b"?", id=id)
 
 
-def test_what_cannot_be_read_is_named_in_the_log_and_counted(forger: Forger, caplog: pytest.LogCaptureFixture) -> None:
-    forger.require_harmless(b"?", id="of a stranger")
-    forger.require_harmless(message([99, "of the future"]), id="of another")
+def test_unreadable_messages_are_logged_and_counted(forger: Forger, caplog: pytest.LogCaptureFixture) -> None:
+    forger.deliver_and_check(b"?", id="of a stranger")
+    forger.deliver_and_check(message_with([99, "of the future"]), id="of another")
     lines = [line for line in caplog.messages if line.startswith("message unreadable")]
     assert 'reason="of a stranger: The message is not JSON' in lines[0]
     assert "carrier=celery" in lines[0]
@@ -131,8 +133,8 @@ def test_what_cannot_be_read_is_named_in_the_log_and_counted(forger: Forger, cap
 
 def test_an_unreadable_outcome_fails_only_its_own_job(forger: Forger) -> None:
     bad, good = carried_job(), carried_job()
-    parts = [wire.encode_outcome(outcome_of(job), "default") for job in (bad, good)]
-    forger.require_harmless(wire.join_outcomes([parts[0]._replace(body=b"[99]"), parts[1]]))
+    parts = [wire.encode_outcome(make_outcome(job), "default") for job in (bad, good)]
+    forger.deliver_and_check(wire.join_outcomes([parts[0]._replace(body=b"[99]"), parts[1]]))
     statuses = dict(Job.objects.values_list("pk", "status"))
     assert (statuses[bad.id], statuses[good.id]) == ("failed", "completed")
 
@@ -166,27 +168,27 @@ CHANGES = st.lists(
 
 @given(BODIES, IDS, JSON)
 @settings(max_examples=300)
-def test_whatever_a_message_holds_is_read(body: bytes, id: object, headers: object) -> None:
+def test_messages_with_any_content_are_read_without_an_exception(body: bytes, id: object, headers: object) -> None:
     taken = Taken()
     assert reading.add_outcomes(taken, 1, body, id, now=0.0) == len(taken.outcomes) + len(taken.jobs)
     assert isinstance(reading.returned_job(1, body, id, {"x-death": headers}).reason, str)
 
 
 @given(bodies=st.lists(BODIES, max_size=5), id=IDS)
-@SLOW
+@FEW_EXAMPLES
 def test_arbitrary_messages_do_no_harm(forger: Forger, bodies: list[bytes], id: object) -> None:
-    forger.require_harmless(*bodies, id=id)
+    forger.deliver_and_check(*bodies, id=id)
 
 
 @given(changes=st.lists(CHANGES, min_size=1, max_size=5))
-@SLOW
+@FEW_EXAMPLES
 def test_messages_that_are_almost_right_do_no_harm(forger: Forger, changes: list[Any]) -> None:
     """The messages name jobs that the carrier has, under their leases, so that readable ones reach the settle."""
     bodies = []
     for change in changes:
         job = carried_job()
-        payload = wire.attempt_to_wire(outcome_of(job, FAILED))
-        for place, value in sorted(change, key=lambda each: -len(each[0])):  # a part before the whole
-            payload = changed(payload, place, value)
-        bodies.append(message(payload, wire.message_id("default", job.ref)))
-    forger.require_harmless(*bodies)
+        payload = wire.attempt_to_wire(make_outcome(job, FAILED))
+        for path, value in sorted(change, key=lambda each: -len(each[0])):  # a part before the whole
+            payload = with_value_at(payload, path, value)
+        bodies.append(message_with(payload, wire.message_id("default", job.ref)))
+    forger.deliver_and_check(*bodies)

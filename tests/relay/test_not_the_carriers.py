@@ -16,7 +16,7 @@ from ..app.rows import make_job, make_worker, state
 from ..app.waiting import wait_until
 from .fake_carrier import FakeCarrier
 from .relays import RelayThread
-from .test_relay import Start, carrier, carriers, start  # noqa: F401 (fixtures)
+from .test_relay import StartRelay, carrier, carrier_settings, start_relay  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,9 +30,9 @@ FORGED = (
 
 
 @pytest.fixture
-def others(start: Start) -> tuple[RelayThread, list[Job]]:  # noqa: F811
+def jobs_of_others(start_relay: StartRelay) -> tuple[RelayThread, list[Job]]:  # noqa: F811
     """A relay, and jobs that its carrier does not hold, each with its lease."""
-    relay = start()
+    relay = start_relay()
     wait_until(lambda: relay.relay._connection.is_open)
     worker = make_worker(name="w")
     other_relay = make_relay(name="other", relay_of="another carrier")
@@ -46,22 +46,22 @@ def others(start: Start) -> tuple[RelayThread, list[Job]]:  # noqa: F811
     return relay, jobs
 
 
-def as_sent(job: Job, lease: int) -> ClaimedJob:
+def as_claimed_job(job: Job, lease: int) -> ClaimedJob:
     return ClaimedJob(job.pk, lease, job.task, job.queue_name, "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
 
 
 def test_a_forged_outcome_changes_no_job_of_others(
-    others: tuple[RelayThread, list[Job]],
+    jobs_of_others: tuple[RelayThread, list[Job]],
     carrier: FakeCarrier,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    relay, jobs = others
+    relay, jobs = jobs_of_others
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     before = [state(job) for job in jobs]
     for job in jobs:
         for lease in (job.lease, job.lease - 1):
             for outcome in FORGED:
-                attempt = Attempt(as_sent(job, max(lease, 0)), outcome, 0.0, 0.1, "celery@here")
+                attempt = Attempt(as_claimed_job(job, max(lease, 0)), outcome, 0.0, 0.1, "celery@here")
                 for is_written in (False, True):
                     part = wire.encode_outcome(attempt._replace(is_written=is_written), "default")
                     carrier.deliver(wire.join_outcomes([part]))
@@ -71,13 +71,13 @@ def test_a_forged_outcome_changes_no_job_of_others(
 
 
 def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
-    others: tuple[RelayThread, list[Job]],
+    jobs_of_others: tuple[RelayThread, list[Job]],
     carrier: FakeCarrier,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    relay, (job, *_) = others
+    relay, (job, *_) = jobs_of_others
     caplog.set_level("INFO", logger="django_skipqueue.worker")
-    carrier.finish(as_sent(job, job.lease))
+    carrier.finish(as_claimed_job(job, job.lease))
     wait_until(lambda: "outcome dropped" in caplog.text)
     [line] = [each for each in caplog.records if each.__dict__.get("event") == "outcome_dropped"]
     assert line.levelname == "INFO"
@@ -90,42 +90,42 @@ def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
 @pytest.mark.parametrize("reason", ["expired", "delivery_limit", "rejected", "maxlen"])
 def test_a_forged_return_changes_no_job_of_others(
     reason: str,
-    others: tuple[RelayThread, list[Job]],
+    jobs_of_others: tuple[RelayThread, list[Job]],
     carrier: FakeCarrier,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    _, jobs = others
+    _, jobs = jobs_of_others
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     before = [state(job) for job in jobs]
     for job in jobs:
         ref = job.pk, job.lease
-        body = json.dumps([[wire.job_to_wire(as_sent(job, job.lease), "default")], {}, {}]).encode()
+        body = json.dumps([[wire.job_to_wire(as_claimed_job(job, job.lease), "default")], {}, {}]).encode()
         carrier.deliver_back(body, id=wire.message_id("default", ref), headers={"x-death": [{"reason": reason}]})
     wait_until(lambda: not carrier.unacknowledged)
     assert [state(job) for job in jobs] == before
     assert ("outcome dropped" if reason == "rejected" else "carried returns dropped") in caplog.text
 
 
-def test_what_another_relay_of_the_carrier_holds_may_end(carrier: FakeCarrier, start: Start) -> None:  # noqa: F811
-    """Its outcome was quicker than the hand-over, and came to this relay."""
-    start()
+def test_an_outcome_of_a_job_that_another_relay_holds_is_written(carrier: FakeCarrier, start_relay: StartRelay) -> None:  # noqa: F811
+    """The outcome came to this relay before the other relay had handed the job over to the carrier."""
+    start_relay()
     holder = make_relay(name="second")
     jobs = [make_job("running", locked_by=holder.pk), make_job("running", locked_by=carrier_id("celery"))]
     for job in jobs:
-        carrier.finish(as_sent(job, job.lease))
+        carrier.finish(as_claimed_job(job, job.lease))
     wait_until(lambda: Job.objects.completed().count() == 2)
 
 
 def test_two_outcomes_of_one_attempt_raise_no_alarm(
     carrier: FakeCarrier,  # noqa: F811
-    start: Start,  # noqa: F811
+    start_relay: StartRelay,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue.worker")
-    relay = start().relay
+    relay = start_relay().relay
     job = make_job("running", locked_by=carrier_id("celery"))
     for number in (1, 2):
-        carrier.finish(as_sent(job, job.lease))
+        carrier.finish(as_claimed_job(job, job.lease))
         wait_until(lambda: len(carrier.acknowledged) == number)  # noqa: B023
     wait_until(lambda: "outcome dropped" in caplog.text)
     assert 'reason="an outcome of this attempt came before"' in caplog.text

@@ -1,4 +1,4 @@
-"""How a relay reads messages of the broker."""
+"""How a relay reads messages of the broker about jobs that come back without an outcome."""
 
 import json
 
@@ -10,7 +10,7 @@ from django_skipqueue.contrib.celery import wire as reading
 from .test_wire import JOB
 
 
-def came_back(headers: object) -> str:
+def reason_of_return(headers: object) -> str:
     body = json.dumps([[wire.job_to_wire(JOB, "default")], {}, {}]).encode()
     returned = reading.returned_job(1, body, wire.message_id("default", JOB.ref), headers)
     assert (returned.ref, returned.job, returned.problem) == (JOB.ref, JOB, "")
@@ -18,14 +18,14 @@ def came_back(headers: object) -> str:
 
 
 @pytest.mark.parametrize("reason", ["expired", "delivery_limit", "maxlen"])
-def test_the_reason_of_a_return_is_the_brokers(reason: str) -> None:
-    assert came_back({"x-death": [{"reason": reason}, {"reason": "rejected"}]}) == reason
+def test_the_broker_says_why_a_job_comes_back(reason: str) -> None:
+    assert reason_of_return({"x-death": [{"reason": reason}, {"reason": "rejected"}]}) == reason
 
 
 @pytest.mark.parametrize("deaths", [None, "expired", [], {}, 4, ["expired"], [{}], [{"reason": ["expired"]}]])
-def test_a_reason_that_is_not_the_brokers_counts_as_a_rejection(deaths: object) -> None:
-    assert came_back({"x-death": deaths}) == "rejected"
-    assert came_back(deaths) == "rejected"
+def test_an_unknown_reason_of_a_return_counts_as_a_rejection(deaths: object) -> None:
+    assert reason_of_return({"x-death": deaths}) == "rejected"
+    assert reason_of_return(deaths) == "rejected"
 
 
 def test_a_job_that_cannot_be_read_has_the_lease_in_the_id_of_its_message() -> None:

@@ -35,13 +35,13 @@ FAILED = Outcome(
     "failed", last_error="ValueError: no", error={"exception": "ValueError", "message": "no", "traceback": ""}
 )
 
-noop = jobs.noop.using(queue_name="carried")
+carried_noop = jobs.noop.using(queue_name="carried")
 
-Start = Callable[..., RelayThread]
+StartRelay = Callable[..., RelayThread]
 
 
 @pytest.fixture(autouse=True)
-def carriers(settings: Any) -> None:
+def carrier_settings(settings: Any) -> None:
     settings.SKIPQUEUE = {
         "CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"carried": "of_celery"}, "WINDOW": 50}}
     }
@@ -55,26 +55,26 @@ def carrier() -> Iterator[FakeCarrier]:
 
 
 @pytest.fixture
-def start(carrier: FakeCarrier) -> Iterator[Start]:
+def start_relay(carrier: FakeCarrier) -> Iterator[StartRelay]:
     started: list[RelayThread] = []
 
-    def start(**options: Any) -> RelayThread:
+    def start_relay(**options: Any) -> RelayThread:
         started.append(RelayThread(carrier, **options))
         return started[-1]
 
-    yield start
+    yield start_relay
     for relay in started:
         relay.end()
 
 
-def holders() -> dict[int, str]:
+def holder_by_job() -> dict[int, str]:
     """Return the holder of each running job, by its row."""
     return dict(Job.objects.running().values_list("pk", "locked_by"))
 
 
 def wait_for_a_run(service: Service) -> None:
     """Wait until a run of this service has begun and ended."""
-    for _ in range(2):  # one may be under way
+    for _ in range(2):  # the first change may end a run that had already begun
         due_at = service.due_at
         wait_until(lambda: service.due_at > due_at)  # noqa: B023
 
@@ -83,10 +83,10 @@ def has_acknowledged(carrier: FakeCarrier, number: int) -> bool:
     return len(carrier.acknowledged) == number
 
 
-def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    job = carried_noop.defer()
+    start_relay()
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     (held,) = carrier.jobs.values()
     assert (held.id, held.task, held.attempt) == (job.pk, job.task, 1)
     carrier.finish(outcome=Outcome("completed", result="42"))
@@ -95,8 +95,8 @@ def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarri
     assert (job.status, job.result, job.attempts) == ("completed", 42, 1)
 
 
-def test_the_carrier_has_a_row_of_its_own(start: Start) -> None:
-    relay = start()
+def test_the_carrier_has_a_row_of_its_own(start_relay: StartRelay) -> None:
+    relay = start_relay()
     wait_until(lambda: WorkerOfCelery.objects.count() == 2)
     row = Worker.objects.get(pk=CARRIER)
     assert (row.name, row.queues, row.concurrency, row.is_external) == ("celery", ["carried"], 50, True)
@@ -107,58 +107,66 @@ def test_the_carrier_has_a_row_of_its_own(start: Start) -> None:
     assert list(Worker.objects.values_list("pk", flat=True)) == [CARRIER]
 
 
-def test_the_row_of_the_carrier_says_whether_the_carrier_is_reached(carrier: FakeCarrier, start: Start) -> None:
+def test_the_row_of_the_carrier_says_whether_the_carrier_is_reached(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     carrier.is_down = True
-    start(worker_timeout=4_000.0, heartbeat_interval=1_000.0)
+    start_relay(worker_timeout=4_000.0, heartbeat_interval=1_000.0)
     wait_until(lambda: WorkerOfCelery.objects.filter(pk=CARRIER).exists())
     assert WorkerOfCelery.objects.get(pk=CARRIER).reached_at is None
     carrier.is_down = False
     wait_until(lambda: WorkerOfCelery.objects.get(pk=CARRIER).reached_at is not None)
 
 
-def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(carrier: FakeCarrier, start: Start) -> None:
+def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     carrier.refuses = True
     for _ in range(3):
-        noop.defer()
-    relay = start()
+        carried_noop.defer()
+    relay = start_relay()
     wait_until(lambda: len(carrier.published) >= 3)
     wait_until(lambda: Job.objects.queued().count() == 3)
     relay.stop()
     assert WorkerOfCelery.objects.get(pk=CARRIER).refused == len(carrier.published)
 
 
-def test_relays_of_other_databases_take_no_outcomes_of_this_one(carrier: FakeCarrier, start: Start) -> None:
+def test_relays_of_other_databases_do_not_take_outcomes_of_this_database(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     """Two projects may share a broker. The mark of a database is the time of the carrier's row, which stays."""
-    first = start()
+    first = start_relay()
     wait_until(lambda: first.relay._connection.is_open)
     first.stop()
     home, since = carrier.home, Worker.objects.get(pk=CARRIER).started_at
     assert home == home_of("default", since)
     assert alias_of(home) == "default"
-    second = start(id="r:000000000000")
+    second = start_relay(id="r:000000000000")
     wait_until(lambda: second.relay._connection.is_open)
     assert carrier.home == home, "the next relay takes what is left"
     second.stop()
     Worker.objects.filter(pk=CARRIER).delete()  # as in a database of its own
-    third = start(id="r:111111111111")
+    third = start_relay(id="r:111111111111")
     wait_until(lambda: third.relay._connection.is_open)
     assert carrier.home != home
 
 
-def test_the_row_names_the_relay_until_the_carrier_has_confirmed_the_job(carrier: FakeCarrier, start: Start) -> None:
+def test_the_row_names_the_relay_until_the_carrier_has_confirmed_the_job(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     carrier.confirms_at_once = False
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: bool(carrier.published))
-    assert holders() == {job.pk: RELAY}
+    assert holder_by_job() == {job.pk: RELAY}
     carrier.confirm()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
 
 
-def test_an_outcome_that_is_quicker_than_the_confirm(carrier: FakeCarrier, start: Start) -> None:
+def test_an_outcome_that_comes_before_the_confirm_is_written(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.confirms_at_once = False
-    job = noop.defer()
-    relay = start()
+    job = carried_noop.defer()
+    relay = start_relay()
     wait_until(lambda: bool(carrier.published))
     (held,) = carrier._unconfirmed
     carrier.finish(held)
@@ -169,24 +177,26 @@ def test_an_outcome_that_is_quicker_than_the_confirm(carrier: FakeCarrier, start
     assert job.status == "completed"
 
 
-def test_a_failed_job_and_a_retry_are_postgresqls(carrier: FakeCarrier, start: Start) -> None:
-    failing, again = noop.defer(), noop.defer()
-    start()
+def test_failures_and_retries_of_carried_jobs_are_written_to_postgresql(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    failing, retried = carried_noop.defer(), carried_noop.defer()
+    start_relay()
     wait_until(lambda: len(carrier.jobs) == 2)
     by_id = {job.id: job for job in carrier.jobs.values()}
     carrier.finish(by_id[failing.pk], outcome=FAILED)
-    carrier.finish(by_id[again.pk], outcome=Outcome("scheduled", delay=60.0, last_error="later"))
+    carrier.finish(by_id[retried.pk], outcome=Outcome("scheduled", delay=60.0, last_error="later"))
     wait_until(lambda: len(carrier.acknowledged) == 2)
     failing.refresh_from_db()
-    again.refresh_from_db()
+    retried.refresh_from_db()
     assert (failing.status, failing.last_error, failing.errors[-1]["message"]) == ("failed", "ValueError: no", "no")
-    assert (again.status, again.last_error) == ("scheduled", "later")
+    assert (retried.status, retried.last_error) == ("scheduled", "later")
 
 
-def test_no_more_than_the_window_is_with_the_carrier(carrier: FakeCarrier, start: Start) -> None:
-    noop.defer_many([()] * 120)
-    start()
-    wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
+def test_the_carrier_has_no_more_jobs_than_the_window(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    carried_noop.defer_many([()] * 120)
+    start_relay()
+    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
     assert Job.objects.queued().count() == 70
     carrier.finish()
     wait_until(lambda: len(carrier.jobs) == 50)
@@ -195,61 +205,63 @@ def test_no_more_than_the_window_is_with_the_carrier(carrier: FakeCarrier, start
     wait_until(lambda: len(carrier.jobs) == 20)
     carrier.finish()
     wait_until(lambda: Job.objects.completed().count() == 120)
-    assert len(carrier.published) == 120, "each was sent once"
+    assert len(carrier.published) == 120, "each job was sent once"
 
 
-def test_jobs_that_another_relay_handed_over_count_as_well(carrier: FakeCarrier, start: Start) -> None:
-    noop.defer_many([()] * 60)
-    first = start()
-    wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
+def test_jobs_that_another_relay_handed_over_count_for_the_window(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    carried_noop.defer_many([()] * 60)
+    first = start_relay()
+    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
     first.stop()
-    second = start(id="r:000000000000")
+    second = start_relay(id="r:000000000000")
     wait_until(lambda: second.relay._window.due_at > 0.0)
     wait_until(lambda: second.relay._jobs.with_carrier == 50)
     assert len(carrier.published) == 50
 
 
-def test_four_relays_share_the_window(carrier: FakeCarrier, start: Start) -> None:
+def test_four_relays_share_the_window(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     """Each relay has a quarter of the window, while jobs wait and nobody runs them."""
-    relays = [start(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
+    relays = [start_relay(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
     wait_until(lambda: WorkerOfCelery.objects.filter(relay_of="celery").count() == 4)
     for relay in relays:
         wait_for_a_run(relay._window)
-    noop.defer_many([()] * 400)
+    carried_noop.defer_many([()] * 400)
     wait_until(lambda: len(carrier.jobs) >= 50)
     for relay in relays:
         wait_for_a_run(relay._window)
     # A relay that is late still uses the share of its last count, when others have counted again: a quarter of 50 each.
-    assert len(carrier.published) <= 50 + 3 * 13, "and not 200"
+    assert len(carrier.published) <= 50 + 3 * 13, "without the shared window the relays would publish 200 jobs"
 
 
-def test_what_the_carrier_refuses_is_released_and_not_tried_at_once(
-    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+def test_jobs_that_the_carrier_refuses_are_released_and_tried_later(
+    carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
     carrier.refuses = True
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: bool(carrier.published) and Job.objects.queued().count() == 1)
     wait_until(lambda: "carrier refused" in caplog.text)
     assert len(carrier.published) == 1
     carrier.refuses = False
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     job.refresh_from_db()
-    assert job.attempts == 1, "the first was not charged"
+    assert job.attempts == 1, "the first attempt was not charged"
 
 
 def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
-    carrier: FakeCarrier, start: Start
+    carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
-    carrier.most = 100
+    carrier.longest_arguments = 100
     large, small = (jobs.echo.using(queue_name="carried").defer("x" * size) for size in (200, 10))
-    relay = start().relay
+    relay = start_relay().relay
     wait_until(lambda: Job.objects.failed().count() == 1)
     large.refresh_from_db()
-    assert (large.attempts, len(large.errors)) == (1, 1), "no attempt is left to be wasted on it"
+    assert (large.attempts, len(large.errors)) == (1, 1), "the job fails at once, whatever its number of attempts"
     assert large.last_error.startswith("MessageTooLarge: The message of the job has 204 bytes, and the carrier celery")
     assert "MAX_MESSAGE_SIZE" in large.errors[0]["message"]
-    wait_until(lambda: holders() == {small.pk: CARRIER})
+    wait_until(lambda: holder_by_job() == {small.pk: CARRIER})
     wait_until(lambda: relay._jobs.held_ids == [])
     assert (carrier.published, relay._jobs.with_carrier) == ([(small.pk, 1)], 1)
     carrier.finish()
@@ -257,18 +269,18 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
 
 
 def test_a_lost_window_is_reported_with_the_repair_command(
-    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "LOST_WINDOW_INTERVAL", 0.05)
-    noop.defer_many([()] * 60)
-    relay = start().relay
-    wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
+    carried_noop.defer_many([()] * 60)
+    relay = start_relay().relay
+    wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
     carrier.jobs.clear()  # as `rabbitmqctl purge_queue` does
     oldest = Job.objects.running().order_by("pk")[:49].values("pk")
     Job.objects.filter(pk__in=oldest).update(locked_at=Now() - timedelta(days=1))
     wait_until(lambda: relay._window.is_full)
     wait_for_a_run(relay._lost_window)
-    assert "carrier window lost" not in caplog.text, "one may still run"
+    assert "carrier window lost" not in caplog.text, "one job is young, and may still run"
     Job.objects.running().update(locked_at=Now() - timedelta(days=1))
     wait_until(lambda: "carrier window lost" in caplog.text)
     wait_for_a_run(relay._lost_window)
@@ -280,38 +292,40 @@ def test_a_lost_window_is_reported_with_the_repair_command(
 
 
 @pytest.mark.parametrize("reason", ["expired", "maxlen"])
-def test_what_the_broker_drops_is_released(
-    reason: str, carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+def test_jobs_that_the_broker_drops_are_released(
+    reason: str, carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = noop.defer()
-    relay = start().relay
-    wait_until(lambda: CARRIER in holders().values())
+    job = carried_noop.defer()
+    relay = start_relay().relay
+    wait_until(lambda: CARRIER in holder_by_job().values())
     (held,) = carrier.jobs.values()
     carrier.give_back(held, reason)
     wait_until(lambda: carrier.acknowledged == [1])
     assert f"carried jobs returned worker=r carrier=celery count=1 reason={reason}" in caplog.text
-    assert ("carrier refused" in caplog.text) is (reason == "maxlen"), "the relay gives the queue time"
+    assert ("carrier refused" in caplog.text) is (reason == "maxlen"), (
+        "after maxlen the relay waits before it publishes again"
+    )
     assert relay._window.jobs_refused == (reason == "maxlen")
     wait_until(lambda: len(carrier.published) == 2)
     job.refresh_from_db()
     assert (job.attempts, job.last_error, job.errors) == (1, "", [])
 
 
-def test_nothing_is_claimed_while_the_carrier_takes_nothing(carrier: FakeCarrier, start: Start) -> None:
+def test_no_job_is_claimed_while_the_carrier_is_blocked(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.is_blocked = True
-    relay = start()
+    relay = start_relay()
     wait_until(lambda: relay.relay._window.is_blocked)
-    job = noop.defer()
+    job = carried_noop.defer()
     wait_until(lambda: relay.relay._row.is_written and relay.relay._window.is_counted)
-    assert holders() == {}
+    assert holder_by_job() == {}
     carrier.is_blocked = False
-    carrier._ring()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+    carrier._wake_relay()
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
 
 
-def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
+def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
     (held,) = carrier.jobs.values()
     carrier.give_back(held, "expired")
@@ -322,18 +336,20 @@ def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start: 
     assert job.attempts == 1
 
 
-def test_a_message_that_cannot_be_read_is_released_by_its_id(carrier: FakeCarrier, start: Start) -> None:
-    noop.defer()
-    start()
+def test_a_message_that_cannot_be_read_is_released_by_its_id(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    carried_noop.defer()
+    start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
     (held,) = carrier.jobs.values()
     carrier.give_back(held, "rejected", is_readable=False)
     wait_until(lambda: len(carrier.published) == 2)
 
 
-def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
+def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    job = carried_noop.defer()
+    start_relay()
     for time in (1, 2):
         wait_until(lambda: len(carrier.jobs) == 1)
         (held,) = carrier.jobs.values()
@@ -343,7 +359,7 @@ def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(carrie
         wait_until(partial(has_acknowledged, carrier, 2 * time))
         job.refresh_from_db()
         assert job.last_error == "WorkerDied: each worker of the carrier that got the job has died"
-    assert (job.status, job.deaths) == ("scheduled", [CARRIER, CARRIER]), "for up to 30 s"
+    assert (job.status, job.deaths) == ("scheduled", [CARRIER, CARRIER]), "the next attempt starts within 30 s"
     Job.objects.filter(pk=job.pk).run_now()
     wait_until(lambda: len(carrier.jobs) == 1)
     (held,) = carrier.jobs.values()
@@ -356,11 +372,11 @@ def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(carrie
 
 
 def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
-    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+    carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Celery's workers are in a crash loop: they end after they have got their jobs, and begin none."""
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     for time in range(1, 11):
         wait_until(lambda: len(carrier.jobs) == 1)
         (held,) = carrier.jobs.values()
@@ -373,28 +389,30 @@ def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
 
 
 def test_a_job_that_has_begun_twice_is_charged_though_another_relay_takes_it_back(
-    carrier: FakeCarrier, start: Start
+    carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """The row says that the job has begun, and no relay has to remember it."""
-    job = noop.defer()
-    first = start()
-    wait_until(lambda: set(holders().values()) == {CARRIER})
+    job = carried_noop.defer()
+    first = start_relay()
+    wait_until(lambda: set(holder_by_job().values()) == {CARRIER})
     (held,) = carrier.jobs.values()
     for number in (1, 2):
         carrier.begin_again(held)
         wait_until(partial(has_acknowledged, carrier, number))
     first.stop()
-    start(id="r:000000000000")
+    start_relay(id="r:000000000000")
     carrier.give_back(held, "delivery_limit")
     wait_until(partial(has_acknowledged, carrier, 3))
     job.refresh_from_db()
     assert (len(job.errors), job.deaths) == (1, [CARRIER])
 
 
-def test_a_stale_message_of_dead_workers_takes_no_job_from_another(carrier: FakeCarrier, start: Start) -> None:
+def test_a_stale_message_of_dead_workers_takes_no_job_from_another(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     """An operator reclaimed the job, and a relay claimed it again, before the message came back."""
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
     (first,) = carrier.jobs.values()
     Store.default().release([first.ref])
@@ -403,13 +421,15 @@ def test_a_stale_message_of_dead_workers_takes_no_job_from_another(carrier: Fake
     wait_until(lambda: carrier.acknowledged == [1])
     carrier.give_back(first, "delivery_limit")
     wait_until(lambda: carrier.acknowledged == [1, 2])
-    assert holders() == {job.pk: CARRIER}
+    assert holder_by_job() == {job.pk: CARRIER}
 
 
-def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(carrier: FakeCarrier, start: Start) -> None:
-    jobs_ = [noop.defer(), noop.defer()]
-    start()
-    wait_until(lambda: len(carrier.jobs) == 2 and set(holders().values()) == {CARRIER})
+def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    jobs_ = [carried_noop.defer(), carried_noop.defer()]
+    start_relay()
+    wait_until(lambda: len(carrier.jobs) == 2 and set(holder_by_job().values()) == {CARRIER})
     with connect() as other, other.transaction():
         other.execute("SELECT FROM skipqueue_job FOR UPDATE")
         for held, reason in zip(tuple(carrier.jobs.values()), ("delivery_limit", "expired"), strict=True):
@@ -417,25 +437,27 @@ def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(carrier: Fa
         wait_until(lambda: len(carrier.unacknowledged) == 2)
         assert carrier.acknowledged == []
     wait_until(lambda: len(carrier.acknowledged) == 2)
-    wait_until(lambda: sorted(holders()) == sorted(job.pk for job in jobs_))
+    wait_until(lambda: sorted(holder_by_job()) == sorted(job.pk for job in jobs_))
 
 
 @pytest.mark.parametrize("reason", ["expired", "delivery_limit", "rejected"])
-def test_two_dead_letters_of_one_job_are_both_acknowledged(reason: str, carrier: FakeCarrier, start: Start) -> None:
-    noop.defer()
-    start()
-    wait_until(lambda: CARRIER in holders().values())
+def test_two_dead_letters_of_one_job_are_both_acknowledged(
+    reason: str, carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    carried_noop.defer()
+    start_relay()
+    wait_until(lambda: CARRIER in holder_by_job().values())
     (held,) = carrier.jobs.values()
-    with carrier._lock:  # both are in one `take`
+    with carrier._lock:  # the relay reads both messages in one `take`
         for _ in range(2):
             carrier.give_back(held, reason)
     wait_until(lambda: sorted(carrier.acknowledged) == [1, 2])
     assert not carrier.unacknowledged
 
 
-def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
+def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
     (held,) = carrier.jobs.values()
     carrier.give_back(held, "rejected")
@@ -445,10 +467,10 @@ def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start: S
     assert "another version" in job.last_error
 
 
-def test_the_second_of_two_outcomes_is_dropped(carrier: FakeCarrier, start: Start) -> None:
+def test_the_second_of_two_outcomes_is_dropped(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     """The carrier has delivered the job twice: its first worker died after it had sent the outcome."""
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: len(carrier.jobs) == 1)
     (held,) = carrier.jobs.values()
     carrier.finish(held, outcome=Outcome("completed", result="1"))
@@ -459,10 +481,12 @@ def test_the_second_of_two_outcomes_is_dropped(carrier: FakeCarrier, start: Star
     assert job.result == 1
 
 
-def test_the_outcome_of_a_job_that_was_cancelled_meanwhile_is_dropped(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+def test_the_outcome_of_a_job_that_was_cancelled_meanwhile_is_dropped(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    job = carried_noop.defer()
+    start_relay()
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     Job.objects.get(pk=job.pk).cancel(reason="no")
     carrier.finish()
     wait_until(lambda: carrier.acknowledged == [1])
@@ -470,18 +494,18 @@ def test_the_outcome_of_a_job_that_was_cancelled_meanwhile_is_dropped(carrier: F
     assert job.status == "discarded"
 
 
-def test_the_carrier_is_asked_not_to_begin_a_cancelled_job(carrier: FakeCarrier, start: Start) -> None:
-    cancelled, other = noop.defer(), noop.defer()
-    start()
-    wait_until(lambda: len(holders()) == 2 and set(holders().values()) == {CARRIER})
+def test_the_carrier_is_asked_not_to_begin_a_cancelled_job(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    cancelled, other = carried_noop.defer(), carried_noop.defer()
+    start_relay()
+    wait_until(lambda: len(holder_by_job()) == 2 and set(holder_by_job().values()) == {CARRIER})
     Job.objects.get(pk=cancelled.pk).cancel(reason="no")
     wait_until(lambda: [id for id, _ in carrier.jobs] == [other.pk])
 
 
-def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrier, start_relay: StartRelay) -> None:
+    job = carried_noop.defer()
+    start_relay()
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     (held,) = carrier.jobs.values()
     carrier.give_back(held, "unreadable", is_readable=False)
     wait_until(lambda: carrier.acknowledged == [1])
@@ -489,10 +513,12 @@ def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrie
     assert (job.status, job.last_error.split(":")[0]) == ("failed", "UnreadableOutcome")
 
 
-def test_an_outcome_that_the_task_itself_has_written_is_only_counted(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    relay = start()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+def test_an_outcome_that_the_task_itself_has_written_is_only_counted(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    job = carried_noop.defer()
+    relay = start_relay()
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     (held,) = carrier.jobs.values()
     Store.default().settle([Settlement(*held.ref, COMPLETED)])
     carrier.finish(held, is_written=True)
@@ -500,23 +526,25 @@ def test_an_outcome_that_the_task_itself_has_written_is_only_counted(carrier: Fa
     assert relay.relay.jobs_done == 1
 
 
-def test_after_a_lost_connection_what_was_not_confirmed_is_released(carrier: FakeCarrier, start: Start) -> None:
+def test_after_a_lost_connection_unconfirmed_jobs_are_released(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.confirms_at_once = False
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: bool(carrier.published))
     carrier.confirms_at_once = True
     carrier.lose_connection()
     wait_until(lambda: len(carrier.published) == 2)
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     job.refresh_from_db()
     assert job.attempts == 1
 
 
-def test_after_a_lost_connection_what_was_confirmed_stays_with_the_carrier(carrier: FakeCarrier, start: Start) -> None:
-    job = noop.defer()
-    start()
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+def test_after_a_lost_connection_confirmed_jobs_stay_with_the_carrier(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
+    job = carried_noop.defer()
+    start_relay()
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     carrier.lose_connection()
     carrier.finish()
     wait_until(lambda: Job.objects.completed().count() == 1)
@@ -525,76 +553,76 @@ def test_after_a_lost_connection_what_was_confirmed_stays_with_the_carrier(carri
 
 
 def test_the_first_connection_is_logged_once(
-    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+    carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue.worker")
-    start()
+    start_relay()
     wait_until(lambda: "carrier reached" in caplog.text)
     carrier.lose_connection()
     wait_until(lambda: "carrier back" in caplog.text)
     assert caplog.text.count("carrier reached") == 1
 
 
-def test_a_carrier_that_is_down_at_the_start(
-    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+def test_a_relay_waits_for_a_carrier_that_is_down_at_the_start(
+    carrier: FakeCarrier, start_relay: StartRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue.worker")
     carrier.is_down = True
-    job = noop.defer()
-    start()
+    job = carried_noop.defer()
+    start_relay()
     wait_until(lambda: "carrier lost" in caplog.text)
-    assert holders() == {}
+    assert holder_by_job() == {}
     carrier.is_down = False
-    wait_until(lambda: holders() == {job.pk: CARRIER})
+    wait_until(lambda: holder_by_job() == {job.pk: CARRIER})
     assert "carrier back" in caplog.text
 
 
-def test_a_relay_that_stops_releases_what_was_not_confirmed(carrier: FakeCarrier, start: Start) -> None:
+def test_a_relay_that_stops_releases_unconfirmed_jobs(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.confirms_at_once = False
-    job = noop.defer()
-    relay = start(shutdown_timeout=0.1)
+    job = carried_noop.defer()
+    relay = start_relay(shutdown_timeout=0.1)
     wait_until(lambda: bool(carrier.published))
     assert relay.stop() == EXIT_CLEAN
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("queued", 0)
 
 
-def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start: Start) -> None:
+def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.confirms_at_once = False
-    job = noop.defer()
-    relay = start()
+    job = carried_noop.defer()
+    relay = start_relay()
     wait_until(lambda: bool(carrier.published))
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
     wait_until(lambda: relay.relay._stopping)
     carrier.confirm()
     stopping.join()
-    assert holders() == {job.pk: CARRIER}
+    assert holder_by_job() == {job.pk: CARRIER}
 
 
-def test_a_relay_that_stops_hands_over_all_that_was_confirmed(
-    carrier: FakeCarrier, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_relay_that_stops_hands_over_all_confirmed_jobs(
+    carrier: FakeCarrier, start_relay: StartRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.contrib.celery.rows.RELAY_BATCH", 1)
     carrier.confirms_at_once = False
-    noop.defer_many([()] * 5)
-    relay = start()
+    carried_noop.defer_many([()] * 5)
+    relay = start_relay()
     wait_until(lambda: len(carrier.published) == 5)
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
     wait_until(lambda: relay.relay._stopping)
     carrier.confirm()
     stopping.join()
-    assert list(holders().values()) == [CARRIER] * 5, "the carrier has them, and would run a released one as well"
+    assert list(holder_by_job().values()) == [CARRIER] * 5, "the carrier has them, and would run a released one as well"
 
 
 def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
-    carrier: FakeCarrier, start: Start
+    carrier: FakeCarrier, start_relay: StartRelay
 ) -> None:
     """The outcome came before the confirm, and another transaction has locked the row."""
     carrier.confirms_at_once = False
-    job = noop.defer()
-    relay = start().relay
+    job = carried_noop.defer()
+    relay = start_relay().relay
     wait_until(lambda: bool(carrier.published))
     (held,) = carrier._unconfirmed
     with transaction.atomic():
@@ -604,17 +632,19 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
         carrier.lose_connection()
         wait_until(lambda: not relay._jobs.unconfirmed)
         assert held.ref not in relay._jobs.to_release
-        assert relay._jobs.held_ids == [job.pk], "it is no orphan"
+        assert relay._jobs.held_ids == [job.pk], "the relay still counts the job as its own"
     wait_until(lambda: not carrier.unacknowledged)
     job.refresh_from_db()
     assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)
 
 
-def test_an_outcome_comes_for_a_job_that_is_to_be_released(carrier: FakeCarrier, start: Start) -> None:
+def test_an_outcome_is_written_for_a_job_that_was_about_to_be_released(
+    carrier: FakeCarrier, start_relay: StartRelay
+) -> None:
     """The carrier had the job, and the relay had not released it yet."""
     carrier.confirms_at_once = False
-    job = noop.defer()
-    relay = start().relay
+    job = carried_noop.defer()
+    relay = start_relay().relay
     wait_until(lambda: bool(carrier.published))
     (held,) = carrier._unconfirmed
     with transaction.atomic():
@@ -628,11 +658,11 @@ def test_an_outcome_comes_for_a_job_that_is_to_be_released(carrier: FakeCarrier,
     assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)
 
 
-def test_a_relay_that_stops_publishes_no_more(carrier: FakeCarrier, start: Start) -> None:
+def test_a_relay_that_stops_publishes_no_more(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     """Outcomes make room in the window while the relay waits for the last confirms."""
     carrier.confirms_at_once = False
-    noop.defer_many([()] * 60)
-    relay = start()
+    carried_noop.defer_many([()] * 60)
+    relay = start_relay()
     wait_until(lambda: len(carrier.published) == 50)
     stopping = threading.Thread(target=relay.stop)
     stopping.start()

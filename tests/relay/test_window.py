@@ -13,35 +13,36 @@ from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
 
-def job(number: int, size: int) -> ClaimedJob:
+def job_of_size(number: int, size: int) -> ClaimedJob:
     return ClaimedJob(number, 1, "t", "q", "x" * (size - 2), "{}", 1, 3, 0, 0.0, 0.0, "{}")
 
 
-def counted(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
+def window_after_two_counts(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
     """Return the window after two counts that have found these jobs with the carrier and with its relays."""
-    made = new(size, held, relays)
+    relay_window = new_window(size, held, relays)
     for _ in range(2):
-        made.run(0.0)
-    return made
+        relay_window.run(0.0)
+    return relay_window
 
 
-def new(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
+def new_window(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
     store: Any = SimpleNamespace(holder={}, rows=lambda *_: [(*held, relays)])
     return CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0)
 
 
 @pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.CARRIER_BATCH)])
-def test_until_its_second_count_a_relay_takes_little(size: int, room: int) -> None:
+def test_before_its_second_count_a_relay_claims_an_eighth_of_the_window(size: int, room: int) -> None:
     """Other relays may start at the same time, and have no row yet."""
-    made = new(size)
-    assert made.room(0, 0.0) == 0
-    made.run(0.0)
-    assert made.room(0, 0.0) == room
-    made.run(0.0)
-    assert made.room(0, 0.0) == min(size, window.CARRIER_BATCH)
+    relay_window = new_window(size)
+    assert relay_window.room(0, 0.0) == 0
+    relay_window.run(0.0)
+    assert relay_window.room(0, 0.0) == room
+    relay_window.run(0.0)
+    assert relay_window.room(0, 0.0) == min(size, window.CARRIER_BATCH)
 
 
 @pytest.mark.parametrize(
+    # held: jobs that the carrier has, and jobs that relays have; room: jobs that the relay may claim
     ("held", "relays", "room"),
     [
         ((0, 0), 1, 100),
@@ -53,62 +54,65 @@ def test_until_its_second_count_a_relay_takes_little(size: int, room: int) -> No
         ((0, 0), 0, 100),
     ],
 )
-def test_a_relay_takes_its_share_of_the_room(held: tuple[int, int], relays: int, room: int) -> None:
-    assert counted(100, held=held, relays=relays).room(0, 0.0) == room
+def test_a_relay_claims_its_share_of_the_free_window(held: tuple[int, int], relays: int, room: int) -> None:
+    assert window_after_two_counts(100, held=held, relays=relays).room(0, 0.0) == room
 
 
-def test_a_relay_takes_at_most_its_share_until_the_next_count() -> None:
-    made = counted(100, held=(60, 0), relays=4)
-    mine = [job(number, 10) for number in range(10)]
-    assert made.room(4, 0.0) == 6, "some are on their way from the database"
-    made.jobs.published(mine)
-    assert made.room(0, 0.0) == 0
-    made.jobs.take(Taken(confirmed=[each.ref for each in mine[:8]], refused=[each.ref for each in mine[8:]]), _none)
-    assert made.room(0, 0.0) == 2, "the carrier has refused two"
-    made.jobs.handed_over([each.ref for each in mine[:8]], 8)
-    assert made.room(0, 0.0) == 2
-    ended = [Attempt(each, COMPLETED, 0.0, 0.1, "w") for each in mine[:3]]
-    made.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in ended]), _none)
-    made.jobs.settled(ended)
-    assert made.room(0, 0.0) == 5
+def test_a_relay_claims_at_most_its_share_until_the_next_count() -> None:
+    relay_window = window_after_two_counts(100, held=(60, 0), relays=4)
+    jobs_of_relay = [job_of_size(number, 10) for number in range(10)]
+    assert relay_window.room(4, 0.0) == 6, "some are on their way from the database"
+    relay_window.jobs.published(jobs_of_relay)
+    assert relay_window.room(0, 0.0) == 0
+    relay_window.jobs.take(
+        Taken(confirmed=[each.ref for each in jobs_of_relay[:8]], refused=[each.ref for each in jobs_of_relay[8:]]),
+        no_attempt,
+    )
+    assert relay_window.room(0, 0.0) == 2, "the carrier has refused two"
+    relay_window.jobs.handed_over([each.ref for each in jobs_of_relay[:8]], 8)
+    assert relay_window.room(0, 0.0) == 2
+    ended = [Attempt(each, COMPLETED, 0.0, 0.1, "w") for each in jobs_of_relay[:3]]
+    relay_window.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in ended]), no_attempt)
+    relay_window.jobs.settled(ended)
+    assert relay_window.room(0, 0.0) == 5
 
 
-def _none(_: object) -> None:
+def no_attempt(_: object) -> None:
     """Return no attempt for a job that came back."""
 
 
-def test_what_is_on_its_way_to_the_carrier_is_bounded_by_its_size() -> None:
+def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
     """A relay holds the messages in memory until the carrier has taken them."""
-    made = counted()
-    assert made.room(0, 0.0) == window.CARRIER_BATCH
-    large = [job(number, 1_000_000) for number in range(20)]
+    relay_window = window_after_two_counts()
+    assert relay_window.room(0, 0.0) == window.CARRIER_BATCH
+    large = [job_of_size(number, 1_000_000) for number in range(20)]
     for number in range(4):
         part = large[4 * number : 4 * number + 4]
-        made.claimed(part)
-        made.jobs.published(part)
-        assert made.room(0, 0.0) == 12 - 4 * number
-    assert made.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
-    made.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), lambda _: None)
-    assert made.room(0, 0.0) == 3
-    assert made.room(2, 0.0) == 1, "two more are claimed and not published"
-    made.jobs.not_sent([(3, 1)])
-    assert made.room(0, 0.0) == 4
-    made.jobs.connection_lost()
-    assert made.jobs.unconfirmed_size == 0
-    made.claimed([job(1, 10), job(2, 10)])
-    assert made.room(0, 0.0) == window.CARRIER_BATCH
+        relay_window.claimed(part)
+        relay_window.jobs.published(part)
+        assert relay_window.room(0, 0.0) == 12 - 4 * number
+    assert relay_window.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
+    relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), lambda _: None)
+    assert relay_window.room(0, 0.0) == 3
+    assert relay_window.room(2, 0.0) == 1, "two more are claimed and not published"
+    relay_window.jobs.not_sent([(3, 1)])
+    assert relay_window.room(0, 0.0) == 4
+    relay_window.jobs.connection_lost()
+    assert relay_window.jobs.unconfirmed_size == 0
+    relay_window.claimed([job_of_size(1, 10), job_of_size(2, 10)])
+    assert relay_window.room(0, 0.0) == window.CARRIER_BATCH
 
 
-def test_a_job_that_is_larger_than_the_bound_is_claimed() -> None:
-    made = counted()
-    made.claimed([job(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
-    assert made.room(0, 0.0) == 1
-    made.jobs.published([job(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
-    assert made.room(0, 0.0) == 0
+def test_a_job_that_is_larger_than_the_bound_is_claimed_alone() -> None:
+    relay_window = window_after_two_counts()
+    relay_window.claimed([job_of_size(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
+    assert relay_window.room(0, 0.0) == 1
+    relay_window.jobs.published([job_of_size(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
+    assert relay_window.room(0, 0.0) == 0
 
 
 class SlowStore:
-    """Takes a while to count, as with 100,000 rows."""
+    """Needs 0.05 s for a count, as a table with 100,000 rows would."""
 
     holder: dict[str, str] = {}
 

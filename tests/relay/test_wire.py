@@ -68,20 +68,20 @@ ATTEMPTS = st.builds(
 )
 
 
-def sent(payload: list[Any]) -> Any:
+def through_json(payload: list[Any]) -> Any:
     return wire.decode(wire.encode(payload))
 
 
 @given(JOBS, TEXTS)
 def test_a_job_arrives_as_it_was_sent(job: ClaimedJob, alias: str) -> None:
-    arrived, arrived_alias = wire.job_from_wire(sent(wire.job_to_wire(job, alias)))
+    arrived, arrived_alias = wire.job_from_wire(through_json(wire.job_to_wire(job, alias)))
     assert arrived == job._replace(is_suspect=None, permit_key=None, claimed_at=None)
     assert arrived_alias == alias
 
 
 @given(ATTEMPTS, st.floats(0, 1e6))
 def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None:
-    arrived = wire.attempt_from_wire(sent(wire.attempt_to_wire(attempt)), now=now)
+    arrived = wire.attempt_from_wire(through_json(wire.attempt_to_wire(attempt)), now=now)
     assert arrived.job == attempt.job._replace(is_suspect=None, permit_key=None, claimed_at=None)
     assert arrived.outcome == attempt.outcome
     assert arrived.outcome.exception is None
@@ -94,7 +94,7 @@ def test_large_arguments_do_not_come_back_with_the_outcome() -> None:
     for size, is_back in ((5_000, True), (5_001, False)):
         job = JOB._replace(args="x" * size, kwargs="y" * 5_000)
         arrived = wire.attempt_from_wire(
-            sent(wire.attempt_to_wire(Attempt(job, Outcome("completed"), 0.0, 1.0, "w"))), now=2.0
+            through_json(wire.attempt_to_wire(Attempt(job, Outcome("completed"), 0.0, 1.0, "w"))), now=2.0
         )
         assert arrived.job == (job if is_back else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT))
 
@@ -109,7 +109,7 @@ def test_outcomes_share_a_message(attempts: list[Attempt], home: str) -> None:
 
 
 @given(ATTEMPTS)
-def test_the_size_of_an_outcome_is_that_of_its_message(attempt: Attempt) -> None:
+def test_the_size_of_an_outcome_is_the_size_of_its_message(attempt: Attempt) -> None:
     encoded = wire.encode_outcome(attempt, "default")
     assert encoded.size == len(wire.join_outcomes([encoded]))
 
@@ -122,11 +122,11 @@ def test_no_outcomes_are_read_from_other_messages(subtests: pytest.Subtests) -> 
 
 
 @given(IDS, IDS, st.text(st.characters(categories=["L", "Nd"], include_characters="-_"), min_size=1))
-def test_the_lease_is_in_the_id(job_id: int, lease: int, alias: str) -> None:
+def test_the_id_of_a_message_has_the_job_and_its_lease(job_id: int, lease: int, alias: str) -> None:
     assert wire.lease_ref_of(wire.message_id(alias, (job_id, lease))) == (job_id, lease)
 
 
-def test_other_ids_hold_no_lease(subtests: pytest.Subtests) -> None:
+def test_ids_of_foreign_messages_have_no_lease(subtests: pytest.Subtests) -> None:
     digits = f"skipqueue-default-{'9' * 5_000}-1"
     for stranger in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y", digits):
         with subtests.test(stranger=stranger):
@@ -163,14 +163,15 @@ def test_a_message_of_another_format_names_the_side_to_update() -> None:
         wire.job_from_wire(older)
 
 
-def test_what_is_no_job_raises(subtests: pytest.Subtests) -> None:
+def test_a_payload_that_is_no_job_raises_unknown_format(subtests: pytest.Subtests) -> None:
     cases: list[object] = [None, {}, [], ["x"], [wire.WIRE_FORMAT], [wire.WIRE_FORMAT, "default", 1]]
     for payload in cases:
         with subtests.test(payload=payload), pytest.raises(wire.UnknownFormat):
             wire.job_from_wire(payload)
 
 
-def test_what_is_no_outcome_raises(subtests: pytest.Subtests) -> None:
+def test_a_payload_that_is_no_outcome_raises_unknown_format(subtests: pytest.Subtests) -> None:
+    # Each case: the index of a field of the payload, and a value that this field cannot have.
     cases: list[tuple[int, object]] = [
         (0, None),
         (1, 1),
@@ -195,12 +196,13 @@ def test_what_is_no_outcome_raises(subtests: pytest.Subtests) -> None:
     [b"\x80\x04K", b"\xff", b"[" * 100_000, b"[NaN]", b"[-Infinity]", b"9" * 5_000],
     ids=["pickle", "bytes", "deep", "NaN", "infinity", "digits"],
 )
-def test_what_is_not_json_raises(body: bytes) -> None:
+def test_a_body_that_is_not_json_raises_unknown_format(body: bytes) -> None:
     with pytest.raises(wire.UnknownFormat, match="not JSON"):
         wire.decode(body)
 
 
-def test_a_job_with_a_field_of_another_type_raises(subtests: pytest.Subtests) -> None:
+def test_a_job_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subtests) -> None:
+    # Each case: the index of a field of the payload, and a value that this field cannot have.
     cases: list[tuple[int, object]] = [
         *((field, [1]) for field in range(12)),
         (0, True),
@@ -222,7 +224,7 @@ def test_a_job_with_a_field_of_another_type_raises(subtests: pytest.Subtests) ->
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
+            payload = through_json(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
             payload[2][field] = value
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
@@ -230,7 +232,8 @@ def test_a_job_with_a_field_of_another_type_raises(subtests: pytest.Subtests) ->
                 wire.job_from_wire([wire.WIRE_FORMAT, "default", *payload[2]])
 
 
-def test_an_outcome_with_a_field_of_another_type_raises(subtests: pytest.Subtests) -> None:
+def test_an_outcome_with_an_invalid_field_raises_unknown_format(subtests: pytest.Subtests) -> None:
+    # Each case: the index of a field of the payload, and a value that this field cannot have.
     cases: list[tuple[int, object]] = [
         *((field, [1]) for field in range(8)),
         (0, "running"),
@@ -246,7 +249,7 @@ def test_an_outcome_with_a_field_of_another_type_raises(subtests: pytest.Subtest
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
-            payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
+            payload = through_json(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
             payload[3][field] = value
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)

@@ -26,13 +26,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def in_thread() -> Callable[..., None]:
+def run_in_thread() -> Callable[..., None]:
     """Runs a function in a thread, because the control connection replaces Django's connection of its thread."""
 
     def run(function: Callable[[], object]) -> None:
         failure: list[BaseException] = []
 
-        def body() -> None:
+        def check() -> None:
             try:
                 function()
             except BaseException as error:
@@ -40,7 +40,7 @@ def in_thread() -> Callable[..., None]:
             finally:
                 connections.close_all()
 
-        thread = threading.Thread(target=body)
+        thread = threading.Thread(target=check)
         thread.start()
         thread.join(DEADLINE)
         assert not thread.is_alive()
@@ -50,14 +50,14 @@ def in_thread() -> Callable[..., None]:
     return run
 
 
-def backend() -> int:
+def pid_of_connection() -> int:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
 
 
-def test_the_verbs_of_its_thread_go_through_it(in_thread: Callable[..., None]) -> None:
-    def body() -> None:
+def test_statements_of_its_thread_use_the_control_connection(run_in_thread: Callable[..., None]) -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         assert control.fileno() is None
         with control.handling_errors():
@@ -66,62 +66,64 @@ def test_the_verbs_of_its_thread_go_through_it(in_thread: Callable[..., None]) -
         assert control.fileno() == control._wrapper.connection.fileno()
         assert connections["default"].get_autocommit()
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_it_keeps_out_of_the_projects_pool(in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_control_connection_does_not_use_the_projects_pool(
+    run_in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", True)
     monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
 
-    def body() -> None:
+    def check() -> None:
         ControlConnection(Store("default"), who="w")
         assert "pool" not in connections["default"].settings_dict["OPTIONS"]
         Job.objects.count()
         assert connections["default"].get_autocommit()
 
-    in_thread(body)
+    run_in_thread(check)
     assert connection.settings_dict["OPTIONS"]["pool"] is True
 
 
-def test_its_transactions_are_read_committed_whatever_the_project_says(
-    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_the_control_connection_is_read_committed_whatever_the_project_sets(
+    run_in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", IsolationLevel.SERIALIZABLE)
 
-    def body() -> None:
+    def check() -> None:
         ControlConnection(Store("default"), who="w")
         with transaction.atomic(), connections["default"].cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
             assert cursor.fetchone() == ("read committed",)
 
-    in_thread(body)
+    run_in_thread(check)
 
 
 def test_a_connection_that_broke_is_closed_and_opened_again(
-    in_thread: Callable[..., None], caplog: pytest.LogCaptureFixture
+    run_in_thread: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
 
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="worker w/1")
         with control.handling_errors():
-            first = backend()
-        in_thread(lambda: terminate([first]))
+            first = pid_of_connection()
+        run_in_thread(lambda: terminate([first]))
         with control.handling_errors():
             Job.objects.count()
         assert control.retry_at > time.monotonic()
         assert control.fileno() is None
         with control.handling_errors():
-            assert backend() != first
+            assert pid_of_connection() != first
         assert control.retry_at == 0
 
-    in_thread(body)
+    run_in_thread(check)
     assert 'database lost who="worker w/1" retry_in=' in caplog.text
     assert 'database back who="worker w/1"' in caplog.text
 
 
-def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., None]) -> None:
-    def body() -> None:
+def test_the_delays_before_it_connects_again_grow_up_to_a_maximum(run_in_thread: Callable[..., None]) -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         delays: list[float] = []
         for _ in range(12):
@@ -137,23 +139,23 @@ def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., No
             raise OperationalError("no server")
         assert control.retry_at - time.monotonic() <= 0.5
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_what_is_no_database_error_is_not_its_business(in_thread: Callable[..., None]) -> None:
-    def body() -> None:
+def test_errors_that_are_not_of_the_database_are_raised(run_in_thread: Callable[..., None]) -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         with pytest.raises(ZeroDivisionError), control.handling_errors():
             raise ZeroDivisionError
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Callable[..., None]) -> None:
+def test_notifications_arrive_between_statements_and_with_statements(run_in_thread: Callable[..., None]) -> None:
     def defer(queue_name: str) -> None:
-        in_thread(lambda: jobs.noop.using(queue_name=queue_name).defer())
+        run_in_thread(lambda: jobs.noop.using(queue_name=queue_name).defer())
 
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         control.listen()
         assert control.notified() == []
@@ -165,11 +167,11 @@ def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Calla
         assert control.notified() == ["c"]
         assert control.notified() == []
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_a_new_connection_listens_once_it_is_asked_to(in_thread: Callable[..., None]) -> None:
-    def body() -> None:
+def test_a_new_connection_listens_after_listen_is_called(run_in_thread: Callable[..., None]) -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         for _ in range(2):
             control.listen()
@@ -179,37 +181,37 @@ def test_a_new_connection_listens_once_it_is_asked_to(in_thread: Callable[..., N
                 assert cursor.fetchall() == [("skipqueue",)]
             control.close()
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_hearing_that_the_server_went_away_is_a_database_error(in_thread: Callable[..., None]) -> None:
-    def body() -> None:
+def test_reading_notifications_from_a_lost_server_raises_a_database_error(run_in_thread: Callable[..., None]) -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         control.listen()
-        pid = backend()
-        in_thread(lambda: terminate([pid]))
+        pid = pid_of_connection()
+        run_in_thread(lambda: terminate([pid]))
         with pytest.raises(Error):
             wait_until(lambda: control.notified())
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None]) -> None:
-    said: list[float] = []
+def test_a_longer_time_for_statements_is_passed_on(run_in_thread: Callable[..., None]) -> None:
+    seconds_allowed: list[float] = []
 
-    def body() -> None:
-        control = ControlConnection(Store("default"), who="w", before_statements=said.append)
+    def check() -> None:
+        control = ControlConnection(Store("default"), who="w", before_statements=seconds_allowed.append)
         with control.handling_errors():
             control.allow(21.0)
 
-    in_thread(body)
-    assert said[1:] == [21.0]
+    run_in_thread(check)
+    assert seconds_allowed[1:] == [21.0]
 
 
-def test_a_server_that_takes_no_writes_any_more_is_left(in_thread: Callable[..., None]) -> None:
+def test_a_connection_to_a_read_only_server_is_closed(run_in_thread: Callable[..., None]) -> None:
     """After a failover the server is a standby, and only another connection leads to the new primary."""
 
-    def body() -> None:
+    def check() -> None:
         store = Store("default")
         control = ControlConnection(store, who="w")
         refused: list[Error] = []
@@ -224,16 +226,16 @@ def test_a_server_that_takes_no_writes_any_more_is_left(in_thread: Callable[...,
         assert refused == []
         assert not control.is_broken
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_an_alarm_of_a_task_does_not_replace_that_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alarm_that_a_task_sets_does_not_disable_the_statement_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_TIME", 0.3)
     connections_before, handler_before = connections["default"], signal.getsignal(signal.SIGALRM)
     control = ControlConnection(Store("default"), who="w")
     try:
         with control.handling_errors():
-            backend()
+            pid_of_connection()
         with control.handling_errors(), connections["default"].cursor() as cursor:
             signal.setitimer(signal.ITIMER_REAL, 0.01)  # as a task in another thread does
             cursor.execute("SELECT pg_sleep(5)")
@@ -245,7 +247,7 @@ def test_an_alarm_of_a_task_does_not_replace_that_of_the_connection(monkeypatch:
         signal.signal(signal.SIGALRM, handler_before)
 
 
-def probe_for(control: ControlConnection) -> None:
+def send_probe_and_check(control: ControlConnection) -> None:
     """Have the control connection listen, and check whether notifications of other sessions arrive."""
     for _ in range(2):
         with control.handling_errors():
@@ -254,21 +256,21 @@ def probe_for(control: ControlConnection) -> None:
 
 
 def test_a_probe_whose_connection_was_closed_is_sent_again(
-    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run_in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
-        probe_for(control)
+        send_probe_and_check(control)
         control.close()
         monkeypatch.setattr(module, "ECHO_TIME", -1.0)  # any answer would come too late
-        probe_for(control)
+        send_probe_and_check(control)
         assert "notifications unheard" not in caplog.text
 
-    in_thread(body)
+    run_in_thread(check)
 
 
 def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
-    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run_in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OperationalError("too many connections")
@@ -276,17 +278,17 @@ def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
     monkeypatch.setattr(module, "echo", refuse)
     monkeypatch.setattr(module, "ECHO_TIME", -1.0)
 
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
-        probe_for(control)
-        probe_for(control)
+        send_probe_and_check(control)
+        send_probe_and_check(control)
         assert "notifications unheard" not in caplog.text
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def exchange(control: ControlConnection) -> str | None:
-    """Claim once. Returns the text of the prepared statement, or an empty string if PostgreSQL has none."""
+def claim_once(control: ControlConnection) -> str | None:
+    """Claim once. Returns the number of the session's prepared statements, as a string; None after an error."""
     with control.handling_errors():
         Store("default").exchange([], queue_names=["a"], limit=1, worker_id="w")
         with connections["default"].cursor() as cursor:
@@ -295,47 +297,47 @@ def exchange(control: ControlConnection) -> str | None:
     return None
 
 
-def test_a_session_prepares_the_statements_of_exchanges_and_others_do_not(in_thread: Callable[..., None]) -> None:
-    def body() -> None:
+def test_a_session_prepares_the_statements_of_exchanges_and_others_do_not(run_in_thread: Callable[..., None]) -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
-        assert [exchange(control) for _ in range(7)] == ["0"] * 7
+        assert [claim_once(control) for _ in range(7)] == ["0"] * 7
         with control.handling_errors():
             control.prepare_statements()
             control.prepare_statements()
-        assert exchange(control) == "1"
+        assert claim_once(control) == "1"
         with connections["default"].cursor() as cursor:
             cursor.execute("SHOW plan_cache_mode")
             assert cursor.fetchone() == ("force_generic_plan",)
         control.close()
-        assert exchange(control) == "0"
+        assert claim_once(control) == "0"
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Callable[..., None]) -> None:
+def test_after_a_prepared_statement_was_deleted_none_is_prepared_again(run_in_thread: Callable[..., None]) -> None:
     """A pooler that shares sessions deletes prepared statements."""
 
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         with control.handling_errors():
             control.prepare_statements()
-        assert exchange(control) == "1"
+        assert claim_once(control) == "1"
         with connections["default"].cursor() as cursor:
             cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # as psycopg does not notice
-        assert exchange(control) is None
+        assert claim_once(control) is None
         assert control.is_broken
         with control.handling_errors():
             control.prepare_statements()
-        assert exchange(control) == "0"
+        assert claim_once(control) == "0"
         assert not control.is_broken
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thread: Callable[..., None]) -> None:
+def test_a_missing_prepared_statement_does_not_count_as_a_refusal(run_in_thread: Callable[..., None]) -> None:
     """The statement is correct, but the connection is a pooler's."""
 
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         refused: list[Error] = []
         with control.handling_errors(refused=refused.append), connections["default"].cursor() as cursor:
@@ -343,16 +345,16 @@ def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thre
         assert control.is_broken
         assert not refused
 
-    in_thread(body)
+    run_in_thread(check)
 
 
 def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
-    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    run_in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = 600.0
-    monkeypatch.setattr(module, "PLANS_KEPT", kept)
+    seconds_kept = 600.0
+    monkeypatch.setattr(module, "PLANS_KEPT", seconds_kept)
 
-    def body() -> None:
+    def check() -> None:
         control = ControlConnection(Store("default"), who="w")
         with connect_to() as other:
             other.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
@@ -360,33 +362,33 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
         try:
             with control.handling_errors():
                 control.prepare_statements()
-            assert reads_the_table(control), "it is empty"
-            make_many()
-            assert reads_the_table(control)
+            assert claim_reads_whole_table(control), "the plan was made for an empty table"
+            make_many_jobs()
+            assert claim_reads_whole_table(control)
             control.note_exchange(SLOW_EXCHANGE_SECONDS / 2)
-            assert reads_the_table(control), "it was quick"
+            assert claim_reads_whole_table(control), "a quick exchange keeps the plan"
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
-            assert reads_the_table(control), "the plans are a moment old"
-            control._planned_at -= 2 * kept
+            assert claim_reads_whole_table(control), "plans that are a moment old are kept"
+            control._planned_at -= 2 * seconds_kept
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
-            assert not reads_the_table(control)
+            assert not claim_reads_whole_table(control)
         finally:
             with connect_to() as other:
                 other.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
 
-    in_thread(body)
+    run_in_thread(check)
 
 
-def make_many() -> None:
+def make_many_jobs() -> None:
     """Insert many jobs of another queue. A plan made for a table of this size reads only some of them."""
     spec = JobSpec("a.task", "other", 0, 1)
     Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 
 
-def reads_the_table(control: ControlConnection) -> bool:
+def claim_reads_whole_table(control: ControlConnection) -> bool:
     """Whether an exchange reads the whole table."""
     before = seq_scans()
-    assert exchange(control) == "1"
+    assert claim_once(control) == "1"
     return seq_scans() > before
 
 

@@ -7,13 +7,13 @@ import pytest
 from django_skipqueue.worker.protocol import HANGING_ENTRIES, SHORTEST_MEMORY, HangingQueues
 
 
-def test_at_first_no_queue_hangs() -> None:
+def test_without_notes_no_queue_hangs() -> None:
     queues = HangingQueues()
     assert queues.is_empty(0.0)
     assert not queues.hangs("mail", 0.0, slots=1)
 
 
-def test_the_next_process_knows_what_the_last_one_has_noted() -> None:
+def test_the_next_process_reads_the_notes_of_the_last_process() -> None:
     queues = HangingQueues()
     pid = os.fork()
     if not pid:
@@ -37,13 +37,13 @@ def test_a_queue_hangs_when_its_attempts_could_have_filled_half_of_the_slots(slo
 
 
 @pytest.mark.parametrize("seconds", [1.0, SHORTEST_MEMORY, 3600.0])
-def test_a_queue_hangs_until_its_next_attempt_that_takes_as_long_is_given_up(seconds: float) -> None:
+def test_a_queue_hangs_for_longer_than_its_last_hanging_attempt_took(seconds: float) -> None:
     queues = HangingQueues()
     queues.note("mail", seconds, now=0.0)
     assert queues.hangs("mail", 1.5 * seconds, slots=2)
 
 
-def test_of_too_many_attempts_the_first_are_forgotten() -> None:
+def test_the_oldest_of_too_many_hanging_attempts_is_forgotten() -> None:
     queues = HangingQueues()
     for number in range(HANGING_ENTRIES + 1):
         queues.note(str(number), 1.0, now=float(number))

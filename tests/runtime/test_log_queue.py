@@ -15,11 +15,11 @@ from ..app import jobs
 from ..app.waiting import DEADLINE, wait_until
 from ..harness.processes import ManagePy, children, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
-HOUR = "3600"
+RunWorker = Callable[..., ManagePy]
+ONE_HOUR = "3600"
 
 
-class Kept(logging.Handler):
+class BlockingHandler(logging.Handler):
     """A log handler that keeps records, but blocks until its gate is open."""
 
     def __init__(self) -> None:
@@ -43,85 +43,96 @@ def logger() -> Iterator[logging.Logger]:
 
 
 @pytest.fixture
-def kept(logger: logging.Logger) -> Iterator[Kept]:
-    handler = Kept()
+def blocking_handler(logger: logging.Logger) -> Iterator[BlockingHandler]:
+    handler = BlockingHandler()
     logger.addHandler(handler)
     yield handler
     handler.open.set()
 
 
-def test_lines_are_written_in_their_order_by_a_thread_of_their_own(logger: logging.Logger, kept: Kept) -> None:
-    waiting = LogQueue(logger)
-    waiting.start()
+def test_lines_are_written_in_their_order_by_a_thread_of_their_own(
+    logger: logging.Logger, blocking_handler: BlockingHandler
+) -> None:
+    log_queue_under_test = LogQueue(logger)
+    log_queue_under_test.start()
     for number in range(100):
-        logger.info("%s", number)  # returns, or the test would never reach the line that opens
-    kept.open.set()
-    assert waiting.end(DEADLINE)
-    assert kept.lines == [str(number) for number in range(100)]
+        logger.info("%s", number)  # this call does not wait for the handler, which is still blocked
+    blocking_handler.open.set()
+    assert log_queue_under_test.end(DEADLINE)
+    assert blocking_handler.lines == [str(number) for number in range(100)]
     logger.info("after it")
-    assert kept.lines[-1] == "after it"
+    assert blocking_handler.lines[-1] == "after it"
 
 
 def test_lines_beyond_the_size_of_the_queue_are_counted(
-    logger: logging.Logger, kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    logger: logging.Logger,
+    blocking_handler: BlockingHandler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(log_queue, "MOST_LINES_WAITING", 10)
-    waiting = LogQueue(logger)
-    waiting.start()
+    log_queue_under_test = LogQueue(logger)
+    log_queue_under_test.start()
     for number in range(100):
         logger.info("%s", number)
-    kept.open.set()
-    assert waiting.end(DEADLINE)
-    assert kept.lines[:10] == [str(number) for number in range(10)]
+    blocking_handler.open.set()
+    assert log_queue_under_test.end(DEADLINE)
+    assert blocking_handler.lines[:10] == [str(number) for number in range(10)]
     assert "lines dropped count=" in caplog.text
 
 
-def test_its_thread_ends_for_a_fork_and_what_comes_then_is_written_after_it(logger: logging.Logger, kept: Kept) -> None:
-    kept.open.set()
+def test_the_thread_ends_for_a_fork_and_later_lines_are_written_after_the_fork(
+    logger: logging.Logger, blocking_handler: BlockingHandler
+) -> None:
+    blocking_handler.open.set()
     before = set(threading.enumerate())
-    waiting = LogQueue(logger)
-    waiting.start()
+    log_queue_under_test = LogQueue(logger)
+    log_queue_under_test.start()
     logger.info("before")
-    assert waiting.stop(DEADLINE)
+    assert log_queue_under_test.stop(DEADLINE)
     assert set(threading.enumerate()) <= before
     logger.info("between")
-    waiting.start()
+    log_queue_under_test.start()
     logger.info("after")
-    assert waiting.end(DEADLINE)
-    assert kept.lines == ["before", "between", "after"]
+    assert log_queue_under_test.end(DEADLINE)
+    assert blocking_handler.lines == ["before", "between", "after"]
 
 
-def test_a_writer_that_is_stuck_is_not_waited_for_and_goes_on_when_it_can(logger: logging.Logger, kept: Kept) -> None:
-    waiting = LogQueue(logger)
-    waiting.start()
+def test_a_stuck_log_handler_is_not_waited_for_and_its_lines_are_written_later(
+    logger: logging.Logger, blocking_handler: BlockingHandler
+) -> None:
+    log_queue_under_test = LogQueue(logger)
+    log_queue_under_test.start()
     logger.info("stuck")
-    assert not waiting.stop(0.01)
-    waiting.start()
+    assert not log_queue_under_test.stop(0.01)
+    log_queue_under_test.start()
     logger.info("after")
-    kept.open.set()
-    assert waiting.end(DEADLINE)
-    assert kept.lines == ["stuck", "after"]
+    blocking_handler.open.set()
+    assert log_queue_under_test.end(DEADLINE)
+    assert blocking_handler.lines == ["stuck", "after"]
 
 
-def test_a_filter_that_raises_harms_nothing(logger: logging.Logger, kept: Kept) -> None:
+def test_a_log_filter_that_raises_loses_only_its_line(
+    logger: logging.Logger, blocking_handler: BlockingHandler
+) -> None:
     def broken(record: logging.LogRecord) -> bool:
         if record.getMessage() == "bad":
             raise ValueError("broken filter")
         return True
 
     logger.addFilter(broken)
-    kept.open.set()
-    waiting = LogQueue(logger)
-    waiting.start()
+    blocking_handler.open.set()
+    log_queue_under_test = LogQueue(logger)
+    log_queue_under_test.start()
     logger.info("bad")
     logger.info("good")
-    assert waiting.end(DEADLINE)
-    assert kept.lines == ["good"]
+    assert log_queue_under_test.end(DEADLINE)
+    assert blocking_handler.lines == ["good"]
 
 
-# In processes
+# With worker processes
 
-NOBODY_READS = """
+STDERR_WITHOUT_READER = """
 import fcntl, os
 
 read_end, write_end = os.pipe()
@@ -131,8 +142,8 @@ os.dup2(write_end, 2)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_log_that_blocks_holds_up_neither_jobs_nor_heartbeats_nor_a_new_worker(runworker: Run) -> None:
-    process = runworker("--poll-interval", HOUR, "--worker-timeout", "2", "-v", "2", settings=NOBODY_READS)
+def test_a_blocked_log_stops_neither_jobs_nor_heartbeats_nor_a_new_worker(runworker: RunWorker) -> None:
+    process = runworker("--poll-interval", ONE_HOUR, "--worker-timeout", "2", "-v", "2", settings=STDERR_WITHOUT_READER)
     (first,) = workers()
     for round in range(3):
         jobs.noop.defer_many([()] * 100)
@@ -143,16 +154,16 @@ def test_a_log_that_blocks_holds_up_neither_jobs_nor_heartbeats_nor_a_new_worker
     (second,) = workers()
     before = second.heartbeat_at
 
-    def beats() -> bool:
+    def has_kept_beating() -> bool:
         second.refresh_from_db()
         return bool((second.heartbeat_at - before).total_seconds() > 4)
 
-    wait_until(beats)
+    wait_until(has_kept_beating)
     assert children(process.process.pid) == [second.pid]
     assert Job.objects.filter(attempts=1).count() == 300
 
 
-KEEPING = """
+MEMORY_HANDLER_SETTINGS = """
 LOGGING = {
     "version": 1,
     "handlers": {
@@ -167,16 +178,16 @@ LOGGING = {
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_a_handler_has_kept_is_written_when_a_worker_ends(runworker: Run) -> None:
+def test_lines_in_the_memory_of_a_handler_are_written_when_a_worker_ends(runworker: RunWorker) -> None:
     jobs.noop.defer()
-    process = runworker("--drain", settings=KEEPING)
+    process = runworker("--drain", settings=MEMORY_HANDLER_SETTINGS)
     assert process.wait() == 0
     lines = (process.folder / "kept.log").read_text()
     for line in ("job completed", "worker stopped"):
         assert line in lines, lines
 
 
-LISTENING = """
+QUEUE_HANDLER_SETTINGS = """
 LOGGING = {
     "version": 1,
     "handlers": {
@@ -196,9 +207,9 @@ START_LISTENER = """
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 a configuration has no listeners")
 @pytest.mark.django_db(transaction=True)
-def test_a_listener_of_the_projects_writes_what_a_worker_logs(runworker: Run) -> None:
+def test_a_queue_listener_of_the_project_writes_the_log_of_a_worker(runworker: RunWorker) -> None:
     jobs.noop.defer()
-    process = runworker("--drain", settings=LISTENING, jobs=START_LISTENER)
+    process = runworker("--drain", settings=QUEUE_HANDLER_SETTINGS, jobs=START_LISTENER)
     assert process.wait() == 0
     lines = (process.folder / "kept.log").read_text()
     for line in ("supervisor starting", "job completed", "worker stopped"):

@@ -1,4 +1,4 @@
-"""`Loop`: runs the services that are due, in their order, and an error of one stops no other."""
+"""`Loop`: runs the services that are due, in their order. An error of one service does not stop another."""
 
 import select
 import time
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 store = Store("default")
 
 
-class Noted(Periodic):
+class RecordingService(Periodic):
     """A service that notes when it runs."""
 
     def __init__(self, name: str, runs: list[str], *, error: Exception | None = None) -> None:
@@ -46,7 +46,7 @@ class Noted(Periodic):
 
 
 @pytest.fixture
-def control() -> Iterator[ThreadPoolExecutor]:
+def control_thread() -> Iterator[ThreadPoolExecutor]:
     """A thread for a control connection, which replaces Django's connection of the thread."""
     with ThreadPoolExecutor(1) as thread:
         yield thread
@@ -64,48 +64,55 @@ def make_loop(heartbeat: Service, *services: Service) -> Loop:
     return Loop(ControlConnection(store, who="test"), wakeups[-1], heartbeat=heartbeat, services=services)
 
 
-def run_due(heartbeat: Service, *services: Service) -> float:
+def run_due_services(heartbeat: Service, *services: Service) -> float:
     loop = make_loop(heartbeat, *services)
     loop.run_due()
     return loop.due_at
 
 
-def test_a_due_heartbeat_comes_before_each_service(control: ThreadPoolExecutor) -> None:
+def test_a_due_heartbeat_comes_before_each_service(control_thread: ThreadPoolExecutor) -> None:
     runs: list[str] = []
-    heartbeat, first, second = (Noted(name, runs) for name in ("heartbeat", "first", "second"))
+    heartbeat, first, second = (RecordingService(name, runs) for name in ("heartbeat", "first", "second"))
     first.then_due = heartbeat
-    assert control.submit(run_due, heartbeat, first, second).result() == NEVER
+    assert control_thread.submit(run_due_services, heartbeat, first, second).result() == NEVER
     assert runs == ["heartbeat", "first", "heartbeat", "second"]
 
 
-class Careful(Noted):
+class ServiceThatNeedsAHeartbeat(RecordingService):
     needs_fresh_heartbeat = True
 
 
-def test_a_service_that_needs_a_fresh_heartbeat_runs_after_one(control: ThreadPoolExecutor) -> None:
+def test_a_service_that_needs_a_fresh_heartbeat_runs_after_a_heartbeat(control_thread: ThreadPoolExecutor) -> None:
     runs: list[str] = []
-    heartbeat, careful, other = Noted("heartbeat", runs), Careful("careful", runs), Noted("other", runs)
+    heartbeat, careful, other = (
+        RecordingService("heartbeat", runs),
+        ServiceThatNeedsAHeartbeat("careful", runs),
+        RecordingService("other", runs),
+    )
     heartbeat.due_at = NEVER
-    control.submit(run_due, heartbeat, careful, other).result()
+    control_thread.submit(run_due_services, heartbeat, careful, other).result()
     assert runs == ["heartbeat", "careful", "other"]
 
 
-def test_a_refused_service_keeps_no_other_service_from_running(control: ThreadPoolExecutor) -> None:
+def test_a_refused_service_keeps_no_other_service_from_running(control_thread: ThreadPoolExecutor) -> None:
     runs: list[str] = []
-    heartbeat, second = Noted("heartbeat", runs), Noted("second", runs)
-    first = Noted("first", runs, error=DataError("no"))
-    control.submit(run_due, heartbeat, first, second).result()
+    heartbeat, second = RecordingService("heartbeat", runs), RecordingService("second", runs)
+    first = RecordingService("first", runs, error=DataError("no"))
+    control_thread.submit(run_due_services, heartbeat, first, second).result()
     assert runs == ["heartbeat", "first", "second"]
     assert (first.has_failed, second.has_failed) == (True, False)
 
 
 def test_while_the_connection_is_down_only_services_without_statements_run(
-    control: ThreadPoolExecutor,
+    control_thread: ThreadPoolExecutor,
 ) -> None:
     runs: list[str] = []
 
     def run() -> tuple[float, float]:
-        heartbeat, broken = Noted("heartbeat", runs), Noted("broken", runs, error=OperationalError("gone"))
+        heartbeat, broken = (
+            RecordingService("heartbeat", runs),
+            RecordingService("broken", runs, error=OperationalError("gone")),
+        )
         broken.refused = None  # type: ignore[assignment]
 
         def note() -> None:
@@ -113,38 +120,41 @@ def test_while_the_connection_is_down_only_services_without_statements_run(
             timer_due.pop(0)
 
         timer = Timer("timer", lambda: timer_due[0], note)
-        loop = make_loop(heartbeat, broken, Noted("waits", runs), timer)
+        loop = make_loop(heartbeat, broken, RecordingService("waits", runs), timer)
         loop.run_due()
         return loop.due_at, loop._control.retry_at
 
     timer_due = [0.0, NEVER]
-    due_at, retry_at = control.submit(run).result()
+    due_at, retry_at = control_thread.submit(run).result()
     assert runs == ["heartbeat", "broken", "timer"]
     assert due_at == retry_at > 0
 
 
-def test_a_run_that_asks_nothing_of_the_database_says_nothing_about_its_connection(
-    control: ThreadPoolExecutor,
+def test_a_service_without_statements_does_not_mark_the_connection_as_working(
+    control_thread: ThreadPoolExecutor,
 ) -> None:
-    class Idle(Noted):
+    class ServiceWithoutStatements(RecordingService):
         def run(self, now: float) -> None:
             self.due_at = NEVER
 
     def run() -> bool:
-        heartbeat, broken = Noted("heartbeat", []), Noted("broken", [], error=OperationalError("gone"))
+        heartbeat, broken = (
+            RecordingService("heartbeat", []),
+            RecordingService("broken", [], error=OperationalError("gone")),
+        )
         broken.refused = None  # type: ignore[assignment]
-        loop = make_loop(heartbeat, broken, Idle("idle", []))
+        loop = make_loop(heartbeat, broken, ServiceWithoutStatements("idle", []))
         loop.run_due()
         loop._control.retry_at = 0.0
         broken.due_at = NEVER
         loop.run_due()
         return loop._control.is_broken
 
-    assert control.submit(run).result()
+    assert control_thread.submit(run).result()
 
 
-def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
-    services = [Noted(name, []) for name in ("heartbeat", "first", "second")]
+def test_notifications_reach_all_services(control_thread: ThreadPoolExecutor) -> None:
+    services = [RecordingService(name, []) for name in ("heartbeat", "first", "second")]
 
     def run() -> None:
         loop = make_loop(*services)
@@ -160,33 +170,39 @@ def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
 
         wait_until(all_have_it)
 
-    control.submit(run).result()
+    control_thread.submit(run).result()
     assert [service.payloads for service in services] == [[["q"]]] * 3
 
 
-def test_notifications_that_come_while_a_service_runs_do_not_wait_for_the_next_one(control: ThreadPoolExecutor) -> None:
+def test_notifications_that_come_while_a_service_runs_reach_the_next_service(
+    control_thread: ThreadPoolExecutor,
+) -> None:
     runs: list[str] = []
 
-    class Slow(Noted):
+    class ServiceDuringWhichANotificationComes(RecordingService):
         def run(self, now: float) -> None:
             super().run(now)
             with ThreadPoolExecutor(1) as other:
                 other.submit(notify_and_close).result()
-            assert select.select([connections["default"].connection], [], [], DEADLINE)[0], "it is there"
+            assert select.select([connections["default"].connection], [], [], DEADLINE)[0], (
+                "the notification has arrived"
+            )
 
-    class Next(Noted):
+    class ServiceThatRecordsNotifications(RecordingService):
         def run(self, now: float) -> None:
             super().run(now)
             runs.append(f"after {self.payloads}")
 
     def run() -> None:
-        heartbeat = Noted("heartbeat", runs)
+        heartbeat = RecordingService("heartbeat", runs)
         heartbeat.due_at = NEVER
-        loop = make_loop(heartbeat, Slow("slow", runs), Next("next", runs))
+        loop = make_loop(
+            heartbeat, ServiceDuringWhichANotificationComes("slow", runs), ServiceThatRecordsNotifications("next", runs)
+        )
         loop._control.listen()
         loop.run_due()
 
-    control.submit(run).result()
+    control_thread.submit(run).result()
     assert runs == ["slow", "next", "after [['q']]"]
 
 

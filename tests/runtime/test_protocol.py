@@ -11,10 +11,10 @@ def test_commands_that_are_read_together_come_out_one_by_one() -> None:
     assert list(decode_commands(data)) == commands
 
 
-def test_of_nothing_come_no_commands() -> None:
+def test_empty_data_has_no_commands() -> None:
     assert list(decode_commands(b"")) == []
 
 
-def test_a_signal_without_a_name_is_said_as_well() -> None:
+def test_a_signal_without_a_name_is_called_unnamed() -> None:
     assert signal_name(signal.SIGTERM) == "SIGTERM"
     assert signal_name(signal.SIGRTMIN + 1) == "unnamed"

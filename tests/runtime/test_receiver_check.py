@@ -14,7 +14,7 @@ from django_skipqueue.worker.dispatcher import EventDispatcher, ReceiverCheck
 from ..app.waiting import DEADLINE, wait_until
 
 
-class Turnstile:
+class BlockingReceiver:
     """A receiver that returns once for each `release` of `turns`."""
 
     def __init__(self) -> None:
@@ -27,19 +27,19 @@ class Turnstile:
 
 
 @pytest.fixture
-def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
+def blocking_receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockingReceiver]:
     monkeypatch.setattr(dispatcher_module, "HANGS_AFTER", 0.05)
-    receiver = Turnstile()
+    receiver = BlockingReceiver()
     worker_stopped.connect(receiver, weak=False)
     yield receiver
     worker_stopped.disconnect(receiver)
 
 
 @pytest.fixture
-def dispatcher(turnstile: Turnstile) -> Iterator[EventDispatcher]:
+def dispatcher(blocking_receiver: BlockingReceiver) -> Iterator[EventDispatcher]:
     dispatcher = EventDispatcher()
     yield dispatcher
-    turnstile.turns.release(10)
+    blocking_receiver.turns.release(10)
     dispatcher.stop(timeout=DEADLINE)
 
 
@@ -52,7 +52,7 @@ def run_if_due(check: ReceiverCheck) -> bool:
 
 
 def test_each_receiver_that_hangs_is_logged_once(
-    dispatcher: EventDispatcher, turnstile: Turnstile, caplog: pytest.LogCaptureFixture
+    dispatcher: EventDispatcher, blocking_receiver: BlockingReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     check = ReceiverCheck(dispatcher, who="supervisor a", hint="a hint")
     for number in (1, 2):
@@ -60,19 +60,19 @@ def test_each_receiver_that_hangs_is_logged_once(
         wait_until(lambda: run_if_due(check), "the receiver counts as hanging")
         assert not run_if_due(check)
         assert caplog.text.count("receiver hangs") == number
-        turnstile.turns.release()
+        blocking_receiver.turns.release()
         wait_until(lambda: dispatcher.backlog == 0)
     assert check.due_at == float("inf")
 
 
 def test_a_receiver_that_returns_just_in_time_is_not_logged(
-    dispatcher: EventDispatcher, turnstile: Turnstile, caplog: pytest.LogCaptureFixture
+    dispatcher: EventDispatcher, blocking_receiver: BlockingReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     replaced: list[str] = []
     check = ReceiverCheck(dispatcher, who="worker a", hint="a hint", then=lambda: replaced.append("a"))
     dispatcher.send(WorkerStopped("w", "w:1", 0))
     wait_until(lambda: check.due_at <= time.monotonic())
-    turnstile.turns.release()
+    blocking_receiver.turns.release()
     wait_until(lambda: dispatcher.hangs_at == float("inf"))
     check.run(time.monotonic())
     assert not replaced

@@ -1,4 +1,4 @@
-"""`SharedCounts`: what a supervisor and a worker show each other."""
+"""`SharedCounts`: numbers in shared memory by which a supervisor and a worker process inform each other."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ from functools import partial
 from django_skipqueue.worker.protocol import SharedCounts
 
 
-def test_at_first_nothing_is_promised_or_offered() -> None:
+def test_all_numbers_are_zero_at_first() -> None:
     shared = SharedCounts()
     assert (shared.slots, shared.room, shared.heard, shared.answered, shared.claimed) == (0, 0, 0, 0, 0)
     assert (shared.watched_until, shared.heartbeat_at, shared.is_session) == (0.0, 0.0, False)
 
 
-def test_both_sides_see_what_the_other_writes() -> None:
+def test_each_process_sees_the_numbers_of_the_other_process() -> None:
     shared = SharedCounts()
     shared.watched_until, shared.heartbeat_at, shared.is_session = 17.5, 12.25, True
     pid = os.fork()
@@ -34,21 +34,21 @@ def test_both_sides_see_what_the_other_writes() -> None:
 def test_a_call_is_heard_when_a_claim_begins_and_answered_with_the_offer_after_it() -> None:
     shared = SharedCounts()
     seen = []
-    for step in (shared.read_call, shared.begin_claim, shared.read_call, shared.end_claim, offer(shared)):
+    for step in (shared.read_call, shared.begin_claim, shared.read_call, shared.end_claim, offer_a_slot(shared)):
         step()
         seen.append((shared.heard, shared.answered))
     assert seen == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)]
 
 
-def test_a_claim_that_failed_answers_nothing() -> None:
+def test_a_failed_claim_does_not_answer_a_call() -> None:
     shared = SharedCounts()
     shared.read_call()
     shared.begin_claim()
-    offer(shared)()
+    offer_a_slot(shared)()
     assert (shared.heard, shared.answered) == (1, 0)
 
 
-def offer(shared: SharedCounts) -> Callable[[], None]:
+def offer_a_slot(shared: SharedCounts) -> Callable[[], None]:
     return partial(shared.offer, slots=1, room=1, claimed=0)
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from .rows import own_entries
+from .rows import without_entries
 
 
 @pytest.fixture(autouse=True)
 def no_entries() -> Iterator[None]:
     """Take the entries of the suite away, and put them back after the test."""
-    with own_entries():
+    with without_entries():
         yield
 
 
 @pytest.fixture
 def sent_events() -> list[Any]:
-    """For `Store(…, send=sent_events.append)`."""
+    """The events that a store has sent: a test makes it with `Store(…, send=sent_events.append)`."""
     return []

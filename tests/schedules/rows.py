@@ -41,18 +41,18 @@ def jobs_of(name: str) -> list[Job]:
     return list(Job.objects.filter(metadata__schedule__name=name).order_by("id"))
 
 
-def planned(name: str) -> list[str]:
+def planned_times_of(name: str) -> list[str]:
     """Return the times for which the schedule has enqueued a job."""
     return [job.metadata["schedule"]["planned_at"] for job in jobs_of(name)]
 
 
-def let_pass(seconds: float) -> None:
+def let_time_pass(seconds: float) -> None:
     """Let time pass for all schedules."""
     names = ("next_run_at", "fire_at", "last_run_at", "confirmed_at", "retired_at", "skipped_at")
     Schedule.objects.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
 
 
-def write(**columns: Any) -> None:
+def write_columns(**columns: Any) -> None:
     """Write columns by hand, without any check."""
     for name, value in columns.items():
         with connection.cursor() as cursor:
@@ -60,7 +60,7 @@ def write(**columns: Any) -> None:
 
 
 @contextmanager
-def own_entries() -> Iterator[None]:
+def without_entries() -> Iterator[None]:
     """Begin without entries of `@periodic`, and put the old entries back at the end."""
     before = dict(entries)
     entries.clear()

@@ -24,7 +24,7 @@ from django_skipqueue.values.redaction import MASK
 from ..app import jobs
 from ..app.rows import FINISHED, make_job
 from ..app.sessions import Session
-from .rows import STORE, fire_all, jobs_of, let_pass, make_schedule, planned, write
+from .rows import STORE, fire_all, jobs_of, let_time_pass, make_schedule, planned_times_of, write_columns
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,7 +37,7 @@ def now() -> datetime:
         return moment
 
 
-# What is enqueued
+# The enqueued job
 
 
 def test_a_schedule_that_is_due_enqueues_its_job_and_says_when_the_next_one_is() -> None:
@@ -69,13 +69,13 @@ def test_the_job_has_the_options_of_its_task(registry: Registry) -> None:
     [{"due": -60.0}, {"due": 1, "paused_at": Now()}, {"due": 1, "source": "code", "digest": "another"}, {"due": None}],
     ids=["not due", "paused", "of another code", "never"],
 )
-def test_what_is_not_fired(fields: dict[str, Any]) -> None:
+def test_schedules_that_are_not_due_paused_or_of_other_code_are_not_fired(fields: dict[str, Any]) -> None:
     make_schedule("s", **fields)
     assert fire_all(("this",)) == 0
     assert not Job.objects.exists()
 
 
-def test_a_schedule_of_the_code_is_fired_by_who_has_its_definition() -> None:
+def test_a_schedule_of_the_code_is_fired_by_a_supervisor_with_its_definition() -> None:
     make_schedule("s", due=1, source="code", digest="this")
     assert fire_all(("this",)) == 1
 
@@ -89,14 +89,14 @@ def test_cron_fires_at_its_times() -> None:
     assert timedelta(0) < following - now() <= timedelta(minutes=10)
 
 
-def test_several_are_fired_in_the_order_of_their_times() -> None:
+def test_several_schedules_are_fired_in_the_order_of_their_times() -> None:
     for name, due in (("b", 1), ("a", 2), ("c", 3)):
         make_schedule(name, due=due)
     assert fire_all() == 3
     assert [each.metadata["schedule"]["name"] for each in Job.objects.order_by("id")] == ["c", "a", "b"]
 
 
-def test_jitter_has_the_job_wait_and_not_the_schedule() -> None:
+def test_jitter_delays_the_job_and_not_the_next_time_of_the_schedule() -> None:
     make_schedule("s", due=1, jitter=600.0)
     fire_all()
     (made,) = jobs_of("s")
@@ -114,45 +114,45 @@ def test_times_of_a_schedule_do_not_depend_on_use_tz() -> None:
     assert fire_all() == 0
 
 
-# Missed times
+# Times that passed while no supervisor ran
 
 
 @pytest.mark.parametrize(("catch_up", "number"), [("latest", 1), ("all", 13), ("skip", 0)])
-def test_times_that_passed_while_nobody_was_there(catch_up: str, number: int) -> None:
+def test_missed_times_are_enqueued_by_the_option_catch_up(catch_up: str, number: int) -> None:
     schedule = make_schedule("s", due=3600 + 2 * MISSED_SECONDS, catch_up=catch_up)
     assert fire_all() == 1
     assert schedule.next_run_at is not None
     times = [schedule.next_run_at + timedelta(minutes=5) * count for count in range(13)]
-    assert planned("s") == [time.astimezone(UTC).isoformat() for time in times[len(times) - number :]]
+    assert planned_times_of("s") == [time.astimezone(UTC).isoformat() for time in times[len(times) - number :]]
     following = Schedule.objects.get().next_run_at
     assert following == times[-1] + timedelta(minutes=5)
 
 
-def test_skip_is_for_what_was_missed_and_not_for_what_is_only_just_due() -> None:
+def test_catch_up_skip_still_enqueues_a_time_that_is_just_due() -> None:
     make_schedule("s", due=3600 + MISSED_SECONDS / 2, catch_up="skip")
     fire_all()
     assert len(jobs_of("s")) == 1
 
 
-def test_an_event_says_that_a_missed_time_was_skipped() -> None:
+def test_a_skipped_time_is_noted_in_the_row() -> None:
     make_schedule("s", due=MISSED_SECONDS + 60, interval=timedelta(days=1), catch_up="skip")
     fire_all()
     assert jobs_of("s") == []
     assert Schedule.objects.get().skipped_at is not None
 
 
-def test_all_has_an_end() -> None:
+def test_catch_up_all_enqueues_at_most_the_newest_missed_times() -> None:
     schedule = make_schedule("s", due=86_400 * 30, catch_up="all", interval=timedelta(minutes=1))
     fire_all()
-    times = planned("s")
+    times = planned_times_of("s")
     assert len(times) == MOST_CAUGHT_UP
     assert schedule.next_run_at is not None
-    assert datetime.fromisoformat(times[-1]) > schedule.next_run_at + timedelta(days=29), "the newest"
+    assert datetime.fromisoformat(times[-1]) > schedule.next_run_at + timedelta(days=29), "the newest times are kept"
     assert times == sorted(times)
 
 
 @pytest.mark.parametrize(("times", "is_skipped"), [(MOST_CAUGHT_UP, False), (MOST_CAUGHT_UP + 1, True)])
-def test_times_beyond_that_end_are_said_to_be_skipped(
+def test_times_beyond_the_maximum_are_logged_as_skipped(
     times: int, caplog: pytest.LogCaptureFixture, *, is_skipped: bool
 ) -> None:
     make_schedule("s", due=60 * (times - 1) + 30, catch_up="all", interval=timedelta(minutes=1))
@@ -160,21 +160,21 @@ def test_times_beyond_that_end_are_said_to_be_skipped(
         fire_all()
     assert len(jobs_of("s")) == MOST_CAUGHT_UP
     assert (Schedule.objects.get().skipped_at is not None) is is_skipped
-    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("schedule skipped")]
-    assert said == (["schedule skipped name=s reason=missed"] if is_skipped else [])
+    messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("schedule skipped")]
+    assert messages == (["schedule skipped name=s reason=missed"] if is_skipped else [])
 
 
-def test_a_year_without_anybody_costs_no_more_than_a_day() -> None:
+def test_years_of_missed_times_are_caught_up_in_two_steps() -> None:
     make_schedule("s", due=86_400 * 3_000, cron="* * * * * *", catch_up="all")
     assert fire_all() <= 2
     assert len(jobs_of("s")) <= MOST_CAUGHT_UP + 1
 
 
-# Overlap
+# The option `overlap`: skip a time while the last job is unfinished
 
 
 @pytest.mark.parametrize("status", ["scheduled", "queued", "running", "blocked"])
-def test_nothing_is_enqueued_while_the_last_job_is_unfinished(status: str) -> None:
+def test_with_overlap_skip_no_job_is_enqueued_while_the_last_job_is_unfinished(status: str) -> None:
     last = make_job(status)
     make_schedule("s", due=1, overlap="skip", last_job_id=last.pk)
     assert fire_all() == 1
@@ -184,24 +184,24 @@ def test_nothing_is_enqueued_while_the_last_job_is_unfinished(status: str) -> No
     assert after.last_run_at is None
     assert after.skipped_at is not None
     assert after.next_run_at is not None
-    assert after.next_run_at > now(), "it does not wait for the job"
+    assert after.next_run_at > now(), "the schedule does not wait for the job"
 
 
 @pytest.mark.parametrize("status", [*FINISHED, None])
-def test_a_job_is_enqueued_when_the_last_job_is_finished_or_was_pruned(status: str | None) -> None:
+def test_with_overlap_skip_a_job_is_enqueued_after_the_last_job_is_finished_or_pruned(status: str | None) -> None:
     make_schedule("s", due=1, overlap="skip", last_job_id=make_job(status).pk if status else 4711)
     fire_all()
     assert len(jobs_of("s")) == 1
 
 
-def test_of_many_that_were_missed_one_is_enqueued() -> None:
+def test_with_overlap_skip_only_one_of_many_missed_times_is_enqueued() -> None:
     make_schedule("s", due=3600, overlap="skip", catch_up="all")
     fire_all()
     assert len(jobs_of("s")) == 1
     assert Schedule.objects.get().skipped_at is not None
 
 
-def test_without_it_the_last_job_does_not_matter() -> None:
+def test_without_overlap_skip_a_job_is_enqueued_beside_an_unfinished_job() -> None:
     make_schedule("s", due=1, last_job_id=make_job("running").pk)
     fire_all()
     assert len(jobs_of("s")) == 1
@@ -216,24 +216,24 @@ def test_a_unique_key_that_is_taken_skips_one_time(registry: Registry) -> None:
     assert (after.last_job_id, after.error) == (None, "")
     assert after.skipped_at is not None
     holder.discard()
-    write(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
     fire_all()
     assert jobs_of("s")[0].unique_key == "report"
 
 
 @pytest.mark.parametrize(("age", "number"), [(600.0, 1), (7200.0, 2)])
-def test_a_unique_key_for_a_time_is_free_when_that_is_over(registry: Registry, age: float, number: int) -> None:
+def test_a_unique_key_for_an_hour_skips_times_within_this_hour(registry: Registry, age: float, number: int) -> None:
     job(name="report", unique=unique_by(), until=timedelta(hours=1))(jobs.noop.function)
     make_schedule("s", due=1, task="report")
     fire_all()
     ago = Now() - timedelta(seconds=age)
     Job.objects.update(status="completed", enqueued_at=ago, finished_at=ago)
-    write(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    write_columns(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
     assert fire_all() == 1
     assert len(jobs_of("s")) == number
 
 
-# Exactly once
+# Each time is enqueued exactly once
 
 
 def test_any_number_of_supervisors_enqueue_each_time_once() -> None:
@@ -242,11 +242,11 @@ def test_any_number_of_supervisors_enqueue_each_time_once() -> None:
     sessions = [Session() for _ in range(6)]
     barrier = threading.Barrier(6)
 
-    def supervise() -> None:
+    def fire_all_at_once() -> None:
         barrier.wait()
         fire_all()
 
-    futures = [session.start(supervise) for session in sessions]
+    futures = [session.start(fire_all_at_once) for session in sessions]
     for future in futures:
         future.result()
     for session in sessions:
@@ -290,20 +290,20 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(monkeypatch: pytest.Monke
     assert len(jobs_of("s")) == 1
 
 
-def test_a_clock_that_goes_back_does_not_repeat_a_time() -> None:
+def test_a_clock_that_is_set_back_does_not_repeat_a_time() -> None:
     """A supervisor enqueues only the next time of the row, and later times."""
     make_schedule("s", due=60)
     fire_all()
     following = Schedule.objects.get().next_run_at
     assert following is not None
-    assert datetime.fromisoformat(planned("s")[0]) < following
+    assert datetime.fromisoformat(planned_times_of("s")[0]) < following
     assert fire_all() == 0
 
 
-# Bad rows
+# Rows that cannot be fired
 
 
-def hard_to_fire(registry: Registry) -> dict[str, dict[str, Any]]:
+def fields_of_bad_rows(registry: Registry) -> dict[str, dict[str, Any]]:
     return {
         "unknown task": {"task": "gone.jobs.gone"},
         "no cron": {"cron": "never"},
@@ -315,11 +315,13 @@ def hard_to_fire(registry: Registry) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("name", hard_to_fire(Registry()))
-def test_a_bad_row_is_noted_and_stops_no_other(name: str, registry: Registry, sent_events: list[Any]) -> None:
+@pytest.mark.parametrize("name", fields_of_bad_rows(Registry()))
+def test_a_row_that_cannot_be_fired_gets_an_error_and_stops_no_other_schedule(
+    name: str, registry: Registry, sent_events: list[Any]
+) -> None:
     job(name="tests.app.jobs.noop")(jobs.noop.function)
     job(name="computed", unique_key=lambda: pytest.fail("code of the project's"))(jobs.noop.function)
-    make_schedule("bad", due=2 * MISSED_SECONDS, **hard_to_fire(registry)[name])
+    make_schedule("bad", due=2 * MISSED_SECONDS, **fields_of_bad_rows(registry)[name])
     make_schedule("good", due=1)
     store = Store("default", send=sent_events.append)
     assert fire_all(store=store) == 2
@@ -333,7 +335,7 @@ def test_a_bad_row_is_noted_and_stops_no_other(name: str, registry: Registry, se
     assert [(event.name, event.error) for event in failed] == [("bad", bad.error)]
     Schedule.objects.filter(name="bad").update(fire_at=Now())
     assert fire_all(store=store) == 1
-    assert len([event for event in sent_events if isinstance(event, ScheduleFailed)]) == 1, "said once"
+    assert len([event for event in sent_events if isinstance(event, ScheduleFailed)]) == 1, "the event is sent once"
 
 
 def test_a_row_that_is_repaired_fires_and_its_error_is_gone() -> None:
@@ -359,7 +361,7 @@ def test_an_error_shows_no_secret_of_the_arguments(
     assert [event.error for event in sent_events if isinstance(event, ScheduleFailed)] == [f"no such account: {MASK}"]
 
 
-def test_a_task_that_this_supervisor_does_not_know_is_left_to_another_at_first() -> None:
+def test_an_unknown_task_is_left_to_another_supervisor_at_first() -> None:
     schedule = make_schedule("s", due=1, task="gone.jobs.gone")
     with pytest.raises(Skip) as raised:
         fire(STORE, digests=(), skipped=())
@@ -382,7 +384,7 @@ def test_a_unique_key_that_another_transaction_holds_does_not_hold_up_the_superv
     other.rollback()
 
 
-def test_an_error_that_is_not_the_rows_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_database_is_raised_and_not_written_into_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     make_schedule("s", due=1)
     monkeypatch.setattr(module, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
     monkeypatch.setattr(module, "LIMIT_KEY_LOCK", "SELECT set_config('statement_timeout', '50ms', true)")
@@ -392,10 +394,10 @@ def test_an_error_that_is_not_the_rows_is_raised(monkeypatch: pytest.MonkeyPatch
     assert not Job.objects.exists()
 
 
-def test_the_last_five_jobs_are_known() -> None:
+def test_the_row_has_the_ids_of_the_last_five_jobs() -> None:
     made = make_schedule("s", due=1, catch_up="all", interval=timedelta(minutes=1))
     for minutes in (2, 1, 1):
-        let_pass(60.0 * minutes)
+        let_time_pass(60.0 * minutes)
         fire_all()
     operate.run_now(STORE, made.pk)
     ids = [job.pk for job in jobs_of("s")][::-1]
@@ -405,3 +407,19 @@ def test_the_last_five_jobs_are_known() -> None:
     make_schedule("t", due=1, overlap="skip", last_job_id=make_job("running").pk, earlier_job_ids=[4])
     fire_all()
     assert Schedule.objects.get(name="t").earlier_job_ids == [4]
+
+
+def test_the_begin_of_failures_in_a_row_is_kept() -> None:
+    """Until a run succeeds: then the next failure is a begin."""
+    made = make_schedule("s", due=1, interval=timedelta(minutes=1))
+    first = None
+    for _ in range(8):
+        fire_all()
+        job = jobs_of("s")[-1]
+        first = first or job.enqueued_at
+        Job.objects.filter(pk=job.pk).update(status="failed", last_error="no", finished_at=Now())
+        let_time_pass(60.0)
+    assert Schedule.objects.get().failing_since == first
+    Job.objects.filter(pk=job.pk).update(status="completed")
+    operate.run_now(STORE, made.pk)
+    assert Schedule.objects.get().failing_since is None

@@ -13,7 +13,7 @@ from django_skipqueue.exceptions import InvalidArguments, InvalidOption, SkipQue
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Schedule
 from django_skipqueue.parts.schedules.events import SchedulePaused, ScheduleResumed
-from django_skipqueue.parts.schedules.operate import pause, plan_anew, resume, run_now
+from django_skipqueue.parts.schedules.operate import pause, plan_again, resume, run_now
 from django_skipqueue.queue.store import Store
 
 from ..app import jobs
@@ -39,7 +39,7 @@ def test_a_paused_schedule_does_not_fire_until_it_is_resumed(sent_events: list[A
 
 
 @pytest.mark.parametrize("times", [{"interval": timedelta(minutes=5)}, {"cron": "*/5 * * * *"}])
-def test_the_times_of_the_pause_are_not_caught_up_with(times: dict[str, Any]) -> None:
+def test_times_within_a_pause_are_not_caught_up(times: dict[str, Any]) -> None:
     schedule = make_schedule("s", due=3601, paused_at=Now(), catch_up="all", **times)
     resume(STORE, schedule.pk)
     assert fire_all() == 0
@@ -49,13 +49,13 @@ def test_the_times_of_the_pause_are_not_caught_up_with(times: dict[str, Any]) ->
     assert timedelta(0) < after.next_run_at - after.now <= timedelta(minutes=5)
 
 
-def test_a_time_that_is_still_to_come_stays() -> None:
+def test_resuming_keeps_a_next_time_in_the_future() -> None:
     schedule = make_schedule("s", due=-100, paused_at=Now())
     resume(STORE, schedule.pk)
     assert Schedule.objects.get().next_run_at == schedule.next_run_at
 
 
-def test_a_row_that_cannot_be_used_can_be_resumed() -> None:
+def test_a_schedule_with_an_invalid_row_can_be_resumed() -> None:
     schedule = make_schedule("s", due=100, cron="never", paused_at=Now())
     assert resume(STORE, schedule.pk)
     assert fire_all() == 1
@@ -72,7 +72,7 @@ def test_run_now_enqueues_a_job_and_leaves_the_next_time_as_it_is() -> None:
     assert after.last_run_at is not None
 
 
-def test_run_now_works_while_it_is_paused_and_without_a_next_time() -> None:
+def test_run_now_works_for_a_paused_schedule_without_a_next_time() -> None:
     schedule = make_schedule("s", paused_at=Now())
     run_now(STORE, schedule.pk)
     assert len(jobs_of("s")) == 1
@@ -85,7 +85,7 @@ def test_run_now_runs_code_of_the_project(registry: Registry) -> None:
     assert jobs_of("s")[0].unique_key == "k"
 
 
-def test_run_now_that_cannot_be() -> None:
+def test_run_now_raises_an_error_that_says_why_the_schedule_cannot_run() -> None:
     busy = make_schedule("busy", overlap="skip", last_job_id=make_job("running").pk)
     with pytest.raises(InvalidOption, match="is unfinished, and the schedule skips"):
         run_now(STORE, busy.pk)
@@ -97,14 +97,14 @@ def test_run_now_that_cannot_be() -> None:
         run_now(STORE, 4711)
 
 
-def test_run_now_with_a_unique_key_that_is_taken(registry: Registry) -> None:
+def test_run_now_is_refused_if_another_job_holds_the_unique_key(registry: Registry) -> None:
     job(name="report", unique_key="k")(jobs.noop.function)
     make_job(unique_key="k")
     with pytest.raises(InvalidOption, match="holds the unique key 'k'"):
         run_now(STORE, make_schedule("s", task="report").pk)
 
 
-def test_a_supervisor_does_not_fire_what_is_being_run(session: Callable[[], Session]) -> None:
+def test_a_supervisor_does_not_fire_a_schedule_while_run_now_runs_it(session: Callable[[], Session]) -> None:
     schedule = make_schedule("s", due=1, overlap="skip")
     with transaction.atomic():
         run_now(STORE, schedule.pk)
@@ -115,8 +115,8 @@ def test_a_supervisor_does_not_fire_what_is_being_run(session: Callable[[], Sess
 
 def test_an_edited_schedule_gets_another_next_time() -> None:
     schedule = make_schedule("s", due=1, error="no")
-    following = plan_anew(STORE, schedule.pk)
+    following = plan_again(STORE, schedule.pk)
     after = Schedule.objects.get()
     assert after.next_run_at == after.fire_at == following
     assert after.error == ""
-    assert plan_anew(STORE, 4711) is None
+    assert plan_again(STORE, 4711) is None

@@ -34,12 +34,12 @@ expressions = st.builds(
 )
 
 
-def at(text: str, zone: str) -> datetime:
+def instant_at(text: str, zone: str) -> datetime:
     """Return the first instant at which a clock in this zone shows this time."""
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
-def fired(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]:
+def times_between(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]:
     """Return all times after the start and before the end."""
     found = []
     moment = table.after(start, planned=start)
@@ -49,19 +49,19 @@ def fired(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]
     return found
 
 
-# A day has one of each time, whatever is done to the clock
+# Each time of day fires once a day, also when the clock is set forward or back
 
 
-CLOCKS = ["0 0", "30 0", "0 1", "30 1", "45 1", "0 2", "15 2", "30 2", "59 2", "0 3", "0 9"]
+TIMES_OF_DAY = ["0 0", "30 0", "0 1", "30 1", "45 1", "0 2", "15 2", "30 2", "59 2", "0 3", "0 9"]
 """Minutes and hours, most of them in the nights in which a clock is changed."""
 
 
 @pytest.mark.slow  # every day of ten years in several zones
 def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytest.Subtests) -> None:
-    for zone, clock in product(ZONES, CLOCKS):
-        with subtests.test(zone=zone, clock=clock):
-            times = fired(Cron(f"{clock} * * *", zone), FIRST, LAST)
-            minute, hour = map(int, clock.split())
+    for zone, time_of_day in product(ZONES, TIMES_OF_DAY):
+        with subtests.test(zone=zone, clock=time_of_day):
+            times = times_between(Cron(f"{time_of_day} * * *", zone), FIRST, LAST)
+            minute, hour = map(int, time_of_day.split())
             counts: Counter[date] = Counter()
             for moment in times:
                 local = moment.astimezone(ZoneInfo(zone))
@@ -73,7 +73,7 @@ def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytes
                     just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
                     assert just_before < named, "the first moment that the clock shows after the one that it skips"
                 else:
-                    assert local.fold == 0, "of two, the first"
+                    assert local.fold == 0, "of two equal times on the clock, the first fires"
             first, last = times[0].astimezone(ZoneInfo(zone)).date(), times[-1].astimezone(ZoneInfo(zone)).date()
             assert set(counts.values()) == {1}
             assert len(counts) == (last - first).days + 1, "no day is left out"
@@ -82,7 +82,7 @@ def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytes
 
 @settings(max_examples=150, deadline=None)
 @given(expressions, zones, moments)
-def test_a_next_time_is_later_and_of_the_expression(expression: str, zone: str, moment: datetime) -> None:
+def test_the_next_time_of_an_expression_is_later_than_the_moment(expression: str, zone: str, moment: datetime) -> None:
     table = timetable(cron=expression, interval=None, zone=zone)
     following = table.after(moment, planned=moment)
     assert following is not None
@@ -93,7 +93,9 @@ def test_a_next_time_is_later_and_of_the_expression(expression: str, zone: str, 
 
 @settings(max_examples=100, deadline=None)
 @given(expressions, zones, moments, st.integers(1, 30))
-def test_what_is_missed_is_what_would_have_fired(expression: str, zone: str, moment: datetime, number: int) -> None:
+def test_the_missed_times_are_the_times_that_would_have_fired(
+    expression: str, zone: str, moment: datetime, number: int
+) -> None:
     table = timetable(cron=expression, interval=None, zone=zone)
     start = table.after(moment, planned=moment)
     assert start is not None
@@ -107,7 +109,7 @@ def test_what_is_missed_is_what_would_have_fired(expression: str, zone: str, mom
 
 @settings(max_examples=100, deadline=None)
 @given(expressions, zones, moments, st.floats(0, 4 * 3600))
-def test_the_next_time_does_not_depend_on_when_somebody_looks(
+def test_the_next_time_does_not_depend_on_the_moment_at_which_it_is_computed(
     expression: str, zone: str, moment: datetime, seconds: float
 ) -> None:
     table = timetable(cron=expression, interval=None, zone=zone)
@@ -120,8 +122,8 @@ def test_the_next_time_does_not_depend_on_when_somebody_looks(
 HOURLY = {"*/10 * * * *": 10, "15,45 * * * *": 30, "*/20 * * * *": 20, "0 * * * *": 60, "15 * * * *": 60}
 """Expressions of every hour, and the minutes between two of their times."""
 
-BY_HALF_AN_HOUR = "Australia/Lord_Howe"
-"""The zone whose clock is changed by that."""
+HALF_HOUR_ZONE = "Australia/Lord_Howe"
+"""The zone whose clock is set forward and back by half an hour, not by an hour."""
 
 
 def days_of_changes(zone: str, year: int) -> list[datetime]:
@@ -131,29 +133,29 @@ def days_of_changes(zone: str, year: int) -> list[datetime]:
     return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after] or days[:1]
 
 
-EVEN = [
+ZONES_AND_HOURLY_EXPRESSIONS = [
     (zone, expression, minutes)
     for zone in ZONES
     for expression, minutes in HOURLY.items()
-    if zone != BY_HALF_AN_HOUR or (minutes <= 30 and 30 % minutes == 0)
+    if zone != HALF_HOUR_ZONE or (minutes <= 30 and 30 % minutes == 0)
 ]
 
 
-def test_every_hour_goes_by_elapsed_time(subtests: pytest.Subtests) -> None:
-    for zone, expression, minutes in EVEN:
+def test_expressions_of_every_hour_fire_at_equal_distances(subtests: pytest.Subtests) -> None:
+    for zone, expression, minutes in ZONES_AND_HOURLY_EXPRESSIONS:
         with subtests.test(zone=zone, expression=expression, minutes=minutes):
             table = Cron(expression, zone)
             for day in days_of_changes(zone, 2026):
-                times = fired(table, day - timedelta(hours=12), day + timedelta(hours=36))
+                times = times_between(table, day - timedelta(hours=12), day + timedelta(hours=36))
                 assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(minutes=minutes)}
                 assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
 
 
 @pytest.mark.parametrize("minute", [0, 15, 45])
-def test_where_the_clock_is_changed_by_half_an_hour_an_hourly_time_is_that_on_the_wall(minute: int) -> None:
-    table, zone = Cron(f"{minute} * * * *", BY_HALF_AN_HOUR), ZoneInfo(BY_HALF_AN_HOUR)
-    for day in days_of_changes(BY_HALF_AN_HOUR, 2026):
-        times = fired(table, day - timedelta(hours=12), day + timedelta(hours=36))
+def test_in_a_zone_with_half_hour_changes_an_hourly_expression_follows_the_wall_clock(minute: int) -> None:
+    table, zone = Cron(f"{minute} * * * *", HALF_HOUR_ZONE), ZoneInfo(HALF_HOUR_ZONE)
+    for day in days_of_changes(HALF_HOUR_ZONE, 2026):
+        times = times_between(table, day - timedelta(hours=12), day + timedelta(hours=36))
         hours = Counter(moment.astimezone(zone).replace(tzinfo=None, minute=0) for moment in times)
         assert set(hours.values()) == {1}, "each hour has one, whatever is done to the clock"
         assert all(later - earlier == timedelta(hours=1) for earlier, later in pairwise(hours)), "no hour is left out"
@@ -161,45 +163,53 @@ def test_where_the_clock_is_changed_by_half_an_hour_an_hourly_time_is_that_on_th
         assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
 
 
-def test_every_hour_is_every_hour_where_the_clock_is_changed() -> None:
-    start = at("2026-10-24T12:00", "Europe/Berlin")
-    times = fired(Cron("0 * * * *", "Europe/Berlin"), start, start + timedelta(days=1))
+def test_an_hourly_expression_fires_every_hour_when_the_clock_is_set_back() -> None:
+    start = instant_at("2026-10-24T12:00", "Europe/Berlin")
+    times = times_between(Cron("0 * * * *", "Europe/Berlin"), start, start + timedelta(days=1))
     assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(hours=1)}
 
 
-def test_an_hour_that_is_named_fires_in_the_night_that_has_none(subtests: pytest.Subtests) -> None:
+def test_a_time_in_the_hour_that_is_skipped_fires_after_the_skip(subtests: pytest.Subtests) -> None:
     for expression in ("*/15 2 * * *", "30 */2 * * *", "0 30 2 * * *", "15,45 2 * * *"):
         with subtests.test(expression=expression):
-            start, end = at("2026-03-29T01:59", "Europe/Berlin"), at("2026-03-29T03:59", "Europe/Berlin")
-            assert fired(Cron(expression, "Europe/Berlin"), start, end) == [at("2026-03-29T03:00", "Europe/Berlin")]
+            start, end = (
+                instant_at("2026-03-29T01:59", "Europe/Berlin"),
+                instant_at("2026-03-29T03:59", "Europe/Berlin"),
+            )
+            assert times_between(Cron(expression, "Europe/Berlin"), start, end) == [
+                instant_at("2026-03-29T03:00", "Europe/Berlin")
+            ]
 
 
-def test_an_hour_that_is_named_fires_once_in_the_night_that_has_two(subtests: pytest.Subtests) -> None:
+def test_a_time_in_the_hour_that_is_repeated_fires_once(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, int]] = [("*/15 2 * * *", 4), ("30 */2 * * *", 1), ("0 30 2 * * *", 1)]
     for expression, number in cases:
         with subtests.test(expression=expression, number=number):
-            start, end = at("2026-10-25T01:59", "Europe/Berlin"), at("2026-10-25T03:59", "Europe/Berlin")
-            assert len(fired(Cron(expression, "Europe/Berlin"), start, end)) == number
-            second = at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
-            assert fired(Cron(expression, "Europe/Berlin"), second, end) == []
+            start, end = (
+                instant_at("2026-10-25T01:59", "Europe/Berlin"),
+                instant_at("2026-10-25T03:59", "Europe/Berlin"),
+            )
+            assert len(times_between(Cron(expression, "Europe/Berlin"), start, end)) == number
+            second = instant_at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
+            assert times_between(Cron(expression, "Europe/Berlin"), second, end) == []
 
 
-def test_a_time_that_is_skipped_and_one_that_is_not_are_one_if_they_coincide() -> None:
-    start, end = at("2026-03-29T01:59", "Europe/Berlin"), at("2026-03-29T04:00", "Europe/Berlin")
-    assert len(fired(Cron("0 2,3 * * *", "Europe/Berlin"), start, end)) == 1
+def test_a_skipped_time_that_moves_onto_another_time_fires_once() -> None:
+    start, end = instant_at("2026-03-29T01:59", "Europe/Berlin"), instant_at("2026-03-29T04:00", "Europe/Berlin")
+    assert len(times_between(Cron("0 2,3 * * *", "Europe/Berlin"), start, end)) == 1
 
 
-def test_on_the_wall_is_exact() -> None:
+def test_a_skipped_time_on_the_wall_clock_becomes_the_first_instant_after_the_skip() -> None:
     zone = ZoneInfo("Europe/Berlin")
     for minute in range(60):
         skipped = datetime(2026, 3, 29, 2, minute, 13)  # noqa: DTZ001 (it is what a clock shows)
         assert wall_clock_instant(skipped, zone) == datetime(2026, 3, 29, 1, tzinfo=UTC)
 
 
-# Expressions
+# Cron expressions
 
 
-def test_what_an_expression_means(subtests: pytest.Subtests) -> None:
+def test_cron_expressions_have_the_expected_next_time(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, str]] = [
         ("0 9 * * mon-fri", "2026-01-05T09:00"),
         ("0 9 * * MON", "2026-01-05T09:00"),
@@ -211,10 +221,10 @@ def test_what_an_expression_means(subtests: pytest.Subtests) -> None:
     ]
     for expression, expected in cases:
         with subtests.test(expression=expression, expected=expected):
-            assert Cron(expression).first(at("2026-01-03T12:00", "UTC")) == at(expected, "UTC")
+            assert Cron(expression).first(instant_at("2026-01-03T12:00", "UTC")) == instant_at(expected, "UTC")
 
 
-def test_an_expression_that_cannot_be_used(subtests: pytest.Subtests) -> None:
+def test_invalid_cron_expressions_are_refused(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, str]] = [
         ("0 9 * *", "has 4 fields"),
         ("", "has 0 fields"),
@@ -232,7 +242,7 @@ def test_an_expression_that_cannot_be_used(subtests: pytest.Subtests) -> None:
             Cron(expression)
 
 
-def test_a_zone_that_does_not_exist(subtests: pytest.Subtests) -> None:
+def test_unknown_time_zones_are_refused(subtests: pytest.Subtests) -> None:
     cases: list[str] = ["Europe/Bonn", "", "../etc/passwd", "/etc/localtime", "Europe", "a" * 5_000, "\0"]
     for zone in cases:
         with subtests.test(zone=zone), pytest.raises(InvalidOption, match="there is no time zone"):
@@ -242,12 +252,12 @@ def test_a_zone_that_does_not_exist(subtests: pytest.Subtests) -> None:
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     original: Callable[..., Any] = builtins.__import__
 
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+    def import_without_cronsim(name: str, *args: Any, **kwargs: Any) -> Any:
         if name == "cronsim":
             raise ImportError(name)
         return original(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(builtins, "__import__", import_without_cronsim)
     with pytest.raises(InvalidOption, match=r"pip install 'django-skipqueue\[cron\]'"):
         Cron("1 2 3 4 *")
     assert Every(timedelta(minutes=5)).first(FIRST) == FIRST + timedelta(minutes=5)
@@ -274,7 +284,7 @@ def test_an_interval_keeps_its_rhythm(interval: timedelta, planned: datetime, no
     )
 
 
-def test_an_interval_that_cannot_be_used(subtests: pytest.Subtests) -> None:
+def test_invalid_intervals_are_refused(subtests: pytest.Subtests) -> None:
     cases: list[Any] = [timedelta(0), timedelta(milliseconds=9), timedelta(-1), timedelta(4000), 5]
     for interval in cases:
         with subtests.test(interval=interval), pytest.raises(InvalidOption, match="an interval must be"):
@@ -289,6 +299,6 @@ def test_a_timetable_has_either_a_cron_expression_or_an_interval() -> None:
 
 
 @pytest.mark.parametrize(("nickname", "expression"), [("@daily", "0 0 * * *"), ("@hourly", "0 * * * *")])
-def test_the_nicknames_of_cron_are_expressions(nickname: str, expression: str) -> None:
+def test_the_nicknames_of_cron_equal_their_expressions(nickname: str, expression: str) -> None:
     named, spelled = (parsed(each) for each in (nickname, expression))
     assert (named.minutes, named.hours, named.weekdays) == (spelled.minutes, spelled.hours, spelled.weekdays)

@@ -8,7 +8,7 @@ from django_skipqueue.parts.schedules.console import in_words
 
 from ..harness.languages import outside_of_brackets, put_into_brackets
 
-CASES = [
+EXPRESSIONS_IN_ENGLISH = [
     ("* * * * *", "every 1 min"),
     ("*/10 * * * *", "every 10 min"),
     ("*/15 * * * * *", "every 15 s"),
@@ -32,22 +32,22 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("cron", "english"), CASES)
-def test_an_expression_in_words(cron: str, english: str) -> None:
+@pytest.mark.parametrize(("cron", "english"), EXPRESSIONS_IN_ENGLISH)
+def test_a_cron_expression_is_described_in_words(cron: str, english: str) -> None:
     assert in_words(cron=cron, interval=None) == english
 
 
 def test_each_word_can_be_translated(monkeypatch: pytest.MonkeyPatch) -> None:
     put_into_brackets(monkeypatch)
-    for cron, _ in CASES:
+    for cron, _ in EXPRESSIONS_IN_ENGLISH:
         assert outside_of_brackets(in_words(cron=cron, interval=None)) == set(), cron
     assert outside_of_brackets(in_words(cron="", interval=timedelta(seconds=30))) == set()
 
 
 @pytest.mark.parametrize("cron", ["*/7 1-9 * * *", "never", "1 2 3", "5-50 * * * *", "7 0 9 * * *"])
-def test_what_has_no_short_words_is_shown_as_it_is(cron: str) -> None:
+def test_a_complicated_expression_is_shown_unchanged(cron: str) -> None:
     assert in_words(cron=cron, interval=None) == cron
 
 
-def test_an_interval() -> None:
+def test_an_interval_is_described_in_words() -> None:
     assert in_words(cron="", interval=timedelta(minutes=90)) == "every 1 h 30 min"

@@ -16,17 +16,17 @@ from ..harness.processes import ManagePy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-COUNT = 40_000
+NUMBER_OF_JOBS = 40_000
 """More jobs than a supervisor archives until it is killed."""
 
-FILL = """
+INSERT_FINISHED_JOBS = """
 INSERT INTO skipqueue_job (task, queue_name, args, kwargs, status, finished_at)
 SELECT 't', 'default', '[]', '{}', 'completed', now() - interval '40 days' FROM generate_series(1, %s)
 """
 
 
 @pytest.fixture(autouse=True)
-def _no_partitions_left() -> Iterator[None]:
+def drop_partitions_after_the_test() -> Iterator[None]:
     yield
     drop_partitions()
 
@@ -35,18 +35,18 @@ def test_a_supervisor_that_is_killed_while_it_archives_leaves_each_job_in_one_ta
     runworker: Callable[..., ManagePy],
 ) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(FILL, [COUNT])
+        cursor.execute(INSERT_FINISHED_JOBS, [NUMBER_OF_JOBS])
     made = set(Job.objects.values_list("pk", flat=True))
     with_archive: dict[str, Any] = {"ARCHIVE": timedelta(days=365)}
     first = runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
     wait_until(ArchivedJob.objects.exists, "a batch is archived")
     first.send_to_group(signal.SIGKILL)
     first.wait()
-    archived, left = (set(model.objects.values_list("pk", flat=True)) for model in (ArchivedJob, Job))
-    assert archived | left == made
-    assert not archived & left
-    assert left, "it was killed before its end"
+    archived, not_archived = (set(model.objects.values_list("pk", flat=True)) for model in (ArchivedJob, Job))
+    assert archived | not_archived == made
+    assert not archived & not_archived
+    assert not_archived, "the supervisor was killed before it had archived all jobs"
     runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
     wait_until(lambda: not Job.objects.exists(), "all are archived")
-    assert ArchivedJob.objects.count() == COUNT
+    assert ArchivedJob.objects.count() == NUMBER_OF_JOBS
     assert len(partitions()) == 4, "of the jobs, of this month and of the next two"

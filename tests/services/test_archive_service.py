@@ -12,7 +12,7 @@ from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import make_job
 from ..harness.partitions import drop_partitions, partitions
-from .test_services import about, run
+from .test_services import roughly, run_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,19 +29,19 @@ def without_partitions() -> Iterator[None]:
 @override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
 def test_the_service_makes_partitions_ahead_and_drops_expired_ones_one_at_a_time() -> None:
     service = ArchivePartitions(Store("default"))
-    assert run(service) == about(PARTITIONS_SECONDS)
+    assert run_once(service) == roughly(PARTITIONS_SECONDS)
     assert len(partitions()) == 3
     with override_settings(SKIPQUEUE={"ARCHIVE": None}):
         for days in (100, 200):
             make_job("failed", finished_at=timedelta(days=-days))
         Pruner(Store("default")).batch()
     assert len(partitions()) == 5
-    assert [run(service), run(service)] == [0.0, 0.0]
-    assert run(service) == about(PARTITIONS_SECONDS)
+    assert [run_once(service), run_once(service)] == [0.0, 0.0]
+    assert run_once(service) == roughly(PARTITIONS_SECONDS)
     assert len(partitions()) == 3
 
 
 @pytest.mark.usefixtures("without_partitions")
-def test_without_an_archive_it_makes_none() -> None:
-    assert run(ArchivePartitions(Store("default"))) == about(PARTITIONS_SECONDS)
+def test_without_an_archive_the_service_makes_no_partitions() -> None:
+    assert run_once(ArchivePartitions(Store("default"))) == roughly(PARTITIONS_SECONDS)
     assert partitions() == []

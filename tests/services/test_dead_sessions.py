@@ -23,32 +23,32 @@ from ..harness.processes import ManagePy, wait_for_statuses
 pytestmark = pytest.mark.django_db(transaction=True)
 
 store = Store("default")
-Connect = Callable[..., psycopg.Connection[Any]]
-LOCK = "SELECT 1 FROM skipqueue_job FOR NO KEY UPDATE"
-A_MEGABYTE = "SELECT repeat('x', 1000) FROM generate_series(1, 1000)"
+OpenSession = Callable[..., psycopg.Connection[Any]]
+LOCK_ALL_JOBS = "SELECT 1 FROM skipqueue_job FOR NO KEY UPDATE"
+SELECT_A_MEGABYTE = "SELECT repeat('x', 1000) FROM generate_series(1, 1000)"
 
 
-def idle_in_transaction(session: psycopg.Connection[Any]) -> None:
+def leave_idle_in_transaction(session: psycopg.Connection[Any]) -> None:
     session.execute("BEGIN")
-    session.execute(LOCK)
+    session.execute(LOCK_ALL_JOBS)
 
 
-def without_sync(session: psycopg.Connection[Any]) -> None:
+def leave_pipeline_open(session: psycopg.Connection[Any]) -> None:
     """The server waits for the rest of the pipeline, and no timeout runs."""
     session.pgconn.enter_pipeline_mode()
-    session.pgconn.send_query_params(LOCK.encode(), [])
+    session.pgconn.send_query_params(LOCK_ALL_JOBS.encode(), [])
     session.pgconn.send_flush_request()
     session.pgconn.flush()
 
 
-def without_reader(session: psycopg.Connection[Any]) -> None:
+def leave_result_unread(session: psycopg.Connection[Any]) -> None:
     """The server waits until the client reads, and handles no cancel."""
-    session.pgconn.send_query(f"{LOCK}; {A_MEGABYTE}".encode())
+    session.pgconn.send_query(f"{LOCK_ALL_JOBS}; {SELECT_A_MEGABYTE}".encode())
     session.pgconn.flush()
 
 
 @pytest.fixture
-def frozen(connect: Connect, worker_id: str) -> Iterator[Callable[[Callable[..., None], Job], None]]:
+def freeze_session(connect: OpenSession, worker_id: str) -> Iterator[Callable[[Callable[..., None], Job], None]]:
     """Makes a session of the worker that has locked the jobs, and whose client does nothing."""
     session = connect(application_name=session_name(worker_id))
 
@@ -60,12 +60,12 @@ def frozen(connect: Connect, worker_id: str) -> Iterator[Callable[[Callable[...,
     session.close()
 
 
-@pytest.mark.parametrize("freeze", [idle_in_transaction, without_sync, without_reader])
+@pytest.mark.parametrize("freeze", [leave_idle_in_transaction, leave_pipeline_open, leave_result_unread])
 def test_an_open_transaction_of_a_dead_worker_is_ended_and_its_jobs_are_recovered(
-    freeze: Callable[..., None], frozen: Callable[..., Any], worker_id: str, caplog: pytest.LogCaptureFixture
+    freeze: Callable[..., None], freeze_session: Callable[..., Any], worker_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = make_job("running", locked_by=worker_id)
-    frozen(freeze, job)
+    freeze_session(freeze, job)
     with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
         DeadSessions(store).end([worker_id])
     assert "sessions ended database=default count=1" in caplog.text
@@ -74,27 +74,27 @@ def test_an_open_transaction_of_a_dead_worker_is_ended_and_its_jobs_are_recovere
     assert job.status == "queued"
 
 
-def test_sessions_without_a_transaction_and_those_of_others_are_left_alone(connect: Connect, worker_id: str) -> None:
+def test_idle_sessions_and_sessions_of_other_workers_are_not_ended(connect: OpenSession, worker_id: str) -> None:
     """Behind a pooler, an idle session may belong to another client by now."""
     make_job()
     idle, other = connect(application_name=session_name(worker_id)), connect(application_name="skipqueue:0123456789ab")
-    idle_in_transaction(other)
+    leave_idle_in_transaction(other)
     assert store.end_sessions([worker_id]) == (0, 0)
     assert idle.execute("SELECT 1").fetchone() == (1,)
     assert other.info.transaction_status == TransactionStatus.INTRANS
     other.execute("ROLLBACK")
 
 
-def test_the_holder_of_a_loop_written_by_hand_has_no_session_to_end(connect: Connect) -> None:
+def test_sessions_of_a_loop_written_by_hand_are_not_ended(connect: OpenSession) -> None:
     make_job()
     session = connect(application_name="skipqueue:by hand")
-    idle_in_transaction(session)
+    leave_idle_in_transaction(session)
     assert store.end_sessions(["by hand"]) == (0, 0)
     session.execute("ROLLBACK")
 
 
 @pytest.fixture
-def plain_role() -> Iterator[None]:
+def role_without_rights() -> Iterator[None]:
     """This session's role may not end sessions of other roles."""
     with connection.cursor() as cursor:
         cursor.execute("DROP ROLE IF EXISTS tests_plain; CREATE ROLE tests_plain; SET ROLE tests_plain")
@@ -102,9 +102,9 @@ def plain_role() -> Iterator[None]:
         cursor.execute("RESET ROLE; DROP ROLE tests_plain")
 
 
-@pytest.mark.usefixtures("plain_role")
-def test_a_role_that_may_not_end_them_says_so_once(
-    connect: Connect, worker_id: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.usefixtures("role_without_rights")
+def test_a_role_that_may_not_end_sessions_logs_this_once(
+    connect: OpenSession, worker_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = connect(application_name=session_name(worker_id))
     session.execute("BEGIN")
@@ -120,12 +120,12 @@ FAST = {"HEARTBEAT_INTERVAL": 0.2}
 
 
 def test_the_jobs_of_a_machine_frozen_during_an_exchange_are_recovered(
-    frozen: Callable[..., Any], worker_id: str, runworker: Callable[..., ManagePy]
+    freeze_session: Callable[..., Any], worker_id: str, runworker: Callable[..., ManagePy]
 ) -> None:
     make_worker(id=worker_id, heartbeat=-timedelta(hours=1))
     job = noop.defer()
     Job.objects.filter(pk=job.pk).update(status="running", locked_by=worker_id, locked_at="2020-01-01T00:00Z", lease=1)
-    frozen(without_reader, job)
+    freeze_session(leave_result_unread, job)
     runworker("--worker-timeout", "1", skipqueue=FAST)
     wait_for_statuses(completed=1)
 

@@ -28,16 +28,16 @@ BOTH = ("default", "other")
 
 
 @pytest.fixture(autouse=True)
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def install_part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Installs one part in place of all others. Until it is called, no part is installed."""
     monkeypatch.setattr(parts, "_installed", {})
     before = [*parts.placements_of_parts]
     parts.placements_of_parts.clear()
-    yield lambda **given: install_parts([Part(name="mail", **given)])
+    yield lambda **options: install_parts([Part(name="mail", **options)])
     parts.placements_of_parts[:] = before
 
 
-class Odd(Placement):
+class PlacementByNumber(Placement):
     """Places calls with an odd number in another database."""
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
@@ -57,48 +57,50 @@ def test_without_a_part_jobs_are_in_the_database_of_their_options_or_of_the_sett
     assert [Job.objects.using(alias).count() for alias in BOTH] == [1, 3]
 
 
-def test_a_part_chooses_for_each_job(install: Callable[..., None]) -> None:
-    install(placement=Odd())
+def test_a_part_chooses_the_database_of_each_job(install_part: Callable[..., None]) -> None:
+    install_part(placement=PlacementByNumber())
     assert [add.defer(number)._state.db for number in range(3)] == ["default", "other", "default"]
     assert add.defer_many([(3,), (4,)]).databases == ["other", "default"]
 
 
-def test_one_command_serves_several_databases_if_a_part_can(install: Callable[..., None]) -> None:
-    given = {"database": "default, other"}
-    assert run.databases_of(given) == ("default, other",)
-    asked: list[Any] = []
+def test_one_command_serves_several_databases_if_a_part_can(install_part: Callable[..., None]) -> None:
+    options = {"database": "default, other"}
+    assert run.databases_of(options) == ("default, other",)
+    databases_run: list[Any] = []
 
     def run_all(workers: Sequence[WorkerOptions], **options: Any) -> int:
-        asked.extend([each.database for each in workers])
+        databases_run.extend([each.database for each in workers])
         return 7
 
-    install(run_supervisors=run_all)
-    assert run.databases_of(given) == BOTH
+    install_part(run_supervisors=run_all)
+    assert run.databases_of(options) == BOTH
     with pytest.raises(SystemExit, match="7"):
         run.run([WorkerOptions(name=alias, database=alias) for alias in BOTH], lifeline=None, listener=None)
-    assert asked == ["default", "other"]
+    assert databases_run == ["default", "other"]
 
 
-def test_a_check_of_the_doctor_may_concern_some_databases(install: Callable[..., None]) -> None:
-    found = Rule("letters", lambda _: (), "No letter is lost", concerns=lambda alias: alias == "other")
-    install(console=lambda: PartConsole(rules=(found,)))
+def test_a_rule_of_a_part_may_concern_only_some_databases(install_part: Callable[..., None]) -> None:
+    letters_rule = Rule("letters", lambda _: (), "No letter is lost", concerns=lambda alias: alias == "other")
+    install_part(console=lambda: PartConsole(rules=(letters_rule,)))
     assert rules_of("default") == RULES
-    assert rules_of("other") == (*RULES, found)
+    assert rules_of("other") == (*RULES, letters_rule)
 
 
-def test_a_section_of_the_dashboard_may_stand_before_all(install: Callable[..., None]) -> None:
-    install(console=lambda: PartConsole(sections=(PartSection(name="letters", template="", content=str, after=""),)))
+def test_a_section_of_a_part_may_be_the_first_of_the_dashboard(install_part: Callable[..., None]) -> None:
+    install_part(
+        console=lambda: PartConsole(sections=(PartSection(name="letters", template="", content=str, after=""),))
+    )
     assert [each.name for each in sections()] == ["letters", *(each.name for each in SECTIONS)]
 
 
-def test_a_part_wraps_each_view_of_the_admin(install: Callable[..., None]) -> None:
-    seen: list[str] = []
+def test_a_part_wraps_each_view_of_the_admin(install_part: Callable[..., None]) -> None:
+    models_seen: list[str] = []
 
     def wrap(model_admin: Any, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-        seen.append(model_admin.opts.model_name)
+        models_seen.append(model_admin.opts.model_name)
         return lambda request: HttpResponse("wrapped")
 
-    install(console=lambda: PartConsole(admin_view=wrap))
+    install_part(console=lambda: PartConsole(admin_view=wrap))
     views = [pattern.callback for pattern in admin.site.get_model_admin(Job).urls]
-    assert seen == ["job"] * len(views)
+    assert models_seen == ["job"] * len(views)
     assert {view(RequestFactory().get("/")).content for view in views} == {b"wrapped"}

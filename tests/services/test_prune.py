@@ -1,4 +1,4 @@
-"""`Pruner`: a row that cannot be deleted keeps no other from being deleted."""
+"""`Pruner`: a job that cannot be deleted does not stop the deletion of other jobs."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -26,8 +26,8 @@ def execute(statement: str) -> None:
 
 
 @pytest.fixture
-def theirs() -> Iterator[None]:
-    """A table of the project, as Django makes it for `ForeignKey(Job, on_delete=SET_NULL, null=True)`."""
+def foreign_key_table() -> Iterator[None]:
+    """Create a table as Django does for a project's `ForeignKey(Job, on_delete=SET_NULL, null=True)`."""
     execute(
         "CREATE TABLE theirs (id bigserial, job_id bigint REFERENCES skipqueue_job DEFERRABLE INITIALLY DEFERRED);"
         "CREATE INDEX ON theirs (job_id)"
@@ -37,7 +37,7 @@ def theirs() -> Iterator[None]:
 
 
 def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
-    """The number of deleted jobs."""
+    """Prune until nothing is left to prune. Returns the number of deleted jobs."""
     deleted = sum(pruner.batch().values())
     for _ in range(batches):
         if not pruner.has_more:
@@ -46,7 +46,7 @@ def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
     raise AssertionError(f"after {batches} batches there is still more")
 
 
-@pytest.mark.usefixtures("theirs")
+@pytest.mark.usefixtures("foreign_key_table")
 def test_pruning_skips_and_names_jobs_with_foreign_keys(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -59,11 +59,11 @@ def test_pruning_skips_and_names_jobs_with_foreign_keys(
     for id in kept:
         assert f"job not pruned id={id} error=" in caplog.text
     assert "theirs" in caplog.text
-    assert (pruner.batch(), pruner.has_more) == ({}, False), "they are left alone"
+    assert (pruner.batch(), pruner.has_more) == ({}, False), "the pruner does not try these jobs again"
 
 
-@pytest.mark.usefixtures("theirs")
-def test_what_was_skipped_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("foreign_key_table")
+def test_a_job_that_could_not_be_deleted_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.SKIPPED_SECONDS", 0.0)
     job = make_job("failed", finished_at=OLD)
     execute(f"INSERT INTO theirs (job_id) VALUES ({job.pk})")
@@ -74,8 +74,8 @@ def test_what_was_skipped_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) 
     assert pruner.batch() == {"failed": 1}
 
 
-@pytest.mark.usefixtures("theirs")
-def test_the_command_ends_as_well() -> None:
+@pytest.mark.usefixtures("foreign_key_table")
+def test_prunejobs_ends_although_a_job_cannot_be_deleted() -> None:
     jobs = [make_job("completed", finished_at=OLD) for _ in range(5)]
     execute(f"INSERT INTO theirs (job_id) VALUES ({jobs[2].pk})")
     call_command("prunejobs", verbosity=0)
@@ -83,8 +83,8 @@ def test_the_command_ends_as_well() -> None:
 
 
 @pytest.fixture
-def slow() -> Iterator[None]:
-    """Rows whose deletion takes long, and a statement timeout."""
+def slow_deletes() -> Iterator[None]:
+    """Make each deletion of a row take 20 ms, and set a statement timeout."""
     execute(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
         "'BEGIN PERFORM pg_sleep(0.02); RETURN OLD; END';"
@@ -95,7 +95,7 @@ def slow() -> Iterator[None]:
     execute("RESET statement_timeout; DROP TRIGGER slow ON skipqueue_job; DROP FUNCTION slow()")
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow_deletes")
 def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_nevertheless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,13 +106,13 @@ def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_neverthel
     assert prune_all(Pruner(Store("default"))) == 12
 
 
-def test_a_batch_that_takes_too_long_is_halved_until_it_does_not() -> None:
+def test_many_old_jobs_are_all_pruned() -> None:
     for _ in range(40):
         make_job("completed", finished_at=OLD)
     assert prune_all(Pruner(Store("default"))) == 40
 
 
-def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[[], Session]) -> None:
+def test_a_broken_connection_marks_no_job_as_undeletable(session: Callable[[], Session]) -> None:
     make_job("completed", finished_at=OLD)
     pruner, supervisor = Pruner(Store("default")), session()
     terminate([supervisor.pid])
@@ -121,8 +121,8 @@ def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[
     assert pruner.batch() == {"completed": 1}
 
 
-@pytest.mark.usefixtures("theirs")
-def test_where_more_jobs_cannot_be_deleted_than_are_remembered_it_comes_to_an_end(
+@pytest.mark.usefixtures("foreign_key_table")
+def test_pruning_ends_although_more_jobs_are_undeletable_than_the_pruner_remembers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("django_skipqueue.supervisor.services.MOST_SKIPPED", 3)

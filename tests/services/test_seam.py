@@ -44,7 +44,7 @@ OLD = timedelta(days=-100)
 
 
 @pytest.fixture(autouse=True)
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def install_part(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Installs one part in place of all others."""
     monkeypatch.setattr(parts, "_installed", {})
 
@@ -54,27 +54,27 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return make
 
 
-def test_a_part_prunes_in_place_of_the_core_unless_it_leaves_the_jobs_to_it(install: Callable[..., None]) -> None:
+def test_a_part_prunes_in_place_of_the_core_unless_it_leaves_the_jobs_to_it(install_part: Callable[..., None]) -> None:
     made = [make_job("completed", finished_at=OLD).pk for _ in range(2)]
-    asked: list[Any] = []
-    left: dict[str, int] | None = {"completed": 7}
+    prune_calls: list[Any] = []
+    result_of_part: dict[str, int] | None = {"completed": 7}
 
     def on_prune(store: Store, ids: list[int]) -> dict[str, int] | None:
-        asked.append((store.alias, sorted(ids)))
-        return left
+        prune_calls.append((store.alias, sorted(ids)))
+        return result_of_part
 
-    install(on_prune=on_prune)
+    install_part(on_prune=on_prune)
     assert Store("default").prune() == {"completed": 7}
     assert Job.objects.count() == 2
-    left = None
+    result_of_part = None
     assert Store("default").prune() == {"completed": 2}
     assert not Job.objects.exists()
-    assert asked == [("default", made)] * 2
+    assert prune_calls == [("default", made)] * 2
 
 
-def test_a_part_is_asked_before_each_batch(install: Callable[..., None]) -> None:
+def test_a_part_is_called_before_each_batch_of_pruning(install_part: Callable[..., None]) -> None:
     called: list[str] = []
-    install(before_prune=lambda store: lambda: called.append(store.alias))
+    install_part(before_prune=lambda store: lambda: called.append(store.alias))
     pruner = Pruner(Store("default"))
     assert called == []
     pruner.batch()
@@ -82,45 +82,45 @@ def test_a_part_is_asked_before_each_batch(install: Callable[..., None]) -> None
     assert called == ["default"] * 2
 
 
-def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install: Callable[..., None], settings: Any) -> None:
+def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install_part: Callable[..., None], settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     make_job("completed", finished_at=timedelta(seconds=-10))
-    install(prune_grace=60.0)
+    install_part(prune_grace=60.0)
     PruneJobs(Store("default")).run(0.0)
     assert Job.objects.exists()
-    install(prune_grace=5.0)
+    install_part(prune_grace=5.0)
     PruneJobs(Store("default")).run(0.0)
     assert not Job.objects.exists()
 
 
-def test_a_receiver_is_connected_once(install: Callable[..., None]) -> None:
+def test_a_receiver_is_connected_once(install_part: Callable[..., None]) -> None:
     signal, received = Signal(), list[Any]()
 
     def receive(**values: Any) -> None:
         received.append(values["sender"])
 
     for _ in range(2):
-        install(receivers=((signal, receive),))
+        install_part(receivers=((signal, receive),))
     signal.send("x")
     assert received == ["x"]
 
 
-def test_a_service_is_given_the_store_and_whether_events_are_handled(install: Callable[..., None]) -> None:
-    install(watches=(lambda store, is_handled: (store.alias, is_handled()),))
+def test_a_watch_of_a_part_gets_the_store_and_whether_events_are_handled(install_part: Callable[..., None]) -> None:
+    install_part(watches=(lambda store, is_handled: (store.alias, is_handled()),))
     made: list[Any] = [watch(Store("default"), lambda: True) for watch in watches()]
     assert made == [("default", True)]
 
 
-def test_a_command_says_what_becomes_of_pruned_jobs(install: Callable[..., None]) -> None:
+def test_prunejobs_prints_what_a_part_has_done_with_the_jobs(install_part: Callable[..., None]) -> None:
     stores: list[str] = []
     console = PartConsole(pruned=lambda: {"mailed": True}, after_prune=lambda store: stores.append(store.alias))
-    install(console=lambda: console)
+    install_part(console=lambda: console)
     assert prunejobs("--database", "default") == "Mailed 0 jobs: none were old enough.\n"
     assert stores == ["default"]
 
 
-def test_a_part_knows_since_when_a_problem_lasts_and_the_pages_of_jobs_that_are_gone(
-    install: Callable[..., None],
+def test_a_part_adds_the_start_of_a_problem_and_the_pages_of_deleted_jobs(
+    install_part: Callable[..., None],
     operator: Client,
 ) -> None:
     def find_job(request: HttpRequest, job_id: str, site: str) -> str:
@@ -129,55 +129,55 @@ def test_a_part_knows_since_when_a_problem_lasts_and_the_pages_of_jobs_that_are_
     make_job(queue_name="letters")
     since = timezone.now()
     console = PartConsole(known_since=lambda store: {("no-worker", ""): since}, find_job=find_job)
-    install(console=lambda: console)
+    install_part(console=lambda: console)
     assert [each.since for each in Verdict.now(Store("default")).problems] == [since]
     assert operator.get(page("change", 8_000_000_008)).headers["Location"].startswith("/admin/django_skipqueue/job/")
     assert operator.get(page("change", 7_000_000_007)).headers["Location"] == "/admin/mail/7000000007/"
 
 
-def test_a_part_has_pages_beside_the_list_of_jobs(install: Callable[..., None], operator: Client) -> None:
+def test_a_part_has_pages_beside_the_list_of_jobs(install_part: Callable[..., None], operator: Client) -> None:
     def view(job_admin: Any, request: HttpRequest) -> HttpResponse:
         return HttpResponse(f"{job_admin.opts.model_name} {request.path}")
 
     letters = PartPage(name="letters", path="letters/", view=view)
-    install(console=lambda: PartConsole(pages=lambda: [letters]))
+    install_part(console=lambda: PartConsole(pages=lambda: [letters]))
     (found,) = [each for each in admin.site._registry[Job].get_urls() if each.name == "django_skipqueue_job_letters"]
     request = operator.get(page("change", make_job().pk)).wsgi_request
     assert found.callback(request).content.decode() == f"job {request.path}"
 
 
-def test_a_part_says_something_on_the_page_of_a_job(install: Callable[..., None], operator: Client) -> None:
+def test_a_part_adds_a_note_to_the_page_of_a_job(install_part: Callable[..., None], operator: Client) -> None:
     job = make_job("failed")
     note = PartNotice(template="admin/color_theme_toggle.html", about=None)
-    install(console=lambda: PartConsole(about_job=lambda each: note if each == job else None))
+    install_part(console=lambda: PartConsole(about_job=lambda each: note if each == job else None))
     assert operator.get(page("change", job.pk)).context["notes"] == [note]
     assert operator.get(page("change", make_job().pk)).context["notes"] == []
 
 
-def test_a_section_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:
+def test_a_section_of_a_part_is_placed_after_the_section_that_it_names(install_part: Callable[..., None]) -> None:
     first, second, *_ = [section.name for section in SECTIONS]
     section = PartSection[Any](name="letters", template="x.html", content=str, after=first)
-    install(console=lambda: PartConsole(sections=(section,)))
+    install_part(console=lambda: PartConsole(sections=(section,)))
     assert [each.name for each in sections()][:3] == [first, "letters", second]
 
 
-def test_a_card_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:
+def test_a_card_of_a_part_is_placed_after_the_card_that_it_names(install_part: Callable[..., None]) -> None:
     card = Card("letters", "7", "", "")
-    install(console=lambda: PartConsole(cards=(PartCard(make=lambda _: card, after="queued"),)))
+    install_part(console=lambda: PartConsole(cards=(PartCard(make=lambda _: card, after="queued"),)))
     shown = [each for each, _ in Dashboard.of({}, lambda _: True).cards]
     assert (len(shown), shown[1]) == (len(CARDS) + 1, card)
 
 
-def test_a_part_knows_queues_and_their_rates(install: Callable[..., None], operator: Client) -> None:
+def test_a_part_adds_queues_and_their_rates(install_part: Callable[..., None], operator: Client) -> None:
     def status() -> dict[str, Any]:
         (found,) = skipqueue("status", "--json").objects
         return {each["queue"]: each["jobs_per_minute"] for each in found["queues"]}
 
     make_job(queue_name="mail")
-    install()
+    install_part()
     assert status() == {"mail": None}
     assert "obs/min" not in operator.get("/admin/django_skipqueue/queue/").text
-    install(
+    install_part(
         console=lambda: PartConsole(
             queue_rates=lambda store: {"letters": QueueRate(8.0, [])}, known_queues=lambda store, most: ["cards"]
         )
@@ -188,7 +188,7 @@ def test_a_part_knows_queues_and_their_rates(install: Callable[..., None], opera
     assert {name for family in queues.collect(Store("default")) for (name,) in family.values} == {"cards", "mail"}
 
 
-def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install: Callable[..., None], operator: Client) -> None:
+def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install_part: Callable[..., None], operator: Client) -> None:
     class LetterFilter(GroupFilter):
         title = "letter"
         parameter_name = "letter"
@@ -196,7 +196,7 @@ def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install: Callable[..., N
 
     job, other = make_job("failed", max_attempts=5), make_job("failed")
     fact = PartFact(template="x.html", content=lambda job: job.pk)
-    install(
+    install_part(
         console=lambda: PartConsole(
             job_facts=(fact,), job_filters=lambda: (LetterFilter,), job_columns={"max_attempts": "letters"}
         )
@@ -208,32 +208,32 @@ def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install: Callable[..., N
     assert skipqueue("show", job.pk, "--json").objects[0]["max_attempts"] == 5
 
 
-def test_a_part_deletes_what_it_keeps_about_jobs_that_are_deleted(install: Callable[..., None]) -> None:
+def test_a_part_is_called_with_the_ids_of_deleted_jobs(install_part: Callable[..., None]) -> None:
     calls: list[Any] = []
-    install(console=lambda: PartConsole(on_delete=lambda ids, alias: calls.append((ids, alias))))
+    install_part(console=lambda: PartConsole(on_delete=lambda ids, alias: calls.append((ids, alias))))
     job = make_job("failed")
     delete_jobs(Store.default(), [job.pk, make_job("running").pk])
     assert calls == [({job.pk}, "default")]
 
 
-def test_a_part_has_system_checks(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_has_system_checks(install_part: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     def check_letters(**_: Any) -> list[Any]:
         return []
 
     monkeypatch.setattr(registry, "registered_checks", set())
-    install(checks=(check_letters,))
+    install_part(checks=(check_letters,))
     register_all()
     found: list[Any] = registry.get_checks()
     assert check_letters in found
 
 
-def test_a_part_hears_of_settled_jobs(install: Callable[..., None]) -> None:
-    install(settle_services=(lambda store, is_idle: (store.alias, is_idle()),))
+def test_a_part_adds_services_to_the_loop_that_settles_jobs(install_part: Callable[..., None]) -> None:
+    install_part(settle_services=(lambda store, is_idle: (store.alias, is_idle()),))
     made: list[Any] = list(settle_services(Store("default"), is_idle=lambda: True))
     assert made == [("default", True)]
 
 
-def test_a_part_does_things_at_planned_times_and_before_a_drain_ends(install: Callable[..., None]) -> None:
+def test_run_jobs_runs_the_planned_jobs_of_a_part(install_part: Callable[..., None]) -> None:
     class Letters:
         database = "default"
 
@@ -245,7 +245,7 @@ def test_a_part_does_things_at_planned_times_and_before_a_drain_ends(install: Ca
             return due + timedelta(hours=1)
 
     open_mails = [1]
-    install(
+    install_part(
         planned=lambda tasks: [Letters()] if tasks is True else [],
         before_drained=lambda store: bool(open_mails and open_mails.pop() and jobs.noop.defer()),
     )

@@ -21,7 +21,7 @@ from django_skipqueue.supervisor.liveness import Heartbeat
 from django_skipqueue.supervisor.services import (
     DUE_CHECK,
     LEAST_DUE_CHECK,
-    PRUNE_SECONDS,
+    PRUNE_JOBS_SECONDS,
     UNSCHEDULED_CHECK,
     Admit,
     PruneJobs,
@@ -39,7 +39,7 @@ from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def run(service: Periodic) -> float:
+def run_once(service: Periodic) -> float:
     """Run the service once. Returns the seconds until it is due again."""
     now = time.monotonic()
     with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes no time
@@ -48,7 +48,7 @@ def run(service: Periodic) -> float:
     return max(0.0, service.due_at - now)
 
 
-class Noop(Periodic):
+class HourlyService(Periodic):
     name = "test"
 
     def run(self, now: float) -> None:
@@ -56,18 +56,18 @@ class Noop(Periodic):
 
 
 def test_a_service_is_due_at_first_and_then_after_its_interval() -> None:
-    service = Noop()
+    service = HourlyService()
     assert service.due_at <= time.monotonic()
-    assert run(service) == about(3600)
+    assert run_once(service) == roughly(3600)
 
 
-def about(seconds: float) -> Any:
+def roughly(seconds: float) -> Any:
     return pytest.approx(seconds, abs=0.5)
 
 
-def test_a_refused_service_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_service_waits_longer_after_each_refusal_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
-    service = Noop()
+    service = HourlyService()
     delays = []
     for _ in range(12):
         with mock.patch("time.monotonic", return_value=0.0):
@@ -77,12 +77,12 @@ def test_a_refused_service_waits_longer_and_longer_and_says_so(caplog: pytest.Lo
     assert all(later > 0.99 * earlier for earlier, later in itertools.pairwise(delays[:5]))
     assert all(LONGEST_RETRY_DELAY / 2 - 1 < delay <= LONGEST_RETRY_DELAY for delay in delays[7:])
     assert [record.event for record in caplog.records] == ["service_failed"] * 12  # type: ignore[attr-defined]
-    run(service)
-    run(service)
+    run_once(service)
+    run_once(service)
     assert [record.event for record in caplog.records[12:]] == ["service_back"]  # type: ignore[attr-defined]
 
 
-# The heartbeat
+# The service `Heartbeat`
 
 
 def test_a_request_makes_the_heartbeat_due_at_once() -> None:
@@ -95,108 +95,112 @@ def test_a_request_makes_the_heartbeat_due_at_once() -> None:
     heartbeat.due_at = NEVER
     heartbeat.notified([WORKERS_PAYLOAD])
     assert heartbeat.due_at == NEVER, "there are no workers yet"
-    assert run(heartbeat) == about(600)
+    assert run_once(heartbeat) == roughly(600)
     heartbeat.notified([SCHEDULED_PAYLOAD, QUEUES_PAYLOAD])
-    assert heartbeat.due_at - time.monotonic() == about(600)
+    assert heartbeat.due_at - time.monotonic() == roughly(600)
     assert requests == []
     worker.restart()
     heartbeat.notified([WORKERS_PAYLOAD])
     assert heartbeat.due_at <= time.monotonic()
-    run(heartbeat)
+    run_once(heartbeat)
     assert requests == [{worker.pk: "restart"}]
     heartbeat.refused(OperationalError("no"))
     heartbeat.notified([WORKERS_PAYLOAD])
-    assert heartbeat.due_at > time.monotonic(), "an error delays it"
+    assert heartbeat.due_at > time.monotonic(), "after an error a notification does not make the heartbeat due"
 
 
-# Admit
+# The service `Admit`: admits scheduled jobs
 
 
-def test_with_nothing_scheduled_it_looks_again_soon() -> None:
-    assert run(Admit(Store("default"))) == about(UNSCHEDULED_CHECK)
+def test_without_scheduled_jobs_admit_looks_again_after_a_while() -> None:
+    assert run_once(Admit(Store("default"))) == roughly(UNSCHEDULED_CHECK)
 
 
-def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
+def test_a_notification_makes_admit_due_soon_but_not_at_once() -> None:
     service = Admit(Store("default"))
-    run(service)
+    run_once(service)
     assert service.due_at > time.monotonic() + LEAST_DUE_CHECK
     service.notified({""})
     assert service.due_at <= time.monotonic() + LEAST_DUE_CHECK
     service.refused(OperationalError("refused"))
     service.notified({""})
-    assert service.due_at > time.monotonic() + LEAST_DUE_CHECK, "a failure has its own time"
+    assert service.due_at > time.monotonic() + LEAST_DUE_CHECK, (
+        "after an error a notification does not make the service due"
+    )
 
 
-def test_what_is_due_is_admitted_and_there_may_be_more() -> None:
+def test_a_due_job_is_admitted_and_admit_is_due_again_at_once() -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
-    assert run(Admit(Store("default"))) == 0
+    assert run_once(Admit(Store("default"))) == 0
     assert statuses() == {"queued": 1}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(50, 50), (3600, 100)])
-def test_it_wakes_for_the_next_one_that_is_due(seconds: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admit_is_due_when_the_next_scheduled_job_is_due(
+    seconds: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(services, "DUE_CHECK", 100.0)
     make_job("scheduled", run_after=timedelta(seconds=seconds))
-    assert 0 < round(run(Admit(Store("default"))), 6) <= most
+    assert 0 < round(run_once(Admit(Store("default"))), 6) <= most
     assert statuses() == {"scheduled": 1}
 
 
-def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) -> None:
+def test_admit_does_not_spin_while_a_due_job_is_locked(session: Any) -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
     other: Session = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update()))
-    assert run(Admit(Store("default"))) == about(DUE_CHECK)
+    assert run_once(Admit(Store("default"))) == roughly(DUE_CHECK)
     other.rollback()
 
 
-# PruneJobs
+# The service `PruneJobs`
 
 
-def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
+def test_jobs_of_each_status_are_kept_for_their_retention() -> None:
     for status in FINISHED:
         for days in (0.5, 2, 10, 40):
             make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
-    assert run(PruneJobs(Store("default"))) == about(PRUNE_SECONDS)
+    assert run_once(PruneJobs(Store("default"))) == roughly(PRUNE_JOBS_SECONDS)
     assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
 
 
 @pytest.mark.parametrize(
-    ("retention", "left", "interval"),
+    ("retention", "statuses_left", "interval"),
     [
         ({"completed": 0}, {"failed": 2}, 1.0),
-        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_SECONDS),
+        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_JOBS_SECONDS),
         ({"completed": None, "failed": timedelta(days=50), "discarded": None}, {"completed": 2, "failed": 2}, 30),
         ({"completed": 60.0, "failed": 0.5}, {"completed": 1}, 1.0),
     ],
 )
-def test_retention_may_be_nothing_for_ever_or_a_time(
-    retention: dict[str, Any], left: dict[str, int], interval: float
+def test_the_retention_may_be_zero_none_or_a_time(
+    retention: dict[str, Any], statuses_left: dict[str, int], interval: float
 ) -> None:
     grace = max(part.prune_grace for part in installed_parts())
     for status in ("completed", "failed"):
         make_job(status, finished_at=timedelta(seconds=-grace - 1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
-        assert run(PruneJobs(Store("default"))) == about(interval)
-    assert statuses() == left
+        assert run_once(PruneJobs(Store("default"))) == roughly(interval)
+    assert statuses() == statuses_left
 
 
-def test_a_full_batch_says_that_there_may_be_more() -> None:
+def test_after_a_full_batch_prune_jobs_is_due_at_once() -> None:
     Job.objects.bulk_create(
         Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z")
         for _ in range(BATCH_ROWS + 1)
     )
     service = PruneJobs(Store("default"))
-    assert run(service) == 0
-    assert run(service) == about(PRUNE_SECONDS)
+    assert run_once(service) == 0
+    assert run_once(service) == roughly(PRUNE_JOBS_SECONDS)
     assert not Job.objects.exists()
 
 
 # Jobs that are due before the next check
 
-SELDOM = """
+RARE_CHECKS_SOURCE = """
     from django_skipqueue import Retry, job
     from django_skipqueue.parts.alerts import watch
     from django_skipqueue.supervisor import services
@@ -213,17 +217,17 @@ SELDOM = """
 
 
 @pytest.fixture
-def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
+def worker_with_rare_checks(runworker: Callable[..., ManagePy]) -> ManagePy:
     """A worker whose supervisor checks for scheduled jobs once an hour, and has just checked."""
-    process = runworker("--poll-interval", "3600", jobs=SELDOM)
+    process = runworker("--poll-interval", "3600", jobs=RARE_CHECKS_SOURCE)
     workers()
-    wait_until(is_listened_to)
+    wait_until(supervisor_has_checked)
     jobs.noop.defer()
     wait_for_statuses(completed=1)
     return process
 
 
-def is_listened_to() -> bool:
+def supervisor_has_checked() -> bool:
     """Whether a supervisor has listened and then checked for scheduled jobs: its last service has run."""
     return Incident.objects.filter(rule="").exists()
 
@@ -238,8 +242,10 @@ def is_listened_to() -> bool:
     ],
     ids=["defer", "defer_many", "with a key", "a retry"],
 )
-def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: ManagePy, defer: Callable[[], Any]) -> None:
-    assert seldom.process.poll() is None
+def test_scheduling_a_job_that_is_due_soon_wakes_the_supervisor(
+    worker_with_rare_checks: ManagePy, defer: Callable[[], Any]
+) -> None:
+    assert worker_with_rare_checks.process.poll() is None
     for number in (2, 3):  # each job is the only scheduled job
         defer()
         wait_for_statuses(completed=number)
@@ -248,7 +254,7 @@ def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: Manag
 # A service whose statement the database refuses
 
 
-def test_a_service_that_the_database_refuses_fails_alone(
+def test_a_refused_service_does_not_stop_other_services(
     runworker: Callable[..., ManagePy], refuse: Callable[[str], Callable[[], None]]
 ) -> None:
     allow = refuse("OLD.status = 'scheduled'")

@@ -1,4 +1,4 @@
-"""The setting `CARRIERS`: which queues an engine outside of PostgreSQL runs."""
+"""The setting `CARRIERS`: queues whose jobs Celery's workers run, and not the workers of this package."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ import pytest
 from django_skipqueue import checks, conf
 from django_skipqueue.contrib.celery.settings import CarrierSettings, carriers
 
-LEAST: dict[str, Any] = {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}
+REQUIRED_OPTIONS: dict[str, Any] = {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}
 
 
-def carrier(**changes: Any) -> dict[str, Any]:
-    return {"CARRIERS": {"celery": LEAST | changes}}
+def settings_with(**changes: Any) -> dict[str, Any]:
+    return {"CARRIERS": {"celery": REQUIRED_OPTIONS | changes}}
 
 
-def without(key: str) -> dict[str, Any]:
-    return {"CARRIERS": {"celery": {name: value for name, value in LEAST.items() if name != key}}}
+def settings_without(key: str) -> dict[str, Any]:
+    return {"CARRIERS": {"celery": {name: value for name, value in REQUIRED_OPTIONS.items() if name != key}}}
 
 
 def test_without_the_setting_no_queue_is_carried(settings: Any) -> None:
@@ -24,7 +24,7 @@ def test_without_the_setting_no_queue_is_carried(settings: Any) -> None:
 
 
 def test_a_carrier_has_defaults(settings: Any) -> None:
-    settings.SKIPQUEUE = carrier()
+    settings.SKIPQUEUE = settings_with()
     assert carriers() == {
         "celery": CarrierSettings(
             name="celery",
@@ -40,7 +40,7 @@ def test_a_carrier_has_defaults(settings: Any) -> None:
 
 def test_every_option_of_a_carrier_is_taken(settings: Any) -> None:
     queues = {"pdf": "pdf", "import": "slow"}
-    settings.SKIPQUEUE = carrier(QUEUES=queues, WINDOW=5, WAIT=2.5, MAX_MESSAGE_SIZE=65_536, DECLARE=False)
+    settings.SKIPQUEUE = settings_with(QUEUES=queues, WINDOW=5, WAIT=2.5, MAX_MESSAGE_SIZE=65_536, DECLARE=False)
     assert carriers()["celery"] == CarrierSettings(
         name="celery",
         app="shop.celery.app",
@@ -53,72 +53,131 @@ def test_every_option_of_a_carrier_is_taken(settings: Any) -> None:
 
 
 def test_the_carried_queues_are_those_of_all_carriers(settings: Any) -> None:
-    settings.SKIPQUEUE = {"CARRIERS": {"a": LEAST | {"QUEUES": {"pdf": "x", "mail": "x"}}, "b": LEAST | OTHER_QUEUE}}
+    settings.SKIPQUEUE = {
+        "CARRIERS": {"a": REQUIRED_OPTIONS | {"QUEUES": {"pdf": "x", "mail": "x"}}, "b": REQUIRED_OPTIONS | VIDEO_QUEUE}
+    }
     assert conf.settings.external_queues == {"pdf": "a", "mail": "a", "video": "b"}
 
 
-OTHER_QUEUE: dict[str, Any] = {"QUEUES": {"video": "video"}}
+VIDEO_QUEUE: dict[str, Any] = {"QUEUES": {"video": "video"}}
 
-PLACE = "SKIPQUEUE['CARRIERS']['celery']"
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
+CELERY_SETTING = "SKIPQUEUE['CARRIERS']['celery']"
+WRONG_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no dict": ({"CARRIERS": ["celery"]}, "SKIPQUEUE['CARRIERS'] must be a dict of carriers by name, not ['celery']."),
-    "no name": ({"CARRIERS": {"a b": LEAST}}, "SKIPQUEUE['CARRIERS'] has the key 'a b'; a key is the name of a"),
-    "a number for a name": ({"CARRIERS": {1: LEAST}}, "SKIPQUEUE['CARRIERS'] has the key 1; a key is the name of a"),
-    "no options": ({"CARRIERS": {"celery": "shop.celery.app"}}, f"{PLACE} must be a dict, not 'shop.celery.app'."),
-    "mistyped": (carrier(WINDWO=3), f"{PLACE} has no key 'WINDWO'. Did you mean 'WINDOW'?"),
-    "lower case": (carrier(window=3), f"{PLACE} has no key 'window'. Did you mean 'WINDOW'?"),
-    "nothing like it": (carrier(XYZ=3), f"{PLACE} has no key 'XYZ'. It knows APP, DECLARE, MAX_MESSAGE_SIZE,"),
-    "without an app": (without("APP"), f"{PLACE} lacks the key 'APP': the path of the project's Celery app, such as"),
-    "without queues": (without("QUEUES"), f"{PLACE} lacks the key 'QUEUES': a dict of Celery's queues by the names of"),
-    "no path": (carrier(APP="celery"), f"{PLACE}['APP'] must be the path of the project's Celery app, such as 'shop.c"),
-    "a path of Celery's own": (carrier(APP="shop.celery:app"), f"{PLACE}['APP'] must be the path of the project's Cel"),
-    "an app itself": (carrier(APP=object), f"{PLACE}['APP'] must be the path of the project's Celery app"),
-    "no queues": (carrier(QUEUES={}), f"{PLACE}['QUEUES'] must be a dict of Celery's queues by the names of the"),
-    "a list of queues": (carrier(QUEUES=["pdf"]), f"{PLACE}['QUEUES'] must be a dict of Celery's queues by the names"),
-    "an empty queue": (carrier(QUEUES={"": "pdf"}), f"{PLACE}['QUEUES'] has the key ''; a key is the name of a queue."),
-    "two queues in one": (carrier(QUEUES={"a,b": "pdf"}), f"{PLACE}['QUEUES'] has the key 'a,b'; a key is the name"),
-    "no queue of Celery": (
-        carrier(QUEUES={"pdf": ""}),
-        f"{PLACE}['QUEUES']['pdf'] must be the name of a queue of Celery, of at most 255 bytes, not ''.",
+    "no name": (
+        {"CARRIERS": {"a b": REQUIRED_OPTIONS}},
+        "SKIPQUEUE['CARRIERS'] has the key 'a b'; a key is the name of a",
     ),
-    "a long queue of Celery": (carrier(QUEUES={"pdf": "ä" * 128}), f"{PLACE}['QUEUES']['pdf'] must be the name of a"),
+    "a number for a name": (
+        {"CARRIERS": {1: REQUIRED_OPTIONS}},
+        "SKIPQUEUE['CARRIERS'] has the key 1; a key is the name of a",
+    ),
+    "no options": (
+        {"CARRIERS": {"celery": "shop.celery.app"}},
+        f"{CELERY_SETTING} must be a dict, not 'shop.celery.app'.",
+    ),
+    "mistyped": (settings_with(WINDWO=3), f"{CELERY_SETTING} has no key 'WINDWO'. Did you mean 'WINDOW'?"),
+    "lower case": (settings_with(window=3), f"{CELERY_SETTING} has no key 'window'. Did you mean 'WINDOW'?"),
+    "nothing like it": (
+        settings_with(XYZ=3),
+        f"{CELERY_SETTING} has no key 'XYZ'. It knows APP, DECLARE, MAX_MESSAGE_SIZE,",
+    ),
+    "without an app": (
+        settings_without("APP"),
+        f"{CELERY_SETTING} lacks the key 'APP': the path of the project's Celery app, such as",
+    ),
+    "without queues": (
+        settings_without("QUEUES"),
+        f"{CELERY_SETTING} lacks the key 'QUEUES': a dict of Celery's queues by the names of",
+    ),
+    "no path": (
+        settings_with(APP="celery"),
+        f"{CELERY_SETTING}['APP'] must be the path of the project's Celery app, such as 'shop.c",
+    ),
+    "a path of Celery's own": (
+        settings_with(APP="shop.celery:app"),
+        f"{CELERY_SETTING}['APP'] must be the path of the project's Cel",
+    ),
+    "an app itself": (
+        settings_with(APP=object),
+        f"{CELERY_SETTING}['APP'] must be the path of the project's Celery app",
+    ),
+    "no queues": (
+        settings_with(QUEUES={}),
+        f"{CELERY_SETTING}['QUEUES'] must be a dict of Celery's queues by the names of the",
+    ),
+    "a list of queues": (
+        settings_with(QUEUES=["pdf"]),
+        f"{CELERY_SETTING}['QUEUES'] must be a dict of Celery's queues by the names",
+    ),
+    "an empty queue": (
+        settings_with(QUEUES={"": "pdf"}),
+        f"{CELERY_SETTING}['QUEUES'] has the key ''; a key is the name of a queue.",
+    ),
+    "two queues in one": (
+        settings_with(QUEUES={"a,b": "pdf"}),
+        f"{CELERY_SETTING}['QUEUES'] has the key 'a,b'; a key is the name",
+    ),
+    "no queue of Celery": (
+        settings_with(QUEUES={"pdf": ""}),
+        f"{CELERY_SETTING}['QUEUES']['pdf'] must be the name of a queue of Celery, of at most 255 bytes, not ''.",
+    ),
+    "a long queue of Celery": (
+        settings_with(QUEUES={"pdf": "ä" * 128}),
+        f"{CELERY_SETTING}['QUEUES']['pdf'] must be the name of a",
+    ),
     "a queue of RabbitMQ": (
-        carrier(QUEUES={"pdf": "amq.x"}),
-        f"{PLACE}['QUEUES']['pdf'] must not begin with 'amq.' or 'skipqueue.': 'amq.x'.",
+        settings_with(QUEUES={"pdf": "amq.x"}),
+        f"{CELERY_SETTING}['QUEUES']['pdf'] must not begin with 'amq.' or 'skipqueue.': 'amq.x'.",
     ),
     "a queue of the relay": (
-        carrier(QUEUES={"pdf": "skipqueue.back.default"}),
-        f"{PLACE}['QUEUES']['pdf'] must not begin with 'amq.' or 'skipqueue.': 'skipqueue.back.default'.",
+        settings_with(QUEUES={"pdf": "skipqueue.back.default"}),
+        f"{CELERY_SETTING}['QUEUES']['pdf'] must not begin with 'amq.' or 'skipqueue.': 'skipqueue.back.default'.",
     ),
-    "no window": (carrier(WINDOW=0), f"{PLACE}['WINDOW'] must be an integer from 1 to 100,000, not 0."),
-    "too large a window": (carrier(WINDOW=100_001), f"{PLACE}['WINDOW'] must be an integer from 1 to 100,000, not 10"),
-    "half a job": (carrier(WINDOW=1.5), f"{PLACE}['WINDOW'] must be an integer from 1 to 100,000, not 1.5."),
-    "no wait": (carrier(WAIT=0), f"{PLACE}['WAIT'] must be a number of seconds from 1 to 1,209,600, not 0."),
-    "too long a wait": (carrier(WAIT=1_209_601), f"{PLACE}['WAIT'] must be a number of seconds from 1 to 1,209,600"),
+    "no window": (settings_with(WINDOW=0), f"{CELERY_SETTING}['WINDOW'] must be an integer from 1 to 100,000, not 0."),
+    "too large a window": (
+        settings_with(WINDOW=100_001),
+        f"{CELERY_SETTING}['WINDOW'] must be an integer from 1 to 100,000, not 10",
+    ),
+    "half a job": (
+        settings_with(WINDOW=1.5),
+        f"{CELERY_SETTING}['WINDOW'] must be an integer from 1 to 100,000, not 1.5.",
+    ),
+    "no wait": (
+        settings_with(WAIT=0),
+        f"{CELERY_SETTING}['WAIT'] must be a number of seconds from 1 to 1,209,600, not 0.",
+    ),
+    "too long a wait": (
+        settings_with(WAIT=1_209_601),
+        f"{CELERY_SETTING}['WAIT'] must be a number of seconds from 1 to 1,209,600",
+    ),
     "too small a message": (
-        carrier(MAX_MESSAGE_SIZE=65_535),
-        f"{PLACE}['MAX_MESSAGE_SIZE'] must be an integer from 65,536 to 536,870,912, not 65535.",
+        settings_with(MAX_MESSAGE_SIZE=65_535),
+        f"{CELERY_SETTING}['MAX_MESSAGE_SIZE'] must be an integer from 65,536 to 536,870,912, not 65535.",
     ),
-    "a size with a unit": (carrier(MAX_MESSAGE_SIZE="16 MiB"), f"{PLACE}['MAX_MESSAGE_SIZE'] must be an integer from"),
-    "no choice": (carrier(DECLARE="no"), f"{PLACE}['DECLARE'] must be True or False, not 'no'."),
+    "a size with a unit": (
+        settings_with(MAX_MESSAGE_SIZE="16 MiB"),
+        f"{CELERY_SETTING}['MAX_MESSAGE_SIZE'] must be an integer from",
+    ),
+    "no choice": (settings_with(DECLARE="no"), f"{CELERY_SETTING}['DECLARE'] must be True or False, not 'no'."),
     "carried twice": (
-        {"CARRIERS": {"a": LEAST, "b": LEAST}},
+        {"CARRIERS": {"a": REQUIRED_OPTIONS, "b": REQUIRED_OPTIONS}},
         "SKIPQUEUE['CARRIERS'] has the queue 'pdf' in 2 carriers; one carrier runs it.",
     ),
 }
 
 
-def test_what_is_wrong_is_one_clear_sentence(settings: Any, subtests: pytest.Subtests) -> None:
-    for name, (value, said) in WRONG.items():
+def test_each_wrong_setting_is_reported_in_one_sentence(settings: Any, subtests: pytest.Subtests) -> None:
+    for name, (value, expected_problem) in WRONG_SETTINGS.items():
         with subtests.test(name):
             settings.SKIPQUEUE = value
             (problem,) = conf.problems()
-            assert problem.startswith(said)
+            assert problem.startswith(expected_problem)
 
 
-def test_without_the_app_the_problem_names_it(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_app_of_celery_the_problem_names_the_app(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(conf.APP_SETTINGS, "carriers")
-    settings.SKIPQUEUE = carrier()
+    settings.SKIPQUEUE = settings_with()
     (problem,) = conf.problems()
     assert problem.startswith(
         "SKIPQUEUE has no key 'CARRIERS'. Add 'django_skipqueue.contrib.celery' to INSTALLED_APPS"

@@ -35,12 +35,12 @@ ALL_MODULES: tuple[ModuleType, ...] = (
 )
 
 MAINTENANCE = r"\s*(CREATE|DROP|REINDEX) "
-"""The first word of a statement that `STATEMENTS` does not have."""
+"""The first word of a statement of maintenance, which `STATEMENTS` leaves out."""
 
-NAME = re.compile(r"^-- (\w+ \([\w.]+\))\n", re.MULTILINE)
+NAME_LINE = re.compile(r"^-- (\w+ \([\w.]+\))\n", re.MULTILINE)
 
-QUOTED = {"argument", "index", "limit", "place", "schema", "task", "value"}
-"""The places that the console fills when it sends a statement."""
+FILLED_BY_THE_CONSOLE = {"argument", "index", "limit", "place", "schema", "task", "value"}
+"""Names in braces for which the console inserts a quoted text when it sends a statement."""
 
 HEAD = """\
 -- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
@@ -52,22 +52,24 @@ HEAD = """\
 def statements() -> dict[str, str]:
     """Every statement by its name and module, in the order of the modules and of their lines."""
     return {
-        f"{name} ({module.__name__.partition('.')[2]})": text for module in ALL_MODULES for name, text in _own(module)
+        f"{name} ({module.__name__.partition('.')[2]})": text
+        for module in ALL_MODULES
+        for name, text in statements_of(module)
     }
 
 
-def written(texts: dict[str, str]) -> str:
+def content_of_file(texts: dict[str, str]) -> str:
     """The content of the file."""
     return HEAD + "".join(f"\n-- {name}\n{text.strip()}\n" for name, text in texts.items())
 
 
-def read(content: str) -> dict[str, str]:
+def statements_in(content: str) -> dict[str, str]:
     """The statements of the file's content, by name and module."""
-    _, *pairs = NAME.split(content)
+    _, *pairs = NAME_LINE.split(content)
     return {name: text.strip() for name, text in zip(pairs[::2], pairs[1::2], strict=True)}
 
 
-def _own(module: ModuleType) -> Iterator[tuple[str, str]]:
+def statements_of(module: ModuleType) -> Iterator[tuple[str, str]]:
     """The statements that the module defines: those that it imports are another module's."""
     targets = re.findall(r"^([A-Z][\w, ]*)(?:: .*)? = ", inspect.getsource(module), re.MULTILINE)
     assigned = {name for target in targets for name in target.split(", ")}

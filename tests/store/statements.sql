@@ -159,15 +159,13 @@ RETURNING id, enqueued_at
 
 -- ENQUEUE (queue.enqueue)
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(held)s, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0))) DO NOTHING
@@ -192,14 +190,12 @@ WHERE part[1] = %(call)s
 -- ENQUEUE_MANY (queue.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(held)s::boolean, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    due.run_after, %(held)s::boolean, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
@@ -366,7 +362,8 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most, date_part('epoch', statement_timestamp() - queue.oldest)
+    queue.name, counted.number, counted.number > budget.most,
+    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0)
 FROM
     queue, budget,
     LATERAL (
@@ -382,7 +379,7 @@ FROM
 ORDER BY queue.name
 
 -- RUNNING_NOW (queue.observe)
-SELECT queue_name, count(*), date_part('epoch', statement_timestamp() - min(locked_at))
+SELECT queue_name, count(*), GREATEST(date_part('epoch', statement_timestamp() - min(locked_at)), 0)
 FROM (
     SELECT queue_name, locked_at FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s
 ) AS job
@@ -651,9 +648,7 @@ SELECT job.id
 FROM
     (
         VALUES
-            ('completed', %(completed)s::interval),
-            ('discarded', %(discarded)s::interval),
-            ('failed', %(failed)s::interval)
+            ('completed', %(completed)s::interval), ('failed', %(failed)s::interval), ('discarded', %(discarded)s::interval)
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
@@ -751,9 +746,7 @@ FROM (
     FROM
         (
             VALUES
-                ('completed', %(completed)s::interval),
-                ('discarded', %(discarded)s::interval),
-                ('failed', %(failed)s::interval)
+                ('completed', %(completed)s::interval), ('failed', %(failed)s::interval), ('discarded', %(discarded)s::interval)
         ) AS kept (status, retention),
         LATERAL (
             SELECT finished_at
@@ -831,14 +824,12 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
-        WHEN job.status = 'scheduled' THEN job.status
-        WHEN (job.id, job.limit_key, job.rate_key) IS NOT DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN job.status
-        ELSE CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN job.status IN ('queued', 'blocked') AND (job.id, job.limit_key, job.rate_key) IS DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        ELSE job.status
     END,
     gate = CASE
-        WHEN job.status = 'scheduled' THEN NULL
-        WHEN (job.id, job.limit_key, job.rate_key) IS NOT DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN job.gate
-        ELSE CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
+        WHEN job.status IN ('queued', 'blocked') AND (job.id, job.limit_key, job.rate_key) IS DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
+        ELSE job.gate
     END,
     limit_key = chosen.limit_key,
     limit_kind = chosen.limit_kind,
@@ -1048,7 +1039,7 @@ SELECT set_config('transaction_timeout', %(timeout)s, false)
 -- PLAN_ONCE (queue.session)
 SET plan_cache_mode = force_generic_plan
 
--- PLAN_ANEW (queue.session)
+-- DROP_PLANS (queue.session)
 DISCARD PLANS
 
 -- SETTLE (queue.settle)
@@ -1403,8 +1394,8 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob (id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
-    SELECT id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst
+    INSERT INTO skipqueue_archivedjob (limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at)
+    SELECT limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst, unique_key, unique_seconds, queue_name, task, args, kwargs, status, priority, attempts, max_attempts, run_after, enqueued_at, locked_by, started_at, result, last_error, errors, progress, logs, timeout, retention, metadata, operations, id, finished_at
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ),
@@ -1469,7 +1460,7 @@ LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE
 WITH RECURSIVE finished AS (
     SELECT kind.status, oldest.finished_at
     FROM
-        (VALUES ('completed'), ('discarded'), ('failed')) AS kind (status),
+        (VALUES ('completed'), ('failed'), ('discarded')) AS kind (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
@@ -1808,7 +1799,7 @@ WHERE
 (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -1835,7 +1826,7 @@ AND (
     WHERE inside.finished_at IS NULL OR (inside.may_run AND (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -1906,7 +1897,7 @@ WITH counted AS MATERIALIZED (
 (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -1933,7 +1924,7 @@ AND (
     WHERE inside.finished_at IS NULL OR (inside.may_run AND (
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled')) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -2000,10 +1991,7 @@ FROM
         UNION ALL
         SELECT kind.status, found.jobs
         FROM
-            (
-                VALUES
-                    ('scheduled'), ('blocked'), ('queued'), ('running'), ('completed'), ('failed'), ('discarded')
-            ) AS kind (status),
+            (VALUES ('running'), ('queued'), ('blocked'), ('scheduled'), ('completed'), ('failed'), ('discarded')) AS kind (status),
             LATERAL (
                 SELECT count(*) AS jobs
                 FROM (
@@ -2441,9 +2429,9 @@ WHERE
 -- RECENT_TASKS (parts.history.rules)
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
-    sum(recovered)::bigint, min(starts_at) FILTER (WHERE recovered > 0), statement_timestamp()
+    sum(recovered)::bigint, statement_timestamp()
 FROM (
-    SELECT task, queue_name, starts_at, completed, retried, failed, discarded, recovered
+    SELECT task, queue_name, completed, retried, failed, discarded, recovered
     FROM skipqueue_rollup
     WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
     ORDER BY starts_at DESC
@@ -2555,6 +2543,61 @@ WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
 GROUP BY task
 LIMIT 1000
 
+-- DEATHS_SINCE (parts.history.rules)
+WITH minute AS MATERIALIZED (
+    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
+    FROM (
+        SELECT starts_at, deaths, recovered
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ''
+            AND task = ''
+            AND starts_at > statement_timestamp() - interval '1 day'
+        ORDER BY starts_at
+        LIMIT 1500
+    ) AS counted
+    WHERE recovered > 0
+),
+begun AS MATERIALIZED (
+    SELECT max(starts_at) AS at
+    FROM minute
+    WHERE calm IS NULL OR calm > interval '10 minutes'
+)
+SELECT
+    begun.at,
+    (
+        SELECT min(first_at)
+        FROM skipqueue_failure_rollup AS failure
+        WHERE
+            failure.span = 60
+            AND failure.starts_at = begun.at
+            AND failure.exception = 'django_skipqueue.exceptions.WorkerDied'
+    ),
+    sum(minute.deaths)::bigint,
+    sum(minute.recovered)::bigint
+FROM begun JOIN minute ON minute.starts_at >= begun.at
+GROUP BY begun.at
+HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
+LIMIT 1
+
+-- DEATHS_OF_TASKS (parts.history.rules)
+SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
+FROM
+    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+    CROSS JOIN LATERAL (
+        SELECT deaths, recovered, completed
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = asked.queue_name
+            AND task = asked.task
+            AND starts_at >= %(since)s
+        LIMIT 1500
+    ) AS minute
+GROUP BY asked.task
+LIMIT 1000
+
 -- RECENT_QUEUES (parts.history.rules)
 WITH recent AS MATERIALIZED (
     SELECT
@@ -2608,6 +2651,13 @@ FROM (
 GROUP BY queue_name
 LIMIT 1000
 
+-- USUAL_RUNS (parts.history.rules)
+SELECT task, array_to_json(ran)::text
+FROM skipqueue_rollup
+WHERE span = 0 AND task = ANY (%(tasks)s::text[]) AND ran IS NOT NULL
+ORDER BY queue_name, task
+LIMIT 1000
+
 -- DUE_RETRIES (parts.history.rules)
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after
@@ -2631,15 +2681,15 @@ LIMIT 1000
 
 -- ROLL_UP (parts.history.rollups)
 INSERT INTO skipqueue_rollup AS rollup (
-    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, deaths, lost, waited,
+    ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
-    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, deaths,
+    lost, waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
-    failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
+    failed bigint, discarded bigint, recovered bigint, deaths bigint, lost bigint, waited bigint[], ran bigint[],
     waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
     claim_times bigint[], claim_seconds float8
 )
@@ -2652,6 +2702,7 @@ SET changed_at = statement_timestamp(),
     failed = rollup.failed + EXCLUDED.failed,
     discarded = rollup.discarded + EXCLUDED.discarded,
     recovered = rollup.recovered + EXCLUDED.recovered,
+    deaths = rollup.deaths + EXCLUDED.deaths,
     lost = rollup.lost + EXCLUDED.lost,
     waited = ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
@@ -2863,14 +2914,12 @@ SELECT count(*) FROM deleted
 -- ENQUEUE_MANY_UNIQUE (parts.unique.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(held)s::boolean, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    due.run_after, %(held)s::boolean, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
@@ -3800,15 +3849,13 @@ RETURNING job.queue_name, rate_key
 BEGIN;
 
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, run_after, held, priority, max_attempts, timeout, retention, metadata, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(held)s, %(priority)s::smallint, %(max_attempts)s::smallint, %(timeout)s::float8, %(retention)s::jsonb, %(metadata)s::jsonb, %(unique_seconds)s::float8, %(batch_id)s::bigint, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 
 RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
@@ -4265,7 +4312,16 @@ WITH surplus AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE
                     limit_key = 'queue:' || queue.name
-                    AND (status IN ('queued', 'running') OR gate = 'rate')
+                    AND (
+                        status IN ('queued', 'running')
+                        OR gate = 'rate'
+                        OR (
+                            (started_at IS NOT NULL OR attempts > 0)
+                            AND limit_kind IN ('sequence', 'halting')
+                            AND status = 'scheduled'
+                        )
+                        OR (limit_kind = 'halting' AND status = 'failed')
+                    )
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held
@@ -5224,7 +5280,19 @@ RETURNING name
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
-    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4],
+    failing_since = (
+        SELECT
+            CASE
+                WHEN count(*) FILTER (WHERE job.status IN ('completed', 'discarded')) > 0 THEN NULL
+                ELSE COALESCE(
+                    failing_since,
+                    min(job.enqueued_at) FILTER (WHERE job.last_error > '')
+                )
+            END
+        FROM skipqueue_job AS job
+        WHERE job.id = ANY (last_job_id || earlier_job_ids)
+    )
 WHERE id = %(id)s
 
 -- PLAN_SCHEDULE (parts.schedules.operate)
@@ -5288,6 +5356,18 @@ SET next_run_at = to_timestamp(%(next)s::float8),
         WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
         ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
     END,
+    failing_since = (
+        SELECT
+            CASE
+                WHEN count(*) FILTER (WHERE job.status IN ('completed', 'discarded')) > 0 THEN NULL
+                ELSE COALESCE(
+                    failing_since,
+                    min(job.enqueued_at) FILTER (WHERE job.last_error > '')
+                )
+            END
+        FROM skipqueue_job AS job
+        WHERE job.id = ANY (last_job_id || earlier_job_ids)
+    ),
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
@@ -5401,6 +5481,19 @@ WHERE
     AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY next_run_at
 LIMIT %(limit)s
+
+-- LONG_HOLDERS (parts.limits.console)
+SELECT limit_key, id, lease, task, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND limit_key IS NOT NULL
+    AND limit_kind <> 'fair'
+    AND gate IS DISTINCT FROM 'ahead'
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 1000
 
 -- QUEUES_OF_TASK (parts.history.task_page)
 SELECT
@@ -5528,7 +5621,7 @@ SELECT
     )
 FROM slow
 
--- OPEN_BATCHES (parts.batches.console)
+-- COUNT_OPEN_BATCHES (parts.batches.console)
 SELECT
     count(*),
     coalesce(

@@ -21,18 +21,18 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 
 @pytest.fixture
-def untouched(transactional_db: None) -> Iterator[None]:
-    """Fails where a statement reaches the default database."""
+def no_query_of_default_database(transactional_db: None) -> Iterator[None]:
+    """Fail the test if it sends a statement to the default database."""
     with CaptureQueriesContext(connections["default"]) as queries:
         yield
     assert not queries.captured_queries
 
 
-def live_and_die(store: Store, manager: Any, worker_manager: Any) -> None:
+def call_every_verb(store: Store, manager: Any, worker_manager: Any) -> None:
     """Call every verb of a job once."""
     worker_id = "w:0123456789ab"
-    described = {"id": worker_id, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
-    store.heartbeat_workers([described])
+    worker_row = {"id": worker_id, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
+    store.heartbeat_workers([worker_row])
     assert [each.name for each in worker_manager.live()] == ["w"]
 
     manager.enqueue("t", unique_key="k")
@@ -62,23 +62,23 @@ def live_and_die(store: Store, manager: Any, worker_manager: Any) -> None:
     assert worker_manager.count() == 0
 
 
-@pytest.mark.usefixtures("untouched")
+@pytest.mark.usefixtures("no_query_of_default_database")
 def test_every_verb_works_on_the_database_that_using_names() -> None:
-    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
+    call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
 
 
-@pytest.mark.usefixtures("untouched")
+@pytest.mark.usefixtures("no_query_of_default_database")
 def test_every_verb_works_on_the_database_that_a_manager_is_bound_to() -> None:
-    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.db_manager("other"))
+    call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.db_manager("other"))
 
 
-@pytest.mark.usefixtures("untouched")
+@pytest.mark.usefixtures("no_query_of_default_database")
 def test_every_verb_works_on_the_database_of_the_setting(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
-    live_and_die(Store.default(), Job.objects, Worker.objects)
+    call_every_verb(Store.default(), Job.objects, Worker.objects)
 
 
-@pytest.mark.usefixtures("untouched")
+@pytest.mark.usefixtures("no_query_of_default_database")
 def test_a_task_defers_into_the_database_of_the_setting(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
     job = jobs.noop.defer()
@@ -90,13 +90,13 @@ def test_a_task_defers_into_the_database_of_the_setting(settings: Any) -> None:
     assert job.retry()
 
 
-def test_one_job_can_go_into_another_database() -> None:
-    here, there = jobs.noop.defer(), jobs.noop.using(database="other").defer()
-    assert (here._state.db, there._state.db) == ("default", "other")
+def test_a_single_job_can_be_deferred_into_another_database() -> None:
+    in_default, in_other = jobs.noop.defer(), jobs.noop.using(database="other").defer()
+    assert (in_default._state.db, in_other._state.db) == ("default", "other")
     assert (Job.objects.count(), Job.objects.using("other").count()) == (1, 1)
 
 
-def test_using_comes_before_the_setting(settings: Any) -> None:
+def test_the_database_of_using_comes_before_the_setting(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
     assert jobs.noop.using(database="default").defer()._state.db == "default"
     assert Job.objects.using("default").count() == 1
@@ -113,7 +113,7 @@ def test_a_job_is_atomic_with_the_transaction_of_its_own_database() -> None:
     assert Job.objects.using("other").count() == 1
 
 
-def test_the_notify_follows_the_commit_of_the_queues_database() -> None:
+def test_notify_is_sent_after_the_commit_of_the_queues_database() -> None:
     with CaptureQueriesContext(connections["other"]) as queries, transaction.atomic():
         with transaction.atomic(using="other"):
             jobs.noop.using(database="other").defer()
@@ -126,7 +126,7 @@ def test_a_context_loads_its_job_from_the_database_that_holds_it() -> None:
     assert context.job == job
     with CaptureQueriesContext(connections["other"]) as queries:
         assert context.job._state.db == "other"
-    assert not queries.captured_queries, "it is loaded once"
+    assert not queries.captured_queries, "the job is loaded once"
 
 
 @pytest.mark.parametrize("server_side_binding", [True, False])
@@ -136,7 +136,7 @@ def test_every_verb_works_with_either_way_of_binding_parameters(server_side_bind
     connection.settings_dict["OPTIONS"] = {**before, "server_side_binding": server_side_binding, "prepare_threshold": 0}
     connection.close()
     try:
-        live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
+        call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
     finally:
         connection.settings_dict["OPTIONS"] = before
         connection.close()

@@ -20,11 +20,11 @@ from ..app.rows import FINISHED, UNFINISHED, make_job, state
 from ..app.sessions import LAST_MIGRATION, Session, schema
 from ..app.waiting import within
 from ..harness.partitions import drop_partitions, partitions
-from ..harness.pgbouncer import PROGRAM
+from ..harness.pgbouncer import PGBOUNCER
 from ..harness.threads import terminate
-from .test_pgbouncer import pooled
+from .test_pgbouncer import pooled_alias
 
-__all__ = ["pooled"]
+__all__ = ["pooled_alias"]
 
 store = Store("default")
 
@@ -32,9 +32,9 @@ DAY = timedelta(days=1)
 OLD = -100 * DAY
 
 MakeSession = Callable[[], Session]
-Connect = Callable[..., psycopg.Connection[Any]]
+OpenSession = Callable[..., psycopg.Connection[Any]]
 
-OF_THE_CLAIM = {"lease", "locked_at", "deaths", "unknown_since", "batch_id", "held", "gate"}
+COLUMNS_LEFT_OUT = {"lease", "locked_at", "deaths", "unknown_since", "batch_id", "held", "gate"}
 """The columns of a job that its archived row does not have."""
 
 
@@ -44,7 +44,7 @@ def execute(statement: str, using: str = "default") -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
-def month(moment: datetime, later: int = 0) -> str:
+def partition_month(moment: datetime, later: int = 0) -> str:
     year, index = divmod(moment.year * 12 + moment.month - 1 + later, 12)
     return f"{year:04}_{index + 1:02}"
 
@@ -57,7 +57,7 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def archive(settings: Any) -> Callable[..., None]:
+def set_archive(settings: Any) -> Callable[..., None]:
     """Sets `ARCHIVE`, at first to a year."""
 
     def keep(**setting: Any) -> None:
@@ -68,14 +68,14 @@ def archive(settings: Any) -> Callable[..., None]:
 
 
 @pytest.fixture
-def committed(transactional_db: None, archive: Callable[..., None]) -> Iterator[Callable[..., None]]:
+def set_archive_and_commit(transactional_db: None, set_archive: Callable[..., None]) -> Iterator[Callable[..., None]]:
     """Set `ARCHIVE` in a test that commits, and drop the partitions at the end."""
-    yield archive
+    yield set_archive
     drop_partitions()
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("archive")
+@pytest.mark.usefixtures("set_archive")
 class TestMove:
     def test_a_pruned_job_is_in_the_archive_with_all_its_columns(self) -> None:
         job = make_job(
@@ -97,12 +97,12 @@ class TestMove:
         assert sum(Pruner(store).batch().values()) == 1
         assert not Job.objects.exists()
         (archived,) = ArchivedJob.objects.values()
-        assert archived == {name: value for name, value in before.items() if name not in OF_THE_CLAIM}
+        assert archived == {name: value for name, value in before.items() if name not in COLUMNS_LEFT_OUT}
         assert str(ArchivedJob.objects.get()) == str(job)
 
-    def test_a_new_column_of_jobs_is_archived_or_named_here(self) -> None:
+    def test_every_column_of_jobs_is_archived_or_left_out_on_purpose(self) -> None:
         jobs, archived = ({field.column for field in model._meta.concrete_fields} for model in (Job, ArchivedJob))
-        assert archived == jobs - OF_THE_CLAIM
+        assert archived == jobs - COLUMNS_LEFT_OUT
         columns = execute(
             "SELECT column_name FROM information_schema.columns "
             "WHERE table_schema = 'public' AND table_name = 'skipqueue_archivedjob'"
@@ -120,8 +120,8 @@ class TestMove:
         assert Job.objects.count() == 1
 
     @pytest.mark.parametrize("status", UNFINISHED)
-    def test_a_job_within_its_retention_is_not_archived(self, status: str, archive: Callable[..., None]) -> None:
-        archive(RETENTION={"completed": 0, "failed": 0, "discarded": 0})
+    def test_a_job_within_its_retention_is_not_archived(self, status: str, set_archive: Callable[..., None]) -> None:
+        set_archive(RETENTION={"completed": 0, "failed": 0, "discarded": 0})
         make_job(status)
         make_partitions(store)
         assert store.prune() == {}
@@ -131,24 +131,24 @@ class TestMove:
         make_job("failed", finished_at=-366 * DAY)
         kept = make_job("failed", finished_at=-364 * DAY)
         make_partitions(store)
-        assert partitions() == [month(now() - 364 * DAY), month(now())]
+        assert partitions() == [partition_month(now() - 364 * DAY), partition_month(now())]
         assert store.prune() == {"failed": 2}
         assert [archived.pk for archived in ArchivedJob.objects.all()] == [kept.pk]
 
     def test_without_a_retention_of_the_archive_a_job_of_any_age_is_archived(
-        self, archive: Callable[..., None]
+        self, set_archive: Callable[..., None]
     ) -> None:
-        archive(ARCHIVE=None)
+        set_archive(ARCHIVE=None)
         make_job("failed", finished_at=-4000 * DAY)
         assert Pruner(store).batch() == {"failed": 1}
         assert ArchivedJob.objects.count() == 1
 
     def test_once_the_archive_is_switched_off_jobs_are_deleted_and_the_archive_stays(
-        self, archive: Callable[..., None]
+        self, set_archive: Callable[..., None]
     ) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
-        archive(ARCHIVE=False)
+        set_archive(ARCHIVE=False)
         make_job("failed", finished_at=OLD)
         assert Pruner(store).batch() == {"failed": 1}
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
@@ -173,8 +173,8 @@ def prune_all() -> dict[str, int]:
 class TestRowsThatCannotBeArchived:
     """Rows that cannot be archived stay in the job table, and all other jobs move."""
 
-    def test_a_job_that_a_constraint_of_the_archive_refuses(
-        self, committed: None, caplog: pytest.LogCaptureFixture
+    def test_a_job_that_a_constraint_of_the_archive_refuses_is_left_and_logged(
+        self, set_archive_and_commit: None, caplog: pytest.LogCaptureFixture
     ) -> None:
         bad = make_job("completed", finished_at=OLD, queue_name="bad")
         made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
@@ -189,7 +189,7 @@ class TestRowsThatCannotBeArchived:
         assert f"job not pruned id={bad.pk} error=" in caplog.text
 
     def test_jobs_of_existing_months_are_archived_if_no_partition_can_be_made(
-        self, committed: None, connect: Connect, caplog: pytest.LogCaptureFixture
+        self, set_archive_and_commit: None, connect: OpenSession, caplog: pytest.LogCaptureFixture
     ) -> None:
         make_partitions(store)
         made = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
@@ -208,7 +208,7 @@ class TestCrash:
     """A job is in exactly one table, whatever happens to the session that moves it."""
 
     def test_a_session_that_dies_between_delete_and_insert_has_moved_nothing(
-        self, committed: None, session: MakeSession, connect: Connect
+        self, set_archive_and_commit: None, session: MakeSession, connect: OpenSession
     ) -> None:
         job = make_job("completed", finished_at=OLD)
         make_partitions(store)
@@ -228,7 +228,7 @@ class TestCrash:
         assert not Job.objects.exists()
 
     def test_a_session_that_dies_before_its_commit_has_moved_nothing(
-        self, committed: None, session: MakeSession
+        self, set_archive_and_commit: None, session: MakeSession
     ) -> None:
         make_job("completed", finished_at=OLD)
         make_partitions(store)
@@ -241,7 +241,9 @@ class TestCrash:
             pruning(store.prune)
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
 
-    def test_processes_that_prune_at_once_move_each_job_once(self, committed: None, session: MakeSession) -> None:
+    def test_processes_that_prune_at_once_move_each_job_once(
+        self, set_archive_and_commit: None, session: MakeSession
+    ) -> None:
         made = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
         sessions = [session() for _ in range(4)]
         running = [each.start(lambda: Pruner(store).batch()) for each in sessions]
@@ -251,18 +253,18 @@ class TestCrash:
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("archive")
+@pytest.mark.usefixtures("set_archive")
 class TestMakePartitions:
     def test_partitions_are_made_for_this_month_and_the_months_ahead(self) -> None:
         assert make_partitions(store, ahead=2) == 3
-        assert partitions() == [month(now(), later) for later in range(3)]
+        assert partitions() == [partition_month(now(), later) for later in range(3)]
         assert make_partitions(store, ahead=2) == 0
 
     def test_only_months_with_finished_jobs_have_a_partition(self) -> None:
         for days in (200, 201, 199, 90):
             make_job("completed", finished_at=-days * DAY)
         make_job("failed", finished_at=-150 * DAY)
-        months = {month(now() - days * DAY) for days in (200, 201, 199, 90, 150, 0)}
+        months = {partition_month(now() - days * DAY) for days in (200, 201, 199, 90, 150, 0)}
         assert make_partitions(store) == len(months)
         assert partitions() == sorted(months)
 
@@ -280,10 +282,14 @@ class TestMakePartitions:
             f"skipqueue_archivedjob_{first.year}_12": 2,
         }
 
-    def test_every_partition_has_the_indexes(self) -> None:
+    def test_every_partition_has_the_indexes_of_the_archive(self) -> None:
         make_partitions(store)
-        of = dict(execute("SELECT tablename, count(*) FROM pg_indexes GROUP BY 1"))
-        assert of[f"skipqueue_archivedjob_{month(now())}"] == of["skipqueue_archivedjob"] == 4
+        number_of_indexes = dict(execute("SELECT tablename, count(*) FROM pg_indexes GROUP BY 1"))
+        assert (
+            number_of_indexes[f"skipqueue_archivedjob_{partition_month(now())}"]
+            == number_of_indexes["skipqueue_archivedjob"]
+            == 4
+        )
 
     def test_a_partition_of_another_shape_made_by_hand_is_respected(self) -> None:
         execute("CREATE TABLE by_hand PARTITION OF skipqueue_archivedjob FOR VALUES FROM (MINVALUE) TO ('2200-01-01')")
@@ -292,7 +298,9 @@ class TestMakePartitions:
     def test_a_manually_detached_partition_is_attached_when_needed(self) -> None:
         make_job("completed", finished_at=OLD)
         Pruner(store).batch()
-        execute(f"ALTER TABLE skipqueue_archivedjob DETACH PARTITION skipqueue_archivedjob_{month(now() + OLD)}")
+        execute(
+            f"ALTER TABLE skipqueue_archivedjob DETACH PARTITION skipqueue_archivedjob_{partition_month(now() + OLD)}"
+        )
         make_job("completed", finished_at=OLD)
         assert Pruner(store).batch() == {"completed": 1}
         assert ArchivedJob.objects.count() == 2
@@ -302,7 +310,7 @@ class TestLocks:
     """The commands that make and drop partitions neither wait long nor keep others waiting long."""
 
     def test_readers_and_writers_do_not_keep_a_partition_from_being_made(
-        self, committed: None, connect: Connect
+        self, set_archive_and_commit: None, connect: OpenSession
     ) -> None:
         make_partitions(store)
         with ExitStack() as stack:
@@ -312,7 +320,9 @@ class TestLocks:
             with within(20):
                 assert make_partitions(store, ahead=1) == 1
 
-    def test_many_supervisors_may_make_partitions_at_once(self, committed: None, session: MakeSession) -> None:
+    def test_many_supervisors_may_make_partitions_at_once(
+        self, set_archive_and_commit: None, session: MakeSession
+    ) -> None:
         make_job("completed", finished_at=OLD)
         sessions = [session() for _ in range(4)]
         running = [each.start(make_partitions, store, ahead=2) for each in sessions]
@@ -321,11 +331,11 @@ class TestLocks:
 
     @pytest.mark.parametrize("reads", [True, False], ids=["a reader", "a writer"])
     def test_a_drop_gives_up_soon_and_lets_later_transactions_through(
-        self, committed: Callable[..., None], connect: Connect, reads: bool
+        self, set_archive_and_commit: Callable[..., None], connect: OpenSession, reads: bool
     ) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
-        committed(ARCHIVE=timedelta(days=30))
+        set_archive_and_commit(ARCHIVE=timedelta(days=30))
         other = connect(autocommit=False)
         other.execute(
             "SELECT count(*) FROM skipqueue_archivedjob"
@@ -340,56 +350,58 @@ class TestLocks:
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("archive")
+@pytest.mark.usefixtures("set_archive")
 class TestDropPartition:
     def test_the_oldest_partition_whose_last_job_is_past_the_retention_is_dropped(
-        self, archive: Callable[..., None]
+        self, set_archive: Callable[..., None]
     ) -> None:
-        archive(ARCHIVE=None)
+        set_archive(ARCHIVE=None)
         for days in (500, 400, 330):
             make_job("failed", finished_at=-days * DAY)
         Pruner(store).batch()
-        archive()
+        set_archive()
         assert drop_partition(store)
         assert drop_partition(store)
         assert not drop_partition(store)
-        assert partitions() == [month(now() - 330 * DAY), month(now())]
+        assert partitions() == [partition_month(now() - 330 * DAY), partition_month(now())]
         assert ArchivedJob.objects.count() == 1
 
-    def test_a_partition_with_a_job_within_the_retention_stays(self, archive: Callable[..., None]) -> None:
+    def test_a_partition_with_a_job_within_the_retention_stays(self, set_archive: Callable[..., None]) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
         first = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         after = (first + timedelta(days=32)).replace(day=1)
-        archive(ARCHIVE=now() - after + timedelta(seconds=60))
+        set_archive(ARCHIVE=now() - after + timedelta(seconds=60))
         assert not drop_partition(store)
-        archive(ARCHIVE=now() - after)
+        set_archive(ARCHIVE=now() - after)
         assert drop_partition(store)
 
-    def test_without_a_retention_no_partition_is_dropped(self, archive: Callable[..., None]) -> None:
-        archive(ARCHIVE=None)
+    def test_without_a_retention_no_partition_is_dropped(self, set_archive: Callable[..., None]) -> None:
+        set_archive(ARCHIVE=None)
         make_job("failed", finished_at=-9000 * DAY)
         Pruner(store).batch()
         assert not drop_partition(store)
 
 
-@pytest.mark.skipif(not PROGRAM, reason="PgBouncer is not installed")
+@pytest.mark.skipif(not PGBOUNCER, reason="PgBouncer is not installed")
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_behind_pgbouncer_in_transaction_mode(pooled: str, archive: Callable[..., None]) -> None:
-    behind = Store(pooled)
-    archive(ARCHIVE=None)
-    make_job("failed", using=pooled, finished_at=OLD)
+def test_jobs_are_archived_behind_pgbouncer_in_transaction_mode(
+    pooled_alias: str, set_archive: Callable[..., None]
+) -> None:
+    behind = Store(pooled_alias)
+    set_archive(ARCHIVE=None)
+    make_job("failed", using=pooled_alias, finished_at=OLD)
     try:
         assert Pruner(behind).batch() == {"failed": 1}
-        archive(ARCHIVE=30 * DAY)
+        set_archive(ARCHIVE=30 * DAY)
         assert drop_partition(behind)
-        assert execute("SHOW lock_timeout", pooled) == [("0",)], "it was set for the transaction alone"
+        assert execute("SHOW lock_timeout", pooled_alias) == [("0",)], "the timeout was set only for the transaction"
     finally:
-        drop_partitions(pooled)
+        drop_partitions(pooled_alias)
 
 
 @pytest.mark.django_db
-def test_a_role_that_owns_the_tables_needs_to_be_no_superuser(archive: Callable[..., None]) -> None:
+def test_an_owner_of_the_tables_who_is_no_superuser_can_archive(set_archive: Callable[..., None]) -> None:
     with schema("owned") as migrate, transaction.atomic(using="owned"):
         migrate(LAST_MIGRATION)
         execute("CREATE ROLE plain; ALTER SCHEMA owned OWNER TO plain", "owned")
@@ -398,13 +410,13 @@ def test_a_role_that_owns_the_tables_needs_to_be_no_superuser(archive: Callable[
         execute("SET LOCAL ROLE plain", "owned")
         make_job("failed", using="owned", finished_at=OLD)
         assert Pruner(Store("owned")).batch() == {"failed": 1}
-        archive(ARCHIVE=30 * DAY)
+        set_archive(ARCHIVE=30 * DAY)
         assert drop_partition(Store("owned"))
         transaction.set_rollback(True, using="owned")
 
 
 @pytest.mark.django_db
-def test_the_partitions_are_in_the_schema_of_the_archive(archive: Callable[..., None]) -> None:
+def test_the_partitions_are_in_the_schema_of_the_archive(set_archive: Callable[..., None]) -> None:
     with schema("away") as migrate:
         migrate(LAST_MIGRATION)
         execute("CREATE SCHEMA before; SET search_path TO before, away", "away")
@@ -417,7 +429,7 @@ def test_the_partitions_are_in_the_schema_of_the_archive(archive: Callable[..., 
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("archive")
+@pytest.mark.usefixtures("set_archive")
 def test_an_archived_job_is_read_from_the_database_of_the_queue() -> None:
     make_job("failed", finished_at=OLD)
     Pruner(store).batch()

@@ -1,4 +1,4 @@
-"""Batches: the values that one statement sends, and the order in which jobs are locked and run."""
+"""The values that one statement sends for many jobs, and the order in which jobs are locked and run."""
 
 import json
 import time
@@ -23,7 +23,7 @@ def test_a_batch_of_plain_completions_names_only_leases() -> None:
     }
 
 
-def test_the_times_of_attempts_travel_as_microseconds_ago() -> None:
+def test_the_times_of_attempts_are_sent_as_microseconds_before_now() -> None:
     now = time.monotonic()
     values = settlements_as_values(
         [
@@ -39,7 +39,7 @@ def test_the_times_of_attempts_travel_as_microseconds_ago() -> None:
     assert 0 <= int(started[2]) < 10_000_000
 
 
-def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
+def test_outcomes_other_than_a_plain_completion_are_sent_column_by_column() -> None:
     retry = Outcome("scheduled", delay=2, refund=1, last_error="no", error={"message": "ü"}, is_unknown=True)
     values = settlements_as_values(
         [Settlement(7, 1, COMPLETED), Settlement(8, 1, retry), Settlement(9, 1, Outcome("completed", result="[1]"))]
@@ -81,7 +81,7 @@ def test_claimed_jobs_run_in_the_order_of_queues_then_priority_then_time_then_id
     assert [job.id for job in in_claim_order(jobs, ["mail", "default"])] == [4, 3, 5, 2, 1]
 
 
-def test_calls_are_sent_by_key_and_calls_without_a_key_in_their_order() -> None:
+def test_calls_are_sent_in_the_order_of_their_unique_keys() -> None:
     calls = [
         EncodedCall("[1]", "{}", {"unique_key": "b"}),
         EncodedCall("[2]", "{}"),

@@ -1,4 +1,4 @@
-"""The statements are what `statements.sql` shows: whoever reviews a change reads SQL, not what SQL is made from."""
+"""The file `statements.sql` shows the statements as they are sent: a reviewer reads this SQL, not its pieces."""
 
 import os
 import re
@@ -15,23 +15,25 @@ from .statements import STATEMENTS
 def test_every_statement_is_what_the_golden_file_shows() -> None:
     now = golden.statements()
     if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
-        golden.FILE.write_text(golden.written(now))
+        golden.FILE.write_text(golden.content_of_file(now))
     content = golden.FILE.read_text()
-    shown = golden.read(content)
+    shown = golden.statements_in(content)
     differ = [name for name in now | shown if shown.get(name) != now.get(name, "").strip()]
-    if differ or content != golden.written(now):
+    if differ or content != golden.content_of_file(now):
         what = "\n".join(differ) or "None in its text: the head of the file, or the order of the statements."
         pytest.fail(f"statements.sql differs in:\n{what}\nTo keep the change: make contract.", pytrace=False)
 
 
-def test_the_golden_file_has_every_statement_and_no_place_without_its_piece() -> None:
+def test_no_statement_in_the_golden_file_has_an_unfilled_placeholder() -> None:
     texts = golden.statements()
     assert {name.partition(" ")[0] for name in texts} >= set(STATEMENTS)
-    places = {name: set(re.findall(r"{([a-z]\w*)}", text)) - golden.QUOTED for name, text in texts.items()}
-    assert {name: found for name, found in places.items() if found} == {}
+    placeholders = {
+        name: set(re.findall(r"{([a-z]\w*)}", text)) - golden.FILLED_BY_THE_CONSOLE for name, text in texts.items()
+    }
+    assert {name: found for name, found in placeholders.items() if found} == {}
 
 
-def test_a_statement_is_joined_from_exactly_the_pieces_for_which_it_has_places() -> None:
+def test_joined_needs_exactly_the_pieces_for_the_placeholders_of_a_statement() -> None:
     statement = "SELECT {what}, '{}'::text[], '[0-9a-f]{12}', %(name)s"
     assert joined(statement, what="'{what}'") == "SELECT '{what}', '{}'::text[], '[0-9a-f]{12}', %(name)s"
     with pytest.raises(ValueError, match="what"):
@@ -40,7 +42,7 @@ def test_a_statement_is_joined_from_exactly_the_pieces_for_which_it_has_places()
         joined(statement, what="1", other="2")
 
 
-def test_a_part_fills_only_places_that_there_are_and_each_place_once() -> None:
+def test_each_placeholder_is_filled_by_one_part_only() -> None:
     pieces = {"also": "", "order": "id"}
     first = PartColumns(pieces={"order": "unique_key"})
     fill(pieces, [first, PartColumns(pieces={"also": " OR true"})])

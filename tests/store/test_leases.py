@@ -20,7 +20,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ERROR = {"message": "no", "attempt": 1, "worker": "w", "duration_ms": 1.5, "traceback": "line 1"}
-OTHER = ERROR | {"duration_ms": 2.5}
+OTHER_ERROR = ERROR | {"duration_ms": 2.5}
 RETRY_LATER = Outcome("scheduled", delay=60, last_error="ValueError: no", error=ERROR)
 RETRY_NOW = Outcome("scheduled", last_error="ValueError: no", error=ERROR)
 SNOOZE = Outcome("scheduled", delay=60, refund=1)
@@ -45,7 +45,7 @@ def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
 
 
 def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
-    """The lease of the job's holder, after its settle with this outcome has written nothing."""
+    """Check that settling writes nothing, and return what the row tells about the lost lease."""
     assert store.settle([settlement(job, outcome)]) == set()
     return store.lost_leases([(job.pk, job.lease)])[job.pk, job.lease]
 
@@ -62,10 +62,10 @@ def claim_again() -> None:
 
 
 DEATHS: list[Any] = [None, ["another:0123456789ab"]]
-"""Of workers that had the job before: none, and one."""
+"""Values of the column `deaths`: no worker, or one worker, has died with the job before."""
 
 
-def test_an_outcome_that_was_written_is_recognized(row: Row) -> None:
+def test_a_written_outcome_is_recognized_after_the_lease_is_lost(row: Row) -> None:
     for (name, outcome), deaths in product(OUTCOMES.items(), DEATHS):
         with row(name, deaths=deaths):
             job = make_job("running", deaths=deaths)
@@ -124,7 +124,7 @@ def test_a_discard_by_the_task_is_recognized_after_a_cancel_and_a_retry() -> Non
     assert written_status(job, DISCARDED) == "discarded"
 
 
-def test_operations_that_others_have_written_end_no_lease_and_break_no_statement(row: Row) -> None:
+def test_malformed_operations_in_a_row_do_not_break_the_statement(row: Row) -> None:
     forms: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
     for operations in forms:
         with row(operations=operations):
@@ -148,21 +148,21 @@ def delete(job: Job) -> None:
 
 
 def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(row: Row) -> None:
-    ways = [take_by_recovery, take_by_release, delete]
-    for (name, outcome), max_attempts, deaths, take in product(OUTCOMES.items(), [1, 2], DEATHS, ways):
-        with row(name, max_attempts=max_attempts, deaths=deaths, take=take.__name__):
+    takers = [take_by_recovery, take_by_release, delete]
+    for (name, outcome), max_attempts, deaths, take_job in product(OUTCOMES.items(), [1, 2], DEATHS, takers):
+        with row(name, max_attempts=max_attempts, deaths=deaths, take=take_job.__name__):
             job = make_job("running", max_attempts=max_attempts, deaths=deaths)
-            take(job)
+            take_job(job)
             assert written_status(job, outcome) is None
             if Job.objects.filter(status="queued").exists():
                 claim_again()
                 assert written_status(job, outcome) is None
 
 
-def test_the_error_of_another_attempt_is_not_taken_for_this_one(row: Row) -> None:
+def test_the_error_of_another_attempt_is_not_taken_for_the_error_of_this_attempt(row: Row) -> None:
     for name, outcome in WITH_ERROR.items():
         with row(name):
-            job = make_job("running", max_attempts=2, errors=[OTHER])
+            job = make_job("running", max_attempts=2, errors=[OTHER_ERROR])
             take_by_recovery(job)
             claim_again()
             assert written_status(job, outcome) is None
@@ -175,7 +175,7 @@ def test_a_job_that_its_task_has_completed_is_completed_whatever_the_outcome() -
     assert written_status(job, RETRY_LATER) == "completed"
 
 
-def test_a_lease_that_is_valid_is_not_lost() -> None:
+def test_a_valid_lease_is_not_reported_as_lost() -> None:
     job = make_job("running")
     assert store.lost_leases([(job.pk, job.lease)]) == {}
 

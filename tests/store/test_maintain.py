@@ -24,8 +24,8 @@ store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
-HOUR = timedelta(hours=1)
-SECOND = timedelta(seconds=1)
+ONE_HOUR = timedelta(hours=1)
+ONE_SECOND = timedelta(seconds=1)
 
 
 class TestAdmit:
@@ -33,37 +33,37 @@ class TestAdmit:
     def test_only_scheduled_jobs_are_admitted(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
-                job = make_job(status, run_after=-SECOND)
+                job = make_job(status, run_after=-ONE_SECOND)
                 assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
                 after = state(job)
                 assert after.pop("status") == ("queued" if status == "scheduled" else status)
                 assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
 
     def test_a_job_that_is_not_due_stays_scheduled(self) -> None:
-        make_job("scheduled", run_after=HOUR)
+        make_job("scheduled", run_after=ONE_HOUR)
         assert store.admit().by_queue == {}
 
     def test_admitted_jobs_are_counted_by_queue(self) -> None:
         for queue in ("mail", "default", "mail"):
-            make_job("scheduled", queue_name=queue, run_after=-HOUR)
+            make_job("scheduled", queue_name=queue, run_after=-ONE_HOUR)
         assert store.admit().by_queue == {"mail": 2, "default": 1}
 
     def test_a_batch_has_a_limit_and_the_most_overdue_go_first(self) -> None:
-        made = [make_job("scheduled", run_after=-SECOND * number) for number in (1, 4, 2, 3, 5)]
+        made = [make_job("scheduled", run_after=-ONE_SECOND * number) for number in (1, 4, 2, 3, 5)]
         assert store.admit(limit=2).by_queue == {"default": 2}
         assert set(Job.objects.queued()) == {made[1], made[4]}
         assert store.admit(limit=2).by_queue == {"default": 2}
         assert store.admit(limit=2).by_queue == {"default": 1}
         assert store.admit(limit=2).by_queue == {}
 
-    def test_the_time_until_the_next_job_is_due(self) -> None:
+    def test_next_due_is_the_time_until_the_next_scheduled_job(self) -> None:
         assert store.next_due() is None
-        make_job("queued", run_after=-HOUR)
+        make_job("queued", run_after=-ONE_HOUR)
         assert store.next_due() is None
-        make_job("scheduled", run_after=HOUR * 2)
-        make_job("scheduled", run_after=HOUR)
+        make_job("scheduled", run_after=ONE_HOUR * 2)
+        make_job("scheduled", run_after=ONE_HOUR)
         assert 3590 < (store.next_due() or 0) <= 3600
-        make_job("scheduled", run_after=-HOUR)
+        make_job("scheduled", run_after=-ONE_HOUR)
         assert -3700 < (store.next_due() or 0) <= -3600
 
 
@@ -72,7 +72,7 @@ class TestRecover:
     def test_only_running_jobs_are_recovered(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
-                job = make_job(status, locked_at=-HOUR, locked_by="gone")
+                job = make_job(status, locked_at=-ONE_HOUR, locked_by="gone")
                 by_age, by_worker = store.recover(worker_timeout=60), store.recover(worker_ids=["gone"])
                 assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
                 assert by_worker == []
@@ -81,13 +81,13 @@ class TestRecover:
     @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
     def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_an_error(self, by: dict[str, Any]) -> None:
         job = make_job(
-            "running", locked_at=-HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
+            "running", locked_at=-ONE_HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
         )
         (recovered,) = store.recover(**by, reason="killed by signal 9")
         assert job.locked_at is not None
         at = recovered.recovered_at
         assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}", at)
-        assert abs(at - job.locked_at - HOUR) < timedelta(minutes=1)
+        assert abs(at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
         assert (after["finished_at"], after["run_after"]) == (None, job.run_after)
@@ -107,14 +107,14 @@ class TestRecover:
         assert error["at"]
 
     def test_the_error_names_the_worker_where_its_row_is_still_there(self) -> None:
-        worker = make_worker(name="web-1", heartbeat=-HOUR)
-        job = make_job("running", locked_at=-HOUR, locked_by=str(worker.pk))
+        worker = make_worker(name="web-1", heartbeat=-ONE_HOUR)
+        job = make_job("running", locked_at=-ONE_HOUR, locked_by=str(worker.pk))
         store.recover(worker_timeout=60)
         assert state(job)["errors"][0]["worker"] == "web-1"
 
     @pytest.mark.core
-    def test_the_last_attempt_fails(self) -> None:
-        job = make_job("running", locked_at=-HOUR, attempts=3, max_attempts=3)
+    def test_a_job_recovered_in_its_last_attempt_fails(self) -> None:
+        job = make_job("running", locked_at=-ONE_HOUR, attempts=3, max_attempts=3)
         (recovered,) = store.recover(worker_timeout=60)
         after = state(job)
         assert recovered.status == after["status"] == "failed"
@@ -126,8 +126,8 @@ class TestRecover:
         recovered = store.recover(worker_ids=["gone"])
         assert {job.status for job in recovered} == {"scheduled"}
         waits = {Job.objects.get(pk=job.pk).run_after for job in made}
-        assert len(waits) == 20, "each its own time"
-        assert all(timedelta(0) < wait - now() + SECOND < timedelta(seconds=31) for wait in waits)
+        assert len(waits) == 20, "each job waits for another time"
+        assert all(timedelta(0) < wait - now() + ONE_SECOND < timedelta(seconds=31) for wait in waits)
 
     def test_at_the_third_death_in_a_row_a_job_fails_whatever_its_attempts(self) -> None:
         job = make_job("running", attempts=3, max_attempts=100, deaths=["first", "second"], locked_by="gone")
@@ -164,40 +164,40 @@ class TestRecover:
             job.refresh_from_db()
 
     def test_errors_are_capped(self) -> None:
-        job = make_job("running", locked_at=-HOUR, errors=[{"attempt": number} for number in range(10)])
+        job = make_job("running", locked_at=-ONE_HOUR, errors=[{"attempt": number} for number in range(10)])
         store.recover(worker_timeout=60)
         errors = state(job)["errors"]
         assert [entry["attempt"] for entry in errors] == [*range(1, 10), 1]
 
     def test_a_worker_that_is_alive_keeps_its_jobs_however_old_they_are(self) -> None:
-        worker = make_worker(heartbeat=-30 * SECOND)
-        make_job("running", locked_at=-1000 * HOUR, locked_by=str(worker.pk))
+        worker = make_worker(heartbeat=-30 * ONE_SECOND)
+        make_job("running", locked_at=-1000 * ONE_HOUR, locked_by=str(worker.pk))
         assert store.recover(worker_timeout=60) == []
         assert len(store.recover(worker_timeout=29)) == 1
 
     @pytest.mark.core
-    def test_a_worker_without_a_heartbeat_loses_its_jobs_after_the_lease(self) -> None:
-        stale, live = make_worker(heartbeat=-61 * SECOND), make_worker(heartbeat=-30 * SECOND)
-        lost = make_job("running", locked_at=-HOUR, locked_by=str(stale.pk))
-        make_job("running", locked_at=-HOUR, locked_by=str(live.pk))
+    def test_a_worker_without_a_heartbeat_loses_its_jobs_after_the_worker_timeout(self) -> None:
+        stale, live = make_worker(heartbeat=-61 * ONE_SECOND), make_worker(heartbeat=-30 * ONE_SECOND)
+        lost = make_job("running", locked_at=-ONE_HOUR, locked_by=str(stale.pk))
+        make_job("running", locked_at=-ONE_HOUR, locked_by=str(live.pk))
         assert [each.id for each in store.recover(worker_timeout=60)] == [lost.pk]
 
     def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
         """The jobs of a carrier run even if all its relays are gone."""
-        carrier = make_worker(heartbeat=-HOUR, is_external=True)
-        make_job("running", locked_at=-HOUR, locked_by=carrier.pk)
+        carrier = make_worker(heartbeat=-ONE_HOUR, is_external=True)
+        make_job("running", locked_at=-ONE_HOUR, locked_by=carrier.pk)
         assert store.recover(worker_timeout=60) == []
         assert store.recover_without_worker(locked_before=now()) == []
         Worker.objects.update(is_external=False)
         assert len(store.recover(worker_timeout=60)) == 1
 
     def test_a_job_just_claimed_is_left_alone_though_its_worker_has_no_row_yet(self) -> None:
-        make_job("running", locked_at=-59 * SECOND, locked_by="gone:0123456789ab")
+        make_job("running", locked_at=-59 * ONE_SECOND, locked_by="gone:0123456789ab")
         assert store.recover(worker_timeout=60) == []
         assert len(store.recover(worker_timeout=58)) == 1
 
-    def test_a_loop_by_hand_keeps_its_job_by_its_own_heartbeat(self) -> None:
-        job = make_job("running", locked_at=-HOUR, locked_by="by hand")
+    def test_a_loop_written_by_hand_keeps_its_job_by_its_own_heartbeat(self) -> None:
+        job = make_job("running", locked_at=-ONE_HOUR, locked_by="by hand")
         assert store.heartbeat_job((job.pk, job.lease))
         assert store.recover(worker_timeout=60) == []
         Job.objects.update(locked_at=job.locked_at)
@@ -205,57 +205,57 @@ class TestRecover:
 
     def test_a_holder_without_a_row_loses_its_jobs_if_it_was_silent_since_a_time(self) -> None:
         """Neither the database's clock nor the heartbeat of a worker with a row changes this."""
-        worker = make_worker(heartbeat=-HOUR)
-        make_job("running", locked_at=-HOUR, locked_by=worker.pk)
-        lost = make_job("running", locked_at=-61 * SECOND, locked_by="by hand")
-        make_job("running", locked_at=-59 * SECOND, locked_by="by hand")
-        recovered = store.recover_without_worker(locked_before=now() - 60 * SECOND)
+        worker = make_worker(heartbeat=-ONE_HOUR)
+        make_job("running", locked_at=-ONE_HOUR, locked_by=worker.pk)
+        lost = make_job("running", locked_at=-61 * ONE_SECOND, locked_by="by hand")
+        make_job("running", locked_at=-59 * ONE_SECOND, locked_by="by hand")
+        recovered = store.recover_without_worker(locked_before=now() - 60 * ONE_SECOND)
         assert [job.id for job in recovered] == [lost.pk]
 
-    def test_named_workers_lose_all_their_jobs_and_other_workers_lose_none(self) -> None:
+    def test_recover_takes_all_jobs_of_the_named_workers_and_no_other_jobs(self) -> None:
         dead, live = make_worker(), make_worker()
         lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
-        make_job("running", locked_by=str(live.pk), locked_at=-HOUR)
+        make_job("running", locked_by=str(live.pk), locked_at=-ONE_HOUR)
         assert [each.id for each in store.recover(worker_ids=[str(dead.pk)])] == [job.pk for job in lost]
         assert store.recover(worker_ids=[]) == []
 
-    def test_the_lease_is_a_setting(self, settings: Any) -> None:
+    def test_the_worker_timeout_is_a_setting(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"WORKER_TIMEOUT": 5000}
-        make_job("running", locked_at=-HOUR)
+        make_job("running", locked_at=-ONE_HOUR)
         assert store.recover() == []
         settings.SKIPQUEUE = {"WORKER_TIMEOUT": 3000}
         assert len(store.recover()) == 1
 
     def test_a_batch_has_a_limit_and_the_oldest_go_first(self) -> None:
-        made = [make_job("running", locked_at=-HOUR * number) for number in (1, 4, 2, 3)]
+        made = [make_job("running", locked_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
         assert {each.id for each in store.recover(worker_timeout=60, limit=2)} == {made[1].pk, made[3].pk}
         assert len(store.recover(worker_timeout=60, limit=2)) == 2
         assert store.recover(worker_timeout=60, limit=2) == []
 
     def test_a_reason_that_no_text_column_takes_stops_no_recovery(self) -> None:
-        make_job("running", locked_at=-HOUR)
+        make_job("running", locked_at=-ONE_HOUR)
         assert len(store.recover(worker_timeout=60, reason="a\0b")) == 1
 
 
 class TestPrune:
     @pytest.fixture
-    def keep(self, settings: Any) -> Callable[..., None]:
-        def keep(**retention: Any) -> None:
+    def set_retention(self, settings: Any) -> Callable[..., None]:
+        def set_retention(**retention: Any) -> None:
             settings.SKIPQUEUE = {"RETENTION": retention}
 
-        return keep
+        return set_retention
 
     @pytest.mark.core
-    def test_only_finished_jobs_are_pruned(self, keep: Callable[..., None], row: Row) -> None:
+    def test_only_finished_jobs_are_pruned(self, set_retention: Callable[..., None], row: Row) -> None:
         for status in STATUSES:
             with row(status):
-                keep(completed=0, failed=0, discarded=0)
+                set_retention(completed=0, failed=0, discarded=0)
                 make_job(status)
                 assert store.prune() == ({status: 1} if status in FINISHED else {})
                 assert Job.objects.count() == (status not in FINISHED)
 
     @pytest.mark.core
-    def test_each_status_has_a_retention_of_its_own(self, keep: Callable[..., None], row: Row) -> None:
+    def test_each_status_has_a_retention_of_its_own(self, set_retention: Callable[..., None], row: Row) -> None:
         cases: list[tuple[Any, int]] = [
             (None, 3),
             (0, 0),
@@ -266,9 +266,9 @@ class TestPrune:
         ]
         for status, (kept, left) in product(FINISHED, cases):
             with row(status=status, kept=kept, left=left):
-                keep(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
+                set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
                 for finished in FINISHED:
-                    for age in (HOUR * 2, timedelta(minutes=30), timedelta(0)):
+                    for age in (ONE_HOUR * 2, timedelta(minutes=30), timedelta(0)):
                         make_job(finished, finished_at=-age)
                 assert store.prune() == ({status: 3 - left} if left < 3 else {})
                 assert Job.objects.filter(status=status).count() == left
@@ -276,19 +276,19 @@ class TestPrune:
 
     def test_the_defaults_are_a_day_a_week_and_a_month(self) -> None:
         for status, days in (("completed", 1), ("discarded", 7), ("failed", 30)):
-            make_job(status, finished_at=-timedelta(days=days) - HOUR)
-            make_job(status, finished_at=-timedelta(days=days) + HOUR)
+            make_job(status, finished_at=-timedelta(days=days) - ONE_HOUR)
+            make_job(status, finished_at=-timedelta(days=days) + ONE_HOUR)
         assert store.prune() == {"completed": 1, "discarded": 1, "failed": 1}
         assert Job.objects.count() == 3
 
-    def test_a_batch_has_a_limit_and_the_oldest_go_first(self, keep: Callable[..., None]) -> None:
-        keep(completed=0)
-        made = [make_job("completed", finished_at=-HOUR * number) for number in (1, 4, 2, 3)]
+    def test_a_batch_has_a_limit_and_the_oldest_go_first(self, set_retention: Callable[..., None]) -> None:
+        set_retention(completed=0)
+        made = [make_job("completed", finished_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
         assert store.prune(limit=2) == {"completed": 2}
         assert set(Job.objects.all()) == {made[0], made[2]}
 
-    def test_the_limit_holds_over_all_statuses_together(self, keep: Callable[..., None]) -> None:
-        keep(completed=0, failed=0, discarded=0)
+    def test_the_limit_holds_over_all_statuses_together(self, set_retention: Callable[..., None]) -> None:
+        set_retention(completed=0, failed=0, discarded=0)
         for status in FINISHED * 3:
             make_job(status)
         assert sum(store.prune(limit=4).values()) == 4
@@ -303,9 +303,9 @@ class TestRetentionOfItsOwn:
     def test_a_job_is_deleted_when_its_own_retention_is_over(self, db: None, row: Row) -> None:
         for status in FINISHED:
             with row(status):
-                own = {status: 60}
-                gone = make_job(status, finished_at=timedelta(seconds=-61), retention=own)
-                early = make_job(status, finished_at=timedelta(seconds=-50), retention=own)
+                own_retention = {status: 60}
+                gone = make_job(status, finished_at=timedelta(seconds=-61), retention=own_retention)
+                early = make_job(status, finished_at=timedelta(seconds=-50), retention=own_retention)
                 plain = make_job(status, finished_at=timedelta(seconds=-61))
                 assert store.prune() == {status: 1}
                 assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
@@ -323,7 +323,7 @@ class TestRetentionOfItsOwn:
                 make_job(status, retention={"completed": 0, "failed": 0, "discarded": 0})
                 assert store.prune() == {}
 
-    def test_the_session_time_zone_changes_nothing(self, db: None) -> None:
+    def test_the_time_zone_of_the_session_does_not_change_a_jobs_retention(self, db: None) -> None:
         make_job("completed", finished_at=timedelta(seconds=-50), retention={"completed": 60})
         make_job("completed", finished_at=timedelta(seconds=-70), retention={"completed": 60})
         with connection.cursor() as cursor:
@@ -334,9 +334,9 @@ class TestRetentionOfItsOwn:
 class TestPruneLag:
     """`prune_lag`: the seconds for which the next job to delete has been past its retention."""
 
-    def test_nothing_to_prune_is_no_lag(self) -> None:
+    def test_without_jobs_to_prune_there_is_no_lag(self) -> None:
         make_job("queued")
-        make_job("completed", finished_at=-HOUR)
+        make_job("completed", finished_at=-ONE_HOUR)
         assert store.prune_lag() == 0.0
 
     def test_the_lag_is_that_of_the_status_furthest_behind(self) -> None:
@@ -351,8 +351,8 @@ class TestPruneLag:
         assert store.prune_lag() == 0.0
 
     def test_the_lag_counts_a_retention_of_a_job(self) -> None:
-        make_job("completed", finished_at=-HOUR, retention={"completed": 60})
-        make_job("failed", finished_at=-HOUR, retention={"completed": 60})
+        make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 60})
+        make_job("failed", finished_at=-ONE_HOUR, retention={"completed": 60})
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
         assert store.prune_lag() == pytest.approx(3540, abs=60)
@@ -368,10 +368,10 @@ class TestPruneLag:
 def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
     """An admission is one statement for each gate, or two if it sweeps; a prune locks and then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    store.admit()  # what other tests have left of a look that was not over
+    store.admit()  # finishes a sweep that another test may have left unfinished
     sweep_gates_soon(store)
-    make_job("scheduled", run_after=-HOUR)
-    make_job("running", locked_at=-HOUR)
+    make_job("scheduled", run_after=-ONE_HOUR)
+    make_job("running", locked_at=-ONE_HOUR)
     make_job("completed")
     with CaptureQueriesContext(connection) as queries, transaction.atomic():
         assert getattr(store, verb)()
@@ -381,10 +381,12 @@ def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int,
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("verb", ["admit", "recover", "prune"])
-def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[..., Any], settings: Any) -> None:
+def test_rows_that_another_session_has_locked_are_skipped(
+    verb: str, connect: Callable[..., Any], settings: Any
+) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     status = {"admit": "scheduled", "recover": "running", "prune": "completed"}[verb]
-    locked, free = (make_job(status, run_after=-HOUR, locked_at=-HOUR) for _ in range(2))
+    locked, free = (make_job(status, run_after=-ONE_HOUR, locked_at=-ONE_HOUR) for _ in range(2))
     connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
@@ -395,8 +397,10 @@ def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[.
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_that_somebody_has_locked_keeps_no_other_with_a_retention_of_its_own(connect: Callable[..., Any]) -> None:
-    locked, _ = (make_job("completed", finished_at=-HOUR, retention={"completed": 1}) for _ in range(2))
+def test_a_locked_job_does_not_stop_the_pruning_of_other_jobs_with_their_own_retention(
+    connect: Callable[..., Any],
+) -> None:
+    locked, _ = (make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 1}) for _ in range(2))
     connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
     with within(10):
         assert store.prune() == {"completed": 1}
@@ -425,11 +429,11 @@ class TestWorkers:
 
     def test_a_later_heartbeat_changes_only_the_time(self) -> None:
         described = self.description()
-        worker = make_worker(id=described["id"], heartbeat=-HOUR, started_at=now() - HOUR)
+        worker = make_worker(id=described["id"], heartbeat=-ONE_HOUR, started_at=now() - ONE_HOUR)
         before = state(worker)
         store.heartbeat_workers([described])
         after = state(Worker.objects.get())
-        assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= HOUR
+        assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= ONE_HOUR
         assert after == before
 
     def test_heartbeats_of_many_workers_are_one_statement(self) -> None:
@@ -448,11 +452,11 @@ class TestWorkers:
         row = state(Worker.objects.get())
         assert {name: row[name] for name in described} == described | changes
 
-    def test_the_row_of_a_worker_does_not_become_that_of_a_carrier(self) -> None:
+    def test_the_row_of_a_worker_is_not_marked_as_a_carrier(self) -> None:
         store.heartbeat_workers([self.description()])
         assert not Worker.objects.get().is_external
 
-    def test_no_worker_needs_a_heartbeat(self) -> None:
+    def test_an_empty_list_of_heartbeats_writes_nothing(self) -> None:
         store.heartbeat_workers([])
         assert not Worker.objects.exists()
 
@@ -462,8 +466,8 @@ class TestWorkers:
         assert list(Worker.objects.all()) == [other]
 
     def test_a_dead_worker_is_forgotten_once_it_holds_no_job(self) -> None:
-        dead, live = make_worker(heartbeat=-HOUR), make_worker()
-        job = make_job("running", locked_by=str(dead.pk), locked_at=-HOUR)
+        dead, live = make_worker(heartbeat=-ONE_HOUR), make_worker()
+        job = make_job("running", locked_by=str(dead.pk), locked_at=-ONE_HOUR)
         store.prune_workers([dead.pk, live.pk], age=60)
         assert Worker.objects.count() == 2
         store.recover(worker_ids=[job.locked_by])
@@ -473,12 +477,12 @@ class TestWorkers:
         assert list(Worker.objects.all()) == [live]
 
     def test_a_carrier_is_never_forgotten(self) -> None:
-        carrier, dead = make_worker(heartbeat=-HOUR, is_external=True), make_worker(heartbeat=-HOUR)
+        carrier, dead = make_worker(heartbeat=-ONE_HOUR, is_external=True), make_worker(heartbeat=-ONE_HOUR)
         store.prune_workers([carrier.pk, dead.pk], age=60)
         assert list(Worker.objects.all()) == [carrier]
 
-    def test_a_worker_that_writes_its_heartbeat_gets_the_previous_one(self) -> None:
-        worker = make_worker(heartbeat=-HOUR)
+    def test_heartbeat_worker_returns_the_previous_and_the_new_heartbeat(self) -> None:
+        worker = make_worker(heartbeat=-ONE_HOUR)
         before, written, _ = store.heartbeat_worker(worker.pk) or (None, None, None)
         assert before == worker.heartbeat_at
         worker.refresh_from_db()
@@ -487,10 +491,10 @@ class TestWorkers:
 
     def test_heartbeats_come_with_the_databases_time(self) -> None:
         assert store.heartbeats()[1] == {}
-        worker = make_worker(heartbeat=-HOUR)
+        worker = make_worker(heartbeat=-ONE_HOUR)
         moment, heartbeats = store.heartbeats()
         assert heartbeats == {worker.pk: worker.heartbeat_at}
-        assert moment - worker.heartbeat_at >= HOUR
+        assert moment - worker.heartbeat_at >= ONE_HOUR
 
     def test_the_heartbeats_of_carriers_are_left_out(self) -> None:
         make_worker(is_external=True)
@@ -498,8 +502,8 @@ class TestWorkers:
         assert heartbeats == {}
 
     def test_live_workers_are_found_by_the_databases_clock(self, settings: Any) -> None:
-        make_worker(heartbeat=-61 * SECOND)
-        fresh = make_worker(heartbeat=-30 * SECOND)
+        make_worker(heartbeat=-61 * ONE_SECOND)
+        fresh = make_worker(heartbeat=-30 * ONE_SECOND)
         assert list(Worker.objects.live()) == [fresh]
         assert list(Worker.objects.live(worker_timeout=29)) == []
         settings.SKIPQUEUE = {"WORKER_TIMEOUT": 3600}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 store = Store("default")
 
 
-def test_a_queue_has_its_depth_its_longest_wait_and_what_runs() -> None:
+def test_queues_now_has_the_depth_the_longest_wait_and_the_running_jobs_of_a_queue() -> None:
     make_job(queue_name="mail", priority=10, run_after=timedelta(seconds=-5))
     make_job(queue_name="mail", priority=-10, run_after=timedelta(seconds=-90))
     make_job("running", queue_name="mail", locked_at=timedelta(seconds=-30))
@@ -57,7 +57,7 @@ def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: b
     assert 290 <= queue.queued <= 310
 
 
-def test_among_many_queues_fewer_jobs_of_each_are_counted() -> None:
+def test_with_many_queues_fewer_jobs_of_each_queue_are_counted() -> None:
     for name, number in (("a", 9), ("b", 12), ("c", 20)):
         Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
     for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
@@ -65,7 +65,7 @@ def test_among_many_queues_fewer_jobs_of_each_are_counted() -> None:
         assert {queue.name for queue in found if queue.is_estimate} == estimated
 
 
-def test_many_running_jobs_are_estimated_in_the_proportion_of_the_first() -> None:
+def test_the_running_jobs_of_queues_are_estimated_from_the_first_running_jobs() -> None:
     for name, number, age in (("a", 300, -2), ("b", 100, -2), ("a", 200, -1)):
         multiply(make_job("running", queue_name=name, locked_at=timedelta(minutes=age)), number - 1)
     with connection.cursor() as cursor:
@@ -93,20 +93,20 @@ def test_many_blocked_jobs_are_estimated() -> None:
     assert estimated_blocked(store, most=100) == {"a": pytest.approx(301, rel=0.05)}
 
 
-def test_running_jobs_that_the_planner_does_not_know_are_at_least_what_was_counted() -> None:
+def test_estimated_running_jobs_are_never_below_the_counted_ones() -> None:
     multiply(make_job("running", queue_name="new"), 49)
     (queue,) = queues_now(store, most_running=20)
     assert queue.running >= 20
 
 
-def test_an_estimate_is_never_below_what_was_counted() -> None:
+def test_estimated_queued_jobs_are_never_below_the_counted_ones() -> None:
     Job.objects.bulk_create(Job(queue_name="new", task="t", status="queued") for _ in range(50))
     (queue,) = queues_now(store, most=20)
     assert queue.is_estimate
     assert queue.queued >= 21
 
 
-def test_among_many_long_queues_those_with_the_longest_wait_are_estimated(
+def test_only_the_long_queues_with_the_longest_wait_are_estimated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(observe, "MOST_ESTIMATED", 2)
@@ -125,19 +125,19 @@ def test_among_many_long_queues_those_with_the_longest_wait_are_estimated(
     ]
 
 
-def test_the_jobs_of_all_workers_are_read_at_once() -> None:
+def test_the_jobs_of_all_workers_are_read_in_one_statement() -> None:
     worker, other = make_worker(), make_worker()
-    held = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
-    alone = make_job("running", task="c", locked_by=other.pk, locked_at=timedelta(minutes=-1))
+    running = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
+    job_of_other = make_job("running", task="c", locked_by=other.pk, locked_at=timedelta(minutes=-1))
     make_job(locked_by=other.pk)
     found = held_now(store, shown=2)
     assert found.keys() == {worker.pk, other.pk}
     assert found[worker.pk].tasks == {"a": 2, "b": 1}
-    assert [job["id"] for job in found[worker.pk].jobs] == [held[0].pk, held[1].pk]
-    assert [(job["id"], job["task"]) for job in found[other.pk].jobs] == [(alone.pk, "c")]
+    assert [job["id"] for job in found[worker.pk].jobs] == [running[0].pk, running[1].pk]
+    assert [(job["id"], job["task"]) for job in found[other.pk].jobs] == [(job_of_other.pk, "c")]
 
 
-def test_the_plans_of_pages_read_no_table_from_end_to_end() -> None:
+def test_short_transactions_forbid_sequential_scans_and_have_a_timeout() -> None:
     with CaptureQueriesContext(connection), short_transaction(store, 5), connection.cursor() as cursor:
         found = []
         for name in ("statement_timeout", "jit", "enable_seqscan", "max_parallel_workers_per_gather"):

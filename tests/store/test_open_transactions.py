@@ -19,15 +19,15 @@ from ..app.sessions import Session
 from ..harness.partitions import make_partitions
 
 store = Store("default")
-HOUR = timedelta(hours=1)
-ROW = {"name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 4}
+ONE_HOUR = timedelta(hours=1)
+WORKER_ROW = {"name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 4}
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def impatient() -> Iterator[None]:
-    """A statement of this connection that waits for a lock fails."""
+def short_lock_timeout() -> Iterator[None]:
+    """Make each statement of this connection fail that waits longer than 300 ms for a lock."""
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '300ms'")
     yield
@@ -43,7 +43,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "defer": lambda: jobs.noop.using(unique_key="a key").defer(),
     "restart": lambda: [worker.restart() for worker in Worker.objects.order_by("pk")],
     "stop": lambda: [worker.stop() for worker in Worker.objects.order_by("pk")],
-    "pause": lambda: Queue.pause("default", for_=HOUR),
+    "pause": lambda: Queue.pause("default", for_=ONE_HOUR),
     "pause and resume": lambda: (Queue.pause("default"), Queue.resume("default")),
     "retry": lambda: store.retry(all_jobs()),
     "discard": lambda: store.discard(all_jobs()),
@@ -58,21 +58,25 @@ ACTIONS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS.keys())
-def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
-    session: Callable[[], Session], impatient: None, settings: Any, caplog: pytest.LogCaptureFixture, action: Any
+def test_no_open_transaction_of_an_operator_blocks_workers_or_supervisors(
+    session: Callable[[], Session],
+    short_lock_timeout: None,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+    action: Any,
 ) -> None:
-    worker, dead = make_worker(), make_worker(heartbeat=-HOUR)
+    worker, dead = make_worker(), make_worker(heartbeat=-ONE_HOUR)
     for status in ("queued", "scheduled", "running", "completed", "failed"):
         make_job(status)
-    make_job("running", locked_by=dead.pk, locked_at=-HOUR)
+    make_job("running", locked_by=dead.pk, locked_at=-ONE_HOUR)
     operator = session()
     operator.begin()
     operator(action)
     settled, released = (make_job("running", locked_by=worker.pk) for _ in range(2))
-    make_job("scheduled", run_after=-HOUR)
+    make_job("scheduled", run_after=-ONE_HOUR)
     make_job()
 
-    store.heartbeat_workers([ROW | {"id": worker.pk}, ROW | {"id": "new"}])
+    store.heartbeat_workers([WORKER_ROW | {"id": worker.pk}, WORKER_ROW | {"id": "new"}])
     assert store.heartbeat_worker(worker.pk)
     assert store.heartbeats()[1].keys() == {worker.pk, dead.pk, "new"}
     assert store.settle([Settlement(*lease_of(settled), COMPLETED)]) == {settled.pk}

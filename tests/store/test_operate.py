@@ -25,9 +25,9 @@ store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
-HOUR = timedelta(hours=1)
+ONE_HOUR = timedelta(hours=1)
 
-VERBS = {
+ALLOWED_STATUS_BY_VERB = {
     "retry": "failed",
     "discard": "queued",
     "cancel": "running",
@@ -37,35 +37,35 @@ VERBS = {
     "change_queue": "queued",
     "change_priority": "scheduled",
 }
-"""Each with a status that allows it."""
+"""For each verb, a status of a job that allows the verb."""
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "postpone": {"run_after": 2 * HOUR},
-    "reschedule": {"run_after": 2 * HOUR},
+    "postpone": {"run_after": 2 * ONE_HOUR},
+    "reschedule": {"run_after": 2 * ONE_HOUR},
     "change_queue": {"queue_name": "mail"},
     "change_priority": {"priority": 7},
 }
 
 
-def apply(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
+def apply_verb(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
     changed: dict[int, str] = getattr(store, verb)(ids, **OPTIONS.get(verb, {}), **noted)
     return changed
 
 
-def test_a_name_or_a_reason_that_is_no_text_is_refused_by_name(row: Row) -> None:
+def test_a_by_or_a_reason_that_is_no_string_is_refused(row: Row) -> None:
     values: list[Any] = [5, None, b"ann"]
-    for verb, name, value in product(VERBS, ["by", "reason"], values):
+    for verb, name, value in product(ALLOWED_STATUS_BY_VERB, ["by", "reason"], values):
         with row(verb=verb, name=name, value=value):
-            job = make_job(VERBS[verb])
+            job = make_job(ALLOWED_STATUS_BY_VERB[verb])
             with pytest.raises(InvalidOption, match=f"{name} must be a str, not "):
-                apply(verb, [job.pk], **{name: value})
+                apply_verb(verb, [job.pk], **{name: value})
             job.refresh_from_db()
-            assert job.status == VERBS[verb]
+            assert job.status == ALLOWED_STATUS_BY_VERB[verb]
 
 
 @pytest.mark.parametrize("over", ["x", None, [60]], ids=repr)
-def test_a_retry_over_no_time_is_refused(over: Any) -> None:
+def test_a_retry_with_an_invalid_over_is_refused(over: Any) -> None:
     with pytest.raises(InvalidOption, match="over must be a number of seconds or a timedelta, not "):
         store.retry([make_job("failed").pk], over=over)
 
@@ -80,19 +80,19 @@ class TestRetry:
 
     def test_a_retried_job_is_due_at_once_and_keeps_its_history(self) -> None:
         job = make_job(
-            "failed", attempts=10, max_attempts=10, lease=20, run_after=-HOUR, finished_at=-HOUR,
+            "failed", attempts=10, max_attempts=10, lease=20, run_after=-ONE_HOUR, finished_at=-ONE_HOUR,
             last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
         )  # fmt: skip
         store.retry([job.pk])
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
-        assert after["run_after"] - job.run_after >= HOUR
+        assert after["run_after"] - job.run_after >= ONE_HOUR
         changed = {name for name in after if after[name] != getattr(job, name)}
         assert changed == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
         (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed.attempts == 1
 
-    def test_a_job_whose_key_is_alive_again_stays_as_it_is(self) -> None:
+    def test_a_job_whose_unique_key_another_job_holds_is_not_retried(self) -> None:
         for status in UNFINISHED:
             failed = make_job("failed", unique_key=status)
             make_job(status, unique_key=status)
@@ -100,7 +100,7 @@ class TestRetry:
             assert store.retry([failed.pk, other.pk]).keys() == {other.pk}
             assert state(failed)["status"] == "failed"
 
-    def test_a_key_that_only_finished_jobs_have_is_free(self) -> None:
+    def test_a_unique_key_that_only_finished_jobs_have_is_free(self) -> None:
         job = make_job("failed", unique_key="k")
         make_job("completed", unique_key="k")
         assert store.retry([job.pk]).keys() == {job.pk}
@@ -108,23 +108,23 @@ class TestRetry:
     def test_the_newest_of_several_jobs_with_one_key_is_retried(self) -> None:
         older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
         completed = make_job("completed", unique_key="k")
-        alone = make_job("failed", unique_key="another")
-        everything = [older.pk, newest.pk, discarded.pk, completed.pk, alone.pk]
-        assert store.retry(everything).keys() == {discarded.pk, alone.pk}
+        with_another_key = make_job("failed", unique_key="another")
+        everything = [older.pk, newest.pk, discarded.pk, completed.pk, with_another_key.pk]
+        assert store.retry(everything).keys() == {discarded.pk, with_another_key.pk}
         assert store.retry(everything).keys() == set()
 
-    def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
+    def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
         job = make_job("failed")
         assert store.retry(iter([job.pk, job.pk, 10**15])).keys() == {job.pk}
         assert store.retry([]).keys() == set()
 
-    def test_many_jobs_are_one_statement(self) -> None:
+    def test_many_jobs_are_changed_in_one_statement(self) -> None:
         made = [make_job("failed", unique_key=str(number)) for number in range(50)]
         with CaptureQueriesContext(connection) as queries:
             assert len(store.retry([job.pk for job in made])) == 50
         assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
 
-    def test_each_job_of_many_is_looked_up_once_although_the_planner_expects_few(self) -> None:
+    def test_a_retry_of_many_jobs_reads_each_job_once(self) -> None:
         multiply(make_job("failed"), 2_999)
         ids = list(Job.objects.values_list("pk", flat=True))
         with connection.cursor() as cursor:
@@ -171,12 +171,12 @@ class TestDiscard:
         store.discard([job.pk])
         assert make_job(unique_key="k").pk != job.pk
 
-    def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
+    def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
         job = make_job()
         assert store.discard(iter([job.pk, job.pk, 10**15])).keys() == {job.pk}
         assert store.discard([]).keys() == set()
 
-    def test_many_jobs_are_one_statement(self) -> None:
+    def test_many_jobs_are_changed_in_one_statement(self) -> None:
         made = [make_job() for _ in range(50)]
         with CaptureQueriesContext(connection) as queries:
             assert len(store.discard([job.pk for job in made])) == 50
@@ -188,14 +188,14 @@ class TestDiscard:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_rows_that_others_have_locked_are_skipped(row: Row, connect: Callable[..., Any]) -> None:
+def test_rows_that_another_session_has_locked_are_skipped(row: Row, connect: Callable[..., Any]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
-        for verb, status in VERBS.items():
+        for verb, status in ALLOWED_STATUS_BY_VERB.items():
             with row(verb), connect(autocommit=False) as other:
                 locked, free = make_job(status), make_job(status)
                 other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
-                assert apply(verb, [locked.pk, free.pk]).keys() == {free.pk}
+                assert apply_verb(verb, [locked.pk, free.pk]).keys() == {free.pk}
         cursor.execute("RESET lock_timeout")
 
 
@@ -215,13 +215,13 @@ class TestCancel:
                 assert after["finished_at"] is not None
                 assert after["locked_at"] is None
 
-    def test_one_job_cancels_itself_and_says_whether_it_could(self) -> None:
+    def test_cancel_of_a_job_returns_whether_it_was_cancelled(self) -> None:
         job = make_job("running")
         assert job.cancel()
         assert job.status == "discarded"
         assert not job.cancel()
 
-    def test_what_its_worker_settles_afterwards_is_not_written(self) -> None:
+    def test_an_outcome_settled_after_a_cancel_is_not_written(self) -> None:
         job = make_job("running")
         assert store.lost_leases([(job.pk, job.lease)]) == {}
         store.cancel([job.pk], reason="no")
@@ -232,14 +232,14 @@ class TestCancel:
             (10**12, 1): None,
         }
 
-    def test_a_cancelled_job_that_is_retried_is_no_longer_told_as_cancelled(self) -> None:
+    def test_a_cancelled_job_that_was_retried_has_no_cancel_reason(self) -> None:
         job = make_job("running")
         store.cancel([job.pk])
         store.retry([job.pk])
         [lost] = store.lost_leases([(job.pk, job.lease)]).values()
         assert lost.cancel_reason is None
 
-    def test_a_cancel_under_a_later_lease_is_not_told_to_the_holder_of_an_earlier_one(self) -> None:
+    def test_a_cancel_is_reported_only_for_the_lease_that_it_ended(self) -> None:
         job = make_job("running", locked_by="dead")
         store.recover(worker_ids=["dead"])
         (again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
@@ -264,16 +264,16 @@ class TestRunNow:
                 assert state(job)["status"] == ("queued" if status == "scheduled" else status)
 
     def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
-        job = make_job("scheduled", attempts=3, lease=7, run_after=HOUR, errors=[{"attempt": 3}])
+        job = make_job("scheduled", attempts=3, lease=7, run_after=ONE_HOUR, errors=[{"attempt": 3}])
         assert store.run_now([job.pk])
         after = state(job)
         assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
-        assert job.run_after - after["run_after"] > 0.9 * HOUR
+        assert job.run_after - after["run_after"] > 0.9 * ONE_HOUR
         (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed.attempts == 4
 
-    def test_an_overdue_job_keeps_its_place(self) -> None:
-        job = make_job("scheduled", run_after=-HOUR)
+    def test_run_now_keeps_the_time_of_an_overdue_job(self) -> None:
+        job = make_job("scheduled", run_after=-ONE_HOUR)
         store.run_now([job.pk])
         assert state(job)["run_after"] == job.run_after
 
@@ -284,14 +284,14 @@ class TestPostpone:
             with row(status):
                 job = make_job(status)
                 allowed = status in WAITING
-                assert store.postpone([job.pk], 2 * HOUR).keys() == ({job.pk} if allowed else set())
+                assert store.postpone([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if allowed else set())
                 assert state(job)["status"] == ("scheduled" if allowed else status)
 
     def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
-        job = make_job(run_after=-HOUR)
-        store.postpone([job.pk], HOUR)
+        job = make_job(run_after=-ONE_HOUR)
+        store.postpone([job.pk], ONE_HOUR)
         (operation,) = (after := state(job))["operations"]
-        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == HOUR
+        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
         assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
 
     def test_a_job_is_postponed_to_a_datetime(self) -> None:
@@ -301,8 +301,8 @@ class TestPostpone:
         assert (job.status, state(job)["run_after"]) == ("scheduled", until)
 
     def test_a_postpone_makes_no_job_due_earlier(self) -> None:
-        job = make_job("scheduled", run_after=24 * HOUR)
-        assert store.postpone([job.pk], HOUR).keys() == set()
+        job = make_job("scheduled", run_after=24 * ONE_HOUR)
+        assert store.postpone([job.pk], ONE_HOUR).keys() == set()
         assert state(job) == {name: getattr(job, name) for name in state(job)}
 
 
@@ -311,15 +311,15 @@ class TestReschedule:
         for status in STATUSES:
             with row(status):
                 job = make_job(status)
-                assert store.reschedule([job.pk], 2 * HOUR).keys() == ({job.pk} if status in WAITING else set())
+                assert store.reschedule([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if status in WAITING else set())
 
     def test_the_time_may_be_later_or_earlier_and_the_gates_decide(self, row: Row) -> None:
         for hours, status in {48: "scheduled", 2: "scheduled", -2: "queued"}.items():
             with row(hours=hours):
-                job = make_job("scheduled", run_after=24 * HOUR, attempts=2)
-                assert store.reschedule([job.pk], hours * HOUR) == {job.pk: status}
+                job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
+                assert store.reschedule([job.pk], hours * ONE_HOUR) == {job.pk: status}
                 (operation,) = (after := state(job))["operations"]
-                assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * HOUR
+                assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
                 assert datetime.fromisoformat(operation["from"]) == job.run_after
                 assert datetime.fromisoformat(operation["to"]) == after["run_after"]
                 changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
@@ -332,9 +332,9 @@ class TestChanges:
             with row(verb=verb, status=status):
                 job = make_job(status)
                 [(column, value)] = OPTIONS[verb].items()
-                assert apply(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
+                assert apply_verb(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
                 assert state(job)[column] == (value if status in WAITING else getattr(job, column))
-                assert apply(verb, [job.pk]) == {}, "it has the value already"
+                assert apply_verb(verb, [job.pk]) == {}, "the job already has the value"
 
     def test_the_old_and_the_new_value_are_recorded(self) -> None:
         job = make_job(priority=3)
@@ -356,23 +356,23 @@ class TestChanges:
         other = session()
         other.begin()
         other(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
-        assert apply("change_queue", [job.pk]) == apply("change_priority", [job.pk]) == {}
+        assert apply_verb("change_queue", [job.pk]) == apply_verb("change_priority", [job.pk]) == {}
         other.commit()
-        assert apply("change_queue", [job.pk]) == {}
+        assert apply_verb("change_queue", [job.pk]) == {}
         assert state(job)["queue_name"] == "default"
 
 
 class TestSpread:
     def test_retries_are_spread_over_a_time(self) -> None:
         jobs = [make_job("failed") for _ in range(60)]
-        store.retry([job.pk for job in jobs], over=HOUR)
+        store.retry([job.pk for job in jobs], over=ONE_HOUR)
         rows = [state(job) for job in jobs]
         assert {row["status"] for row in rows} == {"scheduled"}
         delays = [row["run_after"] - datetime.fromisoformat(row["operations"][0]["at"]) for row in rows]
-        assert all(timedelta(0) <= delay <= HOUR for delay in delays)
-        assert max(delays) - min(delays) > HOUR / 2, "1 in 10^16 that it is not"
+        assert all(timedelta(0) <= delay <= ONE_HOUR for delay in delays)
+        assert max(delays) - min(delays) > ONE_HOUR / 2, "by chance, this fails once in 10^16 runs"
 
-    def test_the_object_has_the_new_values(self) -> None:
+    def test_after_a_spread_retry_the_object_has_the_new_status(self) -> None:
         job = make_job("failed")
         assert job.retry(over=60.0)
         assert job.status == state(job)["status"] == "scheduled"
@@ -380,11 +380,11 @@ class TestSpread:
 
 class TestOperations:
     def test_each_verb_is_recorded_in_the_row(self, row: Row) -> None:
-        for verb, status in VERBS.items():
+        for verb, status in ALLOWED_STATUS_BY_VERB.items():
             with row(verb):
                 job = make_job(status, attempts=3)
                 assert job.operations is None
-                assert apply(verb, [job.pk], by="anna", reason="the shop was down")
+                assert apply_verb(verb, [job.pk], by="anna", reason="the shop was down")
                 (operation,) = state(job)["operations"]
                 assert datetime.fromisoformat(operation.pop("at")).tzinfo
                 values = {operation.pop("from", None), operation.pop("to", None)}
@@ -392,16 +392,16 @@ class TestOperations:
                 assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
 
     def test_a_verb_that_changes_nothing_is_not_recorded(self, row: Row) -> None:
-        for verb in VERBS:
+        for verb in ALLOWED_STATUS_BY_VERB:
             with row(verb):
                 job = make_job("completed")
-                assert not apply(verb, [job.pk], by="anna")
+                assert not apply_verb(verb, [job.pk], by="anna")
                 assert state(job)["operations"] is None
 
     def test_operations_are_in_order_and_have_the_number_of_attempts(self) -> None:
         job = make_job("failed", attempts=10)
         job.retry(by="anna")
-        job.postpone(HOUR, by="ben")
+        job.postpone(ONE_HOUR, by="ben")
         job.run_now()
         job.cancel("no more", by="cem")
         noted = [(each["verb"], each["by"], each["reason"], each["attempts"]) for each in state(job)["operations"]]
@@ -413,10 +413,10 @@ class TestOperations:
         ]
 
     def test_the_newest_fifty_operations_are_kept(self, row: Row) -> None:
-        for verb, status in VERBS.items():
+        for verb, status in ALLOWED_STATUS_BY_VERB.items():
             with row(verb):
                 job = make_job(status, operations=[{"verb": "old", "attempts": number} for number in range(50)])
-                apply(verb, [job.pk])
+                apply_verb(verb, [job.pk])
                 kept = state(job)["operations"]
                 assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
                 assert kept[-1]["verb"] == verb
@@ -438,7 +438,7 @@ class TestOperations:
         }
         for last_error, noted in ended.items():
             job = make_job()
-            assert apply(verb, [job.pk], **noted)
+            assert apply_verb(verb, [job.pk], **noted)
             assert state(job)["last_error"] == last_error
 
 
@@ -448,14 +448,14 @@ class TestKeepErrors:
     ERROR = {"attempt": 1, "exception": "x.JobCancelled", "message": "it hung", "traceback": "…", "duration_ms": 12.5}
     ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
 
-    def keep(self, job: Job, outcome: Outcome = ENDED) -> bool:
+    def append_error(self, job: Job, outcome: Outcome = ENDED) -> bool:
         return store.append_cancelled_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
 
     def test_a_cancelled_job_keeps_the_error_of_its_attempt_and_nothing_else_changes(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")
         job.cancel("it hung")
         before = state(job)
-        assert self.keep(job)
+        assert self.append_error(job)
         after = state(job)
         (kept,) = after.pop("errors")
         assert kept == self.ERROR | {"at": kept["at"], "worker_id": "w:0123456789ab"}
@@ -464,12 +464,12 @@ class TestKeepErrors:
     def test_an_error_that_is_sent_twice_is_kept_once(self) -> None:
         job = make_job("running")
         job.cancel()
-        assert [self.keep(job), self.keep(job)] == [True, False]
+        assert [self.append_error(job), self.append_error(job)] == [True, False]
 
     def test_the_last_ten_errors_are_kept(self) -> None:
         job = make_job("running", errors=[{"attempt": number} for number in range(10)])
         job.cancel()
-        assert self.keep(job)
+        assert self.append_error(job)
         assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
 
     @pytest.mark.parametrize("after", ["retry", "settle", "another attempt", "nothing"])
@@ -485,10 +485,10 @@ class TestKeepErrors:
             Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
             store.cancel([job.pk])
             Job.objects.update(errors=[])  # of the recovery
-        assert not self.keep(job)
+        assert not self.append_error(job)
         assert state(job)["errors"] == []
 
     def test_an_attempt_without_an_error_appends_nothing(self, django_assert_num_queries: Any) -> None:
         job = make_job("running")
         with django_assert_num_queries(0):
-            assert not self.keep(job, COMPLETED)
+            assert not self.append_error(job, COMPLETED)

@@ -1,4 +1,4 @@
-"""A pause: nobody claims jobs of a paused queue, until it is resumed or its time is over."""
+"""A pause of a queue: no worker claims its jobs until an operator resumes the queue or the time is over."""
 
 import logging
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker, settle_and_claim
 from ..app.sessions import Session
-from .test_notify import Listener
+from .test_notify import NotificationListener
 
 store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def claimed(*queue_names: str, limit: int = 100) -> list[int]:
+def claimed_ids(*queue_names: str, limit: int = 100) -> list[int]:
     by_hand = Job.objects.claim(queue_names=queue_names, limit=limit, worker_id="w")
     return [job.pk for job in by_hand]
 
@@ -35,15 +35,15 @@ def end_pause(name: str) -> None:
     Queue.objects.filter(name=name).update(paused_until=Now())
 
 
-def test_nobody_claims_of_a_paused_queue() -> None:
+def test_jobs_of_a_paused_queue_are_not_claimed() -> None:
     make_job(queue_name="mail")
     other = make_job(queue_name="other")
     Queue.pause("mail")
-    assert claimed("mail", "other") == [other.pk]
+    assert claimed_ids("mail", "other") == [other.pk]
     assert settle_and_claim([], queue_names=["mail"], limit=1, worker_id="w")[1] == []
 
 
-def test_a_queue_that_nothing_has_is_paused_and_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_pausing_an_unknown_queue_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     make_job(queue_name="mail")
     make_worker(queues=["served"])
     for name in ("mail", "default", "served", "mial"):
@@ -54,30 +54,30 @@ def test_a_queue_that_nothing_has_is_paused_and_a_line_says_so(caplog: pytest.Lo
     assert Queue.objects.paused().count() == 4
 
 
-def test_a_resumed_queue_goes_on() -> None:
+def test_jobs_of_a_resumed_queue_are_claimed() -> None:
     job = make_job(queue_name="mail")
     Queue.pause("mail")
     assert Queue.resume("mail")
-    assert claimed("mail") == [job.pk]
+    assert claimed_ids("mail") == [job.pk]
 
 
-def test_a_queue_is_resumed_once() -> None:
+def test_resume_returns_whether_the_queue_was_paused() -> None:
     assert not Queue.resume("mail")
     Queue.pause("mail")
     assert Queue.resume("mail")
     assert not Queue.resume("mail")
 
 
-def test_a_pause_ends_by_itself() -> None:
+def test_a_pause_with_a_duration_ends_by_itself() -> None:
     job = make_job(queue_name="mail")
     Queue.pause("mail", for_=timedelta(hours=1))
-    assert claimed("mail") == []
+    assert claimed_ids("mail") == []
     end_pause("mail")
-    assert not Queue.resume("mail"), "it is over"
-    assert claimed("mail") == [job.pk]
+    assert not Queue.resume("mail"), "the pause is over already"
+    assert claimed_ids("mail") == [job.pk]
 
 
-def test_the_time_of_a_pause_is_the_databases() -> None:
+def test_the_times_of_a_pause_are_taken_from_the_databases_clock() -> None:
     Queue.pause("mail", for_=timedelta(minutes=15), by="ann", reason="no answer")
     row: Any = Queue.objects.annotate(now=Now()).get()
     assert timedelta(minutes=14) < row.paused_until - row.now <= timedelta(minutes=15)
@@ -85,7 +85,7 @@ def test_the_time_of_a_pause_is_the_databases() -> None:
     assert (row.paused_by, row.reason, str(row)) == ("ann", "no answer", "mail")
 
 
-def test_a_pause_replaces_the_one_before() -> None:
+def test_a_second_pause_replaces_the_first_pause() -> None:
     Queue.pause("mail", for_=timedelta(minutes=15), by="ann", reason="no answer")
     Queue.pause("mail", by="bob")
     row = Queue.objects.get()
@@ -102,7 +102,7 @@ def test_the_queues_keep_their_order_while_one_of_them_is_paused() -> None:
         cursor.execute("ANALYZE skipqueue_queue")
     Queue.pause(names[7])
     listed = sorted(names, key=lambda name: hash((name, 1)))
-    assert claimed(*listed, limit=10) == [jobs[name] for name in listed if name != names[7]][:10]
+    assert claimed_ids(*listed, limit=10) == [jobs[name] for name in listed if name != names[7]][:10]
 
 
 def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) -> None:
@@ -114,7 +114,7 @@ def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) 
         return len(Job.objects.select_for_update(nowait=True))
 
     with transaction.atomic():
-        assert claimed("mail") == []
+        assert claimed_ids("mail") == []
         assert session()(locked) == 1
 
 
@@ -122,12 +122,12 @@ def test_a_pause_holds_from_its_commit_on(session: Callable[[], Session]) -> Non
     job = make_job(queue_name="mail")
     with transaction.atomic():
         Queue.pause("mail")
-        assert session()(claimed, "mail") == [job.pk]
+        assert session()(claimed_ids, "mail") == [job.pk]
     make_job(queue_name="mail")
-    assert session()(claimed, "mail") == []
+    assert session()(claimed_ids, "mail") == []
 
 
-def test_the_queues_with_jobs_are_without_the_paused_ones() -> None:
+def test_queues_with_jobs_leaves_paused_queues_out() -> None:
     for name in ("a", "b", "c"):
         make_job(queue_name=name)
     Queue.pause("a")
@@ -136,7 +136,7 @@ def test_the_queues_with_jobs_are_without_the_paused_ones() -> None:
     assert store.queues_with_jobs(with_paused=True) == ["a", "b", "c"]
 
 
-def test_which_queues_are_paused() -> None:
+def test_paused_queues_lists_queues_that_are_still_paused() -> None:
     for name in ("a", "b", "c"):
         Queue.pause(name, for_=timedelta(hours=1))
     end_pause("a")
@@ -159,18 +159,18 @@ def test_a_pause_for_an_invalid_time_is_refused(for_: Any) -> None:
         Queue.pause("mail", for_=for_)
 
 
-def test_who_and_why_are_texts() -> None:
+def test_by_and_reason_of_a_pause_must_be_strings() -> None:
     with pytest.raises(InvalidOption, match="by must be a str"):
         Queue.pause("mail", by=7)  # type: ignore[arg-type]
 
 
 def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
-    workers, supervisors = Listener("skipqueue"), Listener("skipqueue_supervisors")
+    workers, supervisors = NotificationListener("skipqueue"), NotificationListener("skipqueue_supervisors")
     with workers.connection, supervisors.connection:
         Queue.pause("mail")
         assert (workers.payloads(), supervisors.payloads()) == ([], [",queues"])
         Queue.resume("mail")
-        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",limits"])
+        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",gates"])
 
 
 def test_a_pause_and_a_resume_are_signalled_and_logged(

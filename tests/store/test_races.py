@@ -56,18 +56,18 @@ def test_eight_processes_work_through_twenty_thousand_jobs_each_exactly_once() -
             assert process.stdin
             process.stdin.write("go\n")
             process.stdin.flush()
-        said = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=60) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert [error for _, error in said if error] == []
-    results = [json.loads(output) for output, _ in said]
+    assert [error for _, error in outputs if error] == []
+    results = [json.loads(output) for output, _ in outputs]
     counts = Counter(id for result in results for id in result["claimed"])
     assert not [id for id, count in counts.items() if count > 1], "no job was claimed twice"
-    assert set(counts) == set(ids), "and none was left"
+    assert set(counts) == set(ids), "no job was left"
     assert not any(result["lost"] for result in results)
-    assert sum(bool(result["claimed"]) for result in results) > 1, "it was a race"
+    assert sum(bool(result["claimed"]) for result in results) > 1, "several processes claimed jobs"
     assert list(Job.objects.values_list("status", "attempts", "lease").distinct()) == [("completed", 1, 2)]
 
 
@@ -88,13 +88,13 @@ def test_two_claims_never_wait_for_each_other(session: MakeSession, claim_by: Ca
     jobs.noop.defer_many([()] * 4)
     other = session()
     other.begin()
-    theirs = other(claim_by, 2)
+    other_jobs = other(claim_by, 2)
     with within(10):
-        mine = claim_by(10)
+        own_jobs = claim_by(10)
     other.rollback()
-    assert len(mine) == 2
-    assert {job.id for job in mine}.isdisjoint({job.id for job in theirs})
-    assert len(claim_by(10)) == 2, "what they gave up is free again"
+    assert len(own_jobs) == 2
+    assert {job.id for job in own_jobs}.isdisjoint({job.id for job in other_jobs})
+    assert len(claim_by(10)) == 2, "the jobs of the rolled back claim are free again"
 
 
 def test_a_settle_that_comes_while_the_job_is_being_recovered_loses(session: MakeSession) -> None:
@@ -135,20 +135,20 @@ def test_a_settle_wins_where_the_recovery_is_rolled_back(session: MakeSession) -
     assert written.result(20) == {job.pk}
 
 
-def test_two_recoveries_share_no_job(session: MakeSession) -> None:
+def test_two_recoveries_at_once_do_not_take_the_same_job(session: MakeSession) -> None:
     for _ in range(4):
         make_job("running")
     other = session()
     other.begin()
-    theirs = other(store.recover, worker_ids=["w"], limit=2)
+    other_jobs = other(store.recover, worker_ids=["w"], limit=2)
     with within(10):
-        mine = store.recover(worker_ids=["w"])
+        own_jobs = store.recover(worker_ids=["w"])
     other.commit()
-    assert sorted(job.id for job in [*mine, *theirs]) == sorted(Job.objects.values_list("pk", flat=True))
+    assert sorted(job.id for job in [*own_jobs, *other_jobs]) == sorted(Job.objects.values_list("pk", flat=True))
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 
-def test_a_discard_and_a_settle_of_a_job_to_be_retried(session: MakeSession) -> None:
+def test_a_discard_waits_for_no_settle_and_discards_the_retried_job_afterwards(session: MakeSession) -> None:
     """The discard sees a running job and leaves it; after the commit of the settle it discards the job."""
     make_job()
     (job,) = claim()
@@ -203,13 +203,13 @@ def test_a_job_chosen_to_be_pruned_is_not_retried_before_it_is_deleted(session: 
     other = session()
     retried: list[dict[int, str]] = []
 
-    class Slow(Store):
+    class StoreThatRetriesMeanwhile(Store):
         def expired(self, **options: Any) -> list[int]:
             ids = super().expired(**options)
             retried.append(other(store.retry, ids))
             return ids
 
-    assert Slow("default").prune() == {"failed": 1}
+    assert StoreThatRetriesMeanwhile("default").prune() == {"failed": 1}
     assert retried == [{}]
     assert not Job.objects.exists()
 
@@ -228,7 +228,7 @@ def test_a_job_that_is_being_pruned_is_not_retried(session: MakeSession, setting
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
-def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSession, commits: bool) -> None:
+def test_a_retry_waits_while_another_session_takes_its_unique_key(session: MakeSession, commits: bool) -> None:
     failed, other = make_job("failed", unique_key="k"), make_job("failed")
     deferring, retrying = session(), session()
     deferring.begin()
@@ -240,7 +240,7 @@ def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSessio
     assert Job.objects.unfinished().filter(unique_key="k").count() == 1
 
 
-def test_a_retry_whose_key_somebody_takes_does_not_break_the_callers_transaction(session: MakeSession) -> None:
+def test_a_unique_key_taken_meanwhile_does_not_break_the_transaction_of_a_retry(session: MakeSession) -> None:
     failed, other = make_job("failed", unique_key="k"), make_job("failed")
     deferring, retrying = session(), session()
     deferring.begin()
@@ -278,8 +278,8 @@ def test_only_one_of_two_retries_changes_a_job(session: MakeSession) -> None:
     assert state(job)["lease"] == job.lease + 1
 
 
-def look_up_one_by_one() -> None:
-    """Have the planner of this session join as it joins a batch to a table of millions."""
+def disable_hash_and_merge_joins() -> None:
+    """Make the planner of this session look up jobs one by one, as it does in a table of millions."""
     with connection.cursor() as cursor:
         cursor.execute("SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off")
 
@@ -287,54 +287,56 @@ def look_up_one_by_one() -> None:
 def test_a_worker_sees_the_heartbeat_that_its_supervisor_writes_meanwhile(session: MakeSession) -> None:
     worker = make_worker(heartbeat=-timedelta(hours=1))
     row = {name: value for name, value in state(worker).items() if name not in ("started_at", "heartbeat_at")}
-    supervisor, itself = session(), session()
+    supervisor, worker_session = session(), session()
     supervisor.begin()
     supervisor(store.heartbeat_workers, [row])
-    beating = itself.start(store.heartbeat_worker, worker.pk)
-    itself.wait_until_blocked()
+    beating = worker_session.start(store.heartbeat_worker, worker.pk)
+    worker_session.wait_until_blocked()
     supervisor.commit()
     found = beating.result(20)
     assert found is not None
     assert found[0] - worker.heartbeat_at >= timedelta(hours=1)
 
 
-def give_back(*held: Job) -> set[int]:
+def release(*held: Job) -> set[int]:
     return store.release(map(lease_of, held))
 
 
-@pytest.mark.parametrize("end", [complete, give_back])
+@pytest.mark.parametrize("end_jobs", [complete, release])
 def test_batches_that_end_the_same_jobs_in_opposite_order_do_not_deadlock(
-    session: MakeSession, end: Callable[..., Any]
+    session: MakeSession, end_jobs: Callable[..., Any]
 ) -> None:
     """Both begin while a third transaction holds a middle job: without a lock order each would hold one end."""
     jobs.noop.defer_many([()] * 9)
     held = claim()
-    gate, up, down = session(), session(), session()
-    for each in (up, down):
-        each(look_up_one_by_one)
-    gate.begin()
-    gate(complete, held[4])
-    first = up.start(complete, *held)
-    up.wait_until_blocked()
-    second = down.start(end, *reversed(held))
-    down.wait_until_blocked()
-    gate.rollback()
-    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job went one way"
+    middle_locker, ascending, descending = session(), session(), session()
+    for each in (ascending, descending):
+        each(disable_hash_and_merge_joins)
+    middle_locker.begin()
+    middle_locker(complete, held[4])
+    first = ascending.start(complete, *held)
+    ascending.wait_until_blocked()
+    second = descending.start(end_jobs, *reversed(held))
+    descending.wait_until_blocked()
+    middle_locker.rollback()
+    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], (
+        "each job was ended by one of the two batches"
+    )
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 
-def test_a_batch_discard_in_opposite_order_waits_for_nobody(session: MakeSession) -> None:
+def test_a_discard_of_many_jobs_does_not_wait_for_a_settle_in_the_opposite_order(session: MakeSession) -> None:
     jobs.noop.defer_many([()] * 6)
     held = claim(3)
     ids = list(Job.objects.order_by("-pk").values_list("pk", flat=True))
-    gate, settling = session(), session()
-    gate.begin()
-    gate(complete, held[1])
+    middle_locker, settling = session(), session()
+    middle_locker.begin()
+    middle_locker(complete, held[1])
     written = settling.start(complete, *held, outcome=Outcome("scheduled"))
     settling.wait_until_blocked()
     with within(10):
         assert len(store.discard(ids)) == 3
-    gate.rollback()
+    middle_locker.rollback()
     assert written.result(20) == {job.pk for job in held}
 
 
@@ -356,7 +358,7 @@ def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
     assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
 
 
-def test_admission_and_discard_exclude_each_other(
+def test_a_job_that_is_being_admitted_is_not_discarded_and_the_reverse(
     session: MakeSession,
 ) -> None:
     first, second = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
@@ -366,15 +368,15 @@ def test_admission_and_discard_exclude_each_other(
     assert admitting(store.admit, limit=1).by_queue == {"default": 1}
     with within(10):
         assert discarding(store.discard, [first.pk, second.pk]).keys() == {second.pk}
-        assert store.admit().by_queue == {}, "one is being admitted, the other discarded"
-        assert claim() == [], "and neither is there to be claimed"
+        assert store.admit().by_queue == {}, "one job is being admitted, the other is being discarded"
+        assert claim() == [], "neither job can be claimed"
     admitting.commit()
     discarding.rollback()
     assert store.admit().by_queue == {"default": 1}, "a discard that was rolled back never happened"
     assert store.discard([first.pk, second.pk]).keys() == {first.pk, second.pk}
 
 
-def give_back_strays(*held: Job) -> set[int]:
+def release_all(*held: Job) -> set[int]:
     return store.release_orphans("w", known=[])
 
 
@@ -386,42 +388,42 @@ def heartbeat(job: Job) -> bool:
     return store.heartbeat_job((job.pk, job.lease))
 
 
-TAKES = pytest.mark.parametrize("take", [recover, give_back_strays, give_back])
+WITH_EACH_WAY_TO_TAKE_A_LEASE = pytest.mark.parametrize("take_lease", [recover, release_all, release])
 
 
-@TAKES
-@pytest.mark.parametrize("use", [complete, give_back, heartbeat])
-def test_a_settle_waits_while_its_lease_is_being_ended_and_writes_nothing(
-    session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
+@WITH_EACH_WAY_TO_TAKE_A_LEASE
+@pytest.mark.parametrize("use_lease", [complete, release, heartbeat])
+def test_a_settle_waits_for_a_recovery_of_its_job_and_writes_nothing(
+    session: MakeSession, take_lease: Callable[..., Any], use_lease: Callable[..., Any]
 ) -> None:
     make_job()
     (job,) = claim()
     taking, using = session(), session()
     taking.begin()
-    assert len(taking(take, job)) == 1
-    used = using.start(use, job)
+    assert len(taking(take_lease, job)) == 1
+    used = using.start(use_lease, job)
     using.wait_until_blocked()
     taking.commit()
     assert not used.result(20)
     assert (state(job)["status"], state(job)["lease"]) == ("queued", job.lease + 1)
 
 
-@pytest.mark.parametrize("take", [recover, give_back_strays])
-@pytest.mark.parametrize("use", [complete, give_back, heartbeat])
-def test_a_lease_that_is_being_used_is_not_taken(
-    session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
+@pytest.mark.parametrize("take_lease", [recover, release_all])
+@pytest.mark.parametrize("use_lease", [complete, release, heartbeat])
+def test_a_lease_with_which_another_session_settles_is_not_taken(
+    session: MakeSession, take_lease: Callable[..., Any], use_lease: Callable[..., Any]
 ) -> None:
     make_job()
     (job,) = claim()
     using = session()
     using.begin()
-    assert using(use, job)
+    assert using(use_lease, job)
     with within(10):
-        assert not take(job)
+        assert not take_lease(job)
     using.commit()
 
 
-def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_written(session: MakeSession) -> None:
+def test_a_settle_with_a_lost_lease_writes_nothing_while_the_job_is_discarded(session: MakeSession) -> None:
     make_job()
     (job,) = claim()
     recover(job)
@@ -429,12 +431,12 @@ def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_writte
     discarding.begin()
     assert discarding(store.discard, [job.pk]).keys() == {job.pk}
     with within(10):
-        assert complete(job) == set(), "its lease has passed on already: there is nothing to wait for"
+        assert complete(job) == set(), "the settle does not wait: the lease was lost before"
     discarding.commit()
     assert state(job)["status"] == "discarded"
 
 
-def test_settling_and_pruning_exclude_each_other(session: MakeSession, settings: Any) -> None:
+def test_a_job_that_is_being_settled_is_not_pruned_and_the_reverse(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     make_job()
     (job,) = claim()
@@ -464,7 +466,7 @@ def test_a_job_that_is_being_retried_is_claimed_only_after_the_retry(session: Ma
 
 
 @pytest.mark.parametrize(("verb", "status"), [(store.discard, "queued"), (store.retry, "failed")])
-def test_an_operators_batches_in_opposite_order_wait_for_nobody(
+def test_two_verbs_of_operators_in_opposite_order_do_not_wait_for_each_other(
     session: MakeSession, verb: Callable[..., Any], status: str
 ) -> None:
     ids = [make_job(status).pk for _ in range(6)]

@@ -45,21 +45,23 @@ def settle(settlements: Iterable[Settlement]) -> set[int]:
     return store.settle(settlements)
 
 
-def settle_with_a_claim(settlements: Iterable[Settlement]) -> set[int]:
+def settle_beside_a_claim(settlements: Iterable[Settlement]) -> set[int]:
     settled, claimed = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
     assert claimed == []
     return {id for id, _ in settled}
 
 
-BOTH = pytest.mark.parametrize("settling", [settle, settle_with_a_claim], ids=["settle", "settle_and_claim"])
-Settling = Callable[[Iterable[Settlement]], set[int]]
+WITH_BOTH_WAYS_TO_SETTLE = pytest.mark.parametrize(
+    "settle_jobs", [settle, settle_beside_a_claim], ids=["settle", "settle_and_claim"]
+)
+SettleFunction = Callable[[Iterable[Settlement]], set[int]]
 
 
 def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
     return Settlement(job.pk, job.lease, outcome)
 
 
-def claimed(count: int = 1, **fields: Any) -> list[Job]:
+def claim_new(count: int = 1, **fields: Any) -> list[Job]:
     for _ in range(count):
         make_job(**fields)
     return Job.objects.claim(queue_names=["default"], limit=count, worker_id="w")
@@ -67,17 +69,17 @@ def claimed(count: int = 1, **fields: Any) -> list[Job]:
 
 class TestTransitions:
     @pytest.mark.core
-    @BOTH
-    def test_an_outcome_is_written(self, row: Row, settling: Settling) -> None:
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_each_outcome_changes_the_row_as_expected(self, row: Row, settle_jobs: SettleFunction) -> None:
         for name, (outcome, status) in OUTCOMES.items():
             with row(name):
-                (job,) = claimed(max_attempts=5)
-                assert settling([settlement(job, outcome)]) == {job.pk}
+                (job,) = claim_new(max_attempts=5)
+                assert settle_jobs([settlement(job, outcome)]) == {job.pk}
                 after = state(job)
                 assert after["status"] == status
                 assert after["lease"] == job.lease + 1, "settling ends the lease"
                 assert after["locked_at"] is None
-                assert after["locked_by"] == "w", "who ran it last stays readable"
+                assert after["locked_by"] == "w", "the row still names the last worker"
                 assert (after["finished_at"] is not None) == (status in FINISHED)
                 assert after["attempts"] == 1 - outcome.refund
                 assert after["last_error"] == (outcome.last_error or "")
@@ -85,48 +87,48 @@ class TestTransitions:
 
     @pytest.mark.core
     def test_a_delay_counts_from_the_databases_clock(self) -> None:
-        (job,) = claimed()
+        (job,) = claim_new()
         settle([settlement(job, RETRY_LATER)])
         with connection.cursor() as cursor:
             cursor.execute("SELECT run_after - statement_timestamp() FROM skipqueue_job")
             (left,) = cursor.fetchone()
         assert timedelta(seconds=55) < left <= timedelta(seconds=60)
 
-    def test_a_retry_at_once_queues_behind_waiting_jobs(self) -> None:
-        first, second = claimed(1)[0], make_job()
+    def test_a_retry_without_a_delay_is_queued_behind_waiting_jobs(self) -> None:
+        first, second = claim_new(1)[0], make_job()
         settle([settlement(first, RETRY_NOW)])
         order = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
         assert order == [second.pk, first.pk]
 
-    def test_a_finished_job_keeps_the_time_it_was_due(self) -> None:
-        (job,) = claimed()
+    def test_a_finished_job_keeps_its_run_after(self) -> None:
+        (job,) = claim_new()
         settle([settlement(job)])
         assert state(job)["run_after"] == job.run_after
 
     @pytest.mark.parametrize("attempts", [1, 5, 9])
     def test_a_snooze_never_uses_up_the_attempts(self, attempts: int) -> None:
-        (job,) = claimed(attempts=attempts - 1)
+        (job,) = claim_new(attempts=attempts - 1)
         for _ in range(3):
             settle([settlement(job, Outcome("scheduled", refund=1))])
             (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
             assert job.attempts == attempts
 
     @pytest.mark.core
-    @BOTH
-    def test_a_result_comes_back_equal(self, row: Row, settling: Settling) -> None:
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_a_result_comes_back_equal(self, row: Row, settle_jobs: SettleFunction) -> None:
         for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
             with row(result):
-                (job,) = claimed()
-                settling([settlement(job, Outcome("completed", result=result))])
+                (job,) = claim_new()
+                settle_jobs([settlement(job, Outcome("completed", result=result))])
                 assert Job.objects.get().result == json.loads(result)
 
-    def test_nothing_returned_is_stored_as_null(self) -> None:
-        (job,) = claimed()
+    def test_a_task_that_returns_nothing_has_the_result_null(self) -> None:
+        (job,) = claim_new()
         settle([settlement(job)])
         assert Job.objects.filter(result__isnull=True).exists()
 
     def test_the_last_error_stays_readable_after_a_success(self) -> None:
-        (job,) = claimed()
+        (job,) = claim_new()
         settle([settlement(job, RETRY_NOW)])
         (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         settle([settlement(job)])
@@ -134,7 +136,7 @@ class TestTransitions:
         assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
 
     def test_unknown_since_is_when_the_first_worker_did_not_know_the_task(self) -> None:
-        (job,) = claimed()
+        (job,) = claim_new()
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
         since = state(job)["unknown_since"]
         assert since == job.locked_at
@@ -146,26 +148,26 @@ class TestTransitions:
         "outcome", [COMPLETED, RETRY_NOW, Outcome("scheduled", refund=1)], ids=["completed", "retried", "snoozed"]
     )
     def test_an_outcome_of_a_known_task_clears_unknown_since_and_the_deaths(self, outcome: Outcome) -> None:
-        (job,) = claimed(unknown_since=Now(), deaths=["w"])
+        (job,) = claim_new(unknown_since=Now(), deaths=["w"])
         settle([settlement(job, outcome)])
         after = state(job)
         assert (after["unknown_since"], after["deaths"]) == (None, None)
 
     def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
         """In a rolling deploy, workers of the old code claim a job between workers that die of it."""
-        (job,) = claimed(deaths=["w"])
+        (job,) = claim_new(deaths=["w"])
         settle([settlement(job, Outcome("scheduled", is_unknown=True))])
         assert state(job)["deaths"] == ["w"]
 
     def test_a_refused_outcome_is_raised_with_raises(self) -> None:
-        (job,) = claimed()
+        (job,) = claim_new()
         with pytest.raises(DatabaseError), transaction.atomic():
             store.settle([settlement(job, Outcome("completed", result="{oops"))], raises=True)
         assert state(job)["status"] == "running"
 
     @pytest.mark.core
     def test_errors_are_kept_up_to_ten_the_oldest_going_first_and_timed_by_the_database(self) -> None:
-        (job,) = claimed(max_attempts=20)
+        (job,) = claim_new(max_attempts=20)
         for number in range(1, 13):
             entry = error_entry(ValueError(f"number {number}"), attempt=number, worker="me", duration_ms=1)
             settle([settlement(job, Outcome("scheduled", last_error=f"e{number}", error=entry))])
@@ -183,21 +185,23 @@ class TestTransitions:
         described = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
         assert set(errors[0]) == {*described, "at", "worker_id"}
 
-    @BOTH
-    def test_nothing_to_settle(self, settling: Settling) -> None:
-        assert settling([]) == set()
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_settling_an_empty_batch_sends_no_statement(self, settle_jobs: SettleFunction) -> None:
+        assert settle_jobs([]) == set()
         with CaptureQueriesContext(connection) as queries:
             assert settle(iter([])) == set()
         assert not queries.captured_queries
 
-    @BOTH
-    def test_a_batch_is_one_statement_and_returns_what_was_written(self, settling: Settling) -> None:
-        held = claimed(30)
-        mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(held)]
-        gone = held[4]
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_a_batch_is_settled_in_one_statement_that_returns_the_written_jobs(
+        self, settle_jobs: SettleFunction
+    ) -> None:
+        running = claim_new(30)
+        mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(running)]
+        gone = running[4]
         store.release([lease_of(gone)])
         with CaptureQueriesContext(connection) as queries:
-            assert settling(iter(mixed)) == {job.pk for job in held} - {gone.pk}
+            assert settle_jobs(iter(mixed)) == {job.pk for job in running} - {gone.pk}
         assert len(queries) <= 1
         counts = {
             status: Job.objects.filter(status=status).count()
@@ -206,17 +210,17 @@ class TestTransitions:
         assert counts == {"completed": 10, "scheduled": 9, "failed": 10, "queued": 1}
 
     @pytest.mark.core
-    def test_settle_and_claim_does_both_in_one_transaction(self) -> None:
-        held, waiting = claimed(3), [make_job() for _ in range(5)]
-        settled, taken = settle_and_claim(map(settlement, held), queue_names=["default"], limit=4, worker_id="me")
-        assert settled == {lease_of(job) for job in held}
+    def test_settle_and_claim_settles_and_claims_in_one_transaction(self) -> None:
+        running, waiting = claim_new(3), [make_job() for _ in range(5)]
+        settled, taken = settle_and_claim(map(settlement, running), queue_names=["default"], limit=4, worker_id="me")
+        assert settled == {lease_of(job) for job in running}
         assert [job.id for job in taken] == [job.pk for job in waiting[:4]]
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(DISTINCT xmin::text) FROM skipqueue_job WHERE lease > 0")
             assert cursor.fetchone() == (1,)
 
-    def test_a_retry_at_once_is_not_claimed_by_the_round_trip_that_settles_it(self) -> None:
-        (job,) = claimed()
+    def test_a_retry_without_a_delay_is_not_claimed_in_the_round_trip_that_settles_it(self) -> None:
+        (job,) = claim_new()
         other = make_job()
         _, taken = settle_and_claim([settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w")
         assert [each.id for each in taken] == [other.pk]
@@ -275,7 +279,7 @@ def delete(job: Job) -> None:
     Job.objects.filter(pk=job.pk).delete()
 
 
-LOSSES = [
+WAYS_TO_LOSE_A_LEASE = [
     recover,
     release,
     retry_by_hand,
@@ -295,33 +299,35 @@ class TestFences:
     """A lease that is no longer valid writes nothing."""
 
     @pytest.mark.core
-    @BOTH
-    def test_a_stale_lease_cannot_settle(self, row: Row, settling: Settling) -> None:
-        for lose in LOSSES:
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_a_stale_lease_cannot_settle(self, row: Row, settle_jobs: SettleFunction) -> None:
+        for lose in WAYS_TO_LOSE_A_LEASE:
             with row(lose.__name__):
-                stale, *live = claimed(1 + len(OUTCOMES))
+                stale, *live = claim_new(1 + len(OUTCOMES))
                 lose(stale)
                 before = list(Job.objects.filter(pk=stale.pk).values())
                 live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
                 for outcome, _ in OUTCOMES.values():
                     companion = settlement(live.pop()) if live else None
-                    written = settling([settlement(stale, outcome), *([companion] if companion else [])])
-                    assert written == ({companion.job_id} if companion else set()), "the others are not affected"
+                    written = settle_jobs([settlement(stale, outcome), *([companion] if companion else [])])
+                    assert written == ({companion.job_id} if companion else set()), (
+                        "other jobs of the batch are settled"
+                    )
                     assert list(Job.objects.filter(pk=stale.pk).values()) == before
 
     def test_a_stale_lease_cannot_release(self, row: Row) -> None:
-        for lose in LOSSES:
+        for lose in WAYS_TO_LOSE_A_LEASE:
             with row(lose.__name__):
-                stale, _ = claimed(2)
+                stale, _ = claim_new(2)
                 lose(stale)
                 before = list(Job.objects.order_by("pk").values())
                 assert store.release([lease_of(stale)]) == set()
                 assert list(Job.objects.order_by("pk").values()) == before
 
     def test_a_stale_lease_cannot_heartbeat(self, row: Row) -> None:
-        for lose in LOSSES:
+        for lose in WAYS_TO_LOSE_A_LEASE:
             with row(lose.__name__):
-                stale, _ = claimed(2)
+                stale, _ = claim_new(2)
                 lose(stale)
                 before = list(Job.objects.order_by("pk").values())
                 assert store.heartbeat_job(lease_of(stale)) is False
@@ -329,40 +335,48 @@ class TestFences:
 
 
 def test_only_one_of_two_outcomes_of_an_attempt_in_a_batch_is_written() -> None:
-    (job,) = claimed()
+    (job,) = claim_new()
     assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
     after = state(job)
     assert after["lease"] == job.lease + 1
     assert (after["status"], len(after["errors"])) in [("completed", 0), ("failed", 1)]
 
 
-NOTED = Outcome(
+WITH_NOTES = Outcome(
     "completed", notes=json.dumps({"progress": {"lease": 1, "value": 0.5}, "log": {"lease": 1, "lines": []}})
 )
 ONLY_A_REASON = Outcome("discarded", last_error="not wanted")
-PARTS = {"plain": COMPLETED, "error": RETRY_LATER, "reason": ONLY_A_REASON, "notes": NOTED, "snooze": SNOOZE}
+OUTCOME_BY_KIND = {
+    "plain": COMPLETED,
+    "error": RETRY_LATER,
+    "reason": ONLY_A_REASON,
+    "notes": WITH_NOTES,
+    "snooze": SNOOZE,
+}
 
 
-@BOTH
-def test_every_mix_of_outcomes_is_written(row: Row, settling: Settling) -> None:
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_each_combination_of_outcomes_in_one_batch_is_written(row: Row, settle_jobs: SettleFunction) -> None:
     """Each mix of outcomes must choose a statement that writes all of them."""
-    for names in [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)]:
+    for names in [
+        names for size in range(1, len(OUTCOME_BY_KIND) + 1) for names in combinations(OUTCOME_BY_KIND, size)
+    ]:
         with row(" ".join(names)):
-            held = dict(zip(names, claimed(len(names)), strict=True))
-            written = settling([settlement(job, PARTS[name]) for name, job in held.items()])
-            assert written == {job.pk for job in held.values()}
-            for name, job in held.items():
+            running = dict(zip(names, claim_new(len(names)), strict=True))
+            written = settle_jobs([settlement(job, OUTCOME_BY_KIND[name]) for name, job in running.items()])
+            assert written == {job.pk for job in running.values()}
+            for name, job in running.items():
                 job.refresh_from_db()
                 assert bool(job.errors) == (name == "error")
-                assert job.last_error == (PARTS[name].last_error or "")
+                assert job.last_error == (OUTCOME_BY_KIND[name].last_error or "")
                 assert [bool(job.progress), bool(job.logs)] == [name == "notes"] * 2
                 assert bool(job.operations) == (name == "snooze")
 
 
-@BOTH
-def test_an_empty_reason_replaces_the_last_one(settling: Settling) -> None:
-    (job,) = claimed(last_error="ValueError: no")
-    settling([settlement(job, Outcome("discarded", last_error=""))])
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_an_empty_reason_replaces_the_last_error(settle_jobs: SettleFunction) -> None:
+    (job,) = claim_new(last_error="ValueError: no")
+    settle_jobs([settlement(job, Outcome("discarded", last_error=""))])
     assert state(job)["last_error"] == ""
 
 
@@ -375,10 +389,10 @@ def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
     assert after == {name: getattr(before, name) for name in after}
 
 
-def test_releasing_many_is_one_statement() -> None:
-    held = claimed(20)
+def test_many_jobs_are_released_in_one_statement() -> None:
+    running = claim_new(20)
     with CaptureQueriesContext(connection) as queries:
-        assert store.release(map(lease_of, held)) == {job.pk for job in held}
+        assert store.release(map(lease_of, running)) == {job.pk for job in running}
     assert len([query for query in queries if "pg_notify" not in query["sql"]]) == 1
     assert store.release([]) == set()
 
@@ -386,7 +400,7 @@ def test_releasing_many_is_one_statement() -> None:
 def test_locked_rows_are_found_without_waiting(
     connect: Callable[..., psycopg.Connection[Any]],
 ) -> None:
-    locked, free, gone, passed_on = claimed(4)
+    locked, free, gone, passed_on = claim_new(4)
     leases = [lease_of(locked), lease_of(free), lease_of(gone), lease_of(passed_on)]
     Job.objects.filter(pk=gone.pk).delete()
     store.release([lease_of(passed_on)])
@@ -397,7 +411,7 @@ def test_locked_rows_are_found_without_waiting(
     assert store.locked([]) == set()
 
 
-def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
+def test_heartbeat_job_changes_only_locked_at() -> None:
     make_job()
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     assert job.locked_at is not None
@@ -408,7 +422,7 @@ def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
     assert after == {name: getattr(job, name) for name in after}
 
 
-UNSTORABLE = {
+UNSTORABLE_OUTCOMES = {
     "NUL in the result": Outcome("completed", result='"a\\u0000b"'),
     "NUL in a key of the result": Outcome("completed", result='{"a\\u0000": 1}'),
     "half a surrogate pair": Outcome("completed", result='"\\ud800"'),
@@ -426,15 +440,17 @@ UNSTORABLE = {
 }
 
 
-@BOTH
-def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(row: Row, settling: Settling) -> None:
-    for name, outcome in UNSTORABLE.items():
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(
+    row: Row, settle_jobs: SettleFunction
+) -> None:
+    for name, outcome in UNSTORABLE_OUTCOMES.items():
         with row(name):
-            held = claimed(4)
-            bad = held[1]
-            batch = [settlement(job, outcome if job is bad else COMPLETED) for job in held]
-            assert settling(batch) == {job.pk for job in held}
-            assert {state(job)["status"] for job in held if job is not bad} == {"completed"}
+            running = claim_new(4)
+            bad = running[1]
+            batch = [settlement(job, outcome if job is bad else COMPLETED) for job in running]
+            assert settle_jobs(batch) == {job.pk for job in running}
+            assert {state(job)["status"] for job in running if job is not bad} == {"completed"}
             after = state(bad)
             assert after["status"] == "failed"
             assert after["last_error"]
@@ -443,14 +459,14 @@ def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_othe
             assert len(after["errors"]) == 1
 
 
-TOO_FAR = Outcome("scheduled", delay=1e12)
+DELAY_BEYOND_THE_CALENDAR = Outcome("scheduled", delay=1e12)
 
 
-def test_a_row_for_which_even_the_failure_is_refused_is_left_alone_and_logged(
+def test_a_job_whose_failure_is_refused_as_well_is_left_running_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A trigger of the project may refuse every update, or a column that somebody has added."""
-    bad, good = claimed(2)
+    """A trigger or a constraint that the project has added may refuse every update of a row."""
+    bad, good = claim_new(2)
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {bad.pk} OR lease < 2)")
     try:
@@ -464,7 +480,7 @@ def test_a_row_for_which_even_the_failure_is_refused_is_left_alone_and_logged(
 
 @pytest.mark.parametrize("condition", ["result IS NULL", "lease < 2"])  # refuses the outcome, or the failure as well
 def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: pytest.LogCaptureFixture) -> None:
-    (bad,) = claimed(args=["ada", "hunter22hunter22"])
+    (bad,) = claim_new(args=["ada", "hunter22hunter22"])
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK ({condition}) NOT VALID")
     try:
@@ -473,27 +489,27 @@ def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: p
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
     after = state(bad)
-    told = f"{after['last_error']} {after['errors']} {caplog.text}"
-    assert "violates check constraint" in told
-    assert "hunter22" not in told
+    everything_written = f"{after['last_error']} {after['errors']} {caplog.text}"
+    assert "violates check constraint" in everything_written
+    assert "hunter22" not in everything_written
 
 
-@BOTH
-def test_a_delay_that_no_row_can_have_fails_its_own_job(settling: Settling) -> None:
-    bad, good = claimed(2)
-    assert settling([settlement(bad, TOO_FAR), settlement(good)]) == {bad.pk, good.pk}
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_a_delay_that_no_row_can_have_fails_its_own_job(settle_jobs: SettleFunction) -> None:
+    bad, good = claim_new(2)
+    assert settle_jobs([settlement(bad, DELAY_BEYOND_THE_CALENDAR), settlement(good)]) == {bad.pk, good.pk}
     assert (state(bad)["status"], state(good)["status"]) == ("failed", "completed")
 
 
 def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
-    stale, live = claimed(2)
+    stale, live = claim_new(2)
     release(stale)
     assert settle([settlement(stale, Outcome("completed", result="{oops")), settlement(live)]) == {live.pk}
     assert state(stale)["status"] == "queued"
 
 
-def test_a_refused_batch_costs_no_claim() -> None:
-    (bad,) = claimed()
+def test_a_refused_outcome_does_not_prevent_the_claim_in_its_round_trip() -> None:
+    (bad,) = claim_new()
     make_job()
     settled, taken = settle_and_claim(
         [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
@@ -506,7 +522,7 @@ def test_a_refused_batch_costs_no_claim() -> None:
 def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     """The round trip is committed: a worker that loses its result holds jobs that it does not know."""
     monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
-    (retried,) = claimed()
+    (retried,) = claim_new()
     waiting = make_job(queue_name="other")
     settled, taken = settle_and_claim(
         [settlement(retried, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
@@ -516,7 +532,7 @@ def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: p
 
 
 def test_a_refused_outcome_does_not_break_its_transaction() -> None:
-    bad, good = claimed(2)
+    bad, good = claim_new(2)
     with transaction.atomic():
         before = make_job()
         batch = [settlement(bad, Outcome("completed", result='"\\u0000"')), settlement(good)]
@@ -526,7 +542,7 @@ def test_a_refused_outcome_does_not_break_its_transaction() -> None:
 
 
 def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., psycopg.Connection[Any]]) -> None:
-    (job,) = claimed()
+    (job,) = claim_new()
     connect(autocommit=False).execute("SELECT FROM skipqueue_job FOR UPDATE")
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '50ms'")
@@ -534,14 +550,14 @@ def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., 
             with pytest.raises(DatabaseError, match="lock timeout"):
                 settle([settlement(job)])
             with pytest.raises(DatabaseError, match="lock timeout"):
-                settle_with_a_claim([settlement(job)])
+                settle_beside_a_claim([settlement(job)])
         finally:
             cursor.execute("RESET lock_timeout")
     assert state(job)["status"] == "running"
 
 
 def test_the_connection_is_usable_after_a_refused_round_trip() -> None:
-    (bad,) = claimed()
+    (bad,) = claim_new()
     settle_and_claim(
         [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
     )
@@ -550,7 +566,7 @@ def test_the_connection_is_usable_after_a_refused_round_trip() -> None:
 
 
 def test_a_failure_of_ten_megabytes_is_settled() -> None:
-    (job,) = claimed()
+    (job,) = claim_new()
     error = ValueError("x" * 10_000_000)
     settle([settlement(job, Outcome("failed", error=error_entry(error, attempt=1, worker="w", duration_ms=1)))])
     with connection.cursor() as cursor:
@@ -559,41 +575,41 @@ def test_a_failure_of_ten_megabytes_is_settled() -> None:
 
 
 class TestSnoozes:
-    def snooze(self, job: Job, times: int = 1) -> list[Any]:
+    def claim_and_snooze(self, job: Job, times: int = 1) -> list[Any]:
         for _ in range(times):
-            (held,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
-            assert settle([Settlement(job.pk, held.lease, replace(SNOOZE, delay=0))])
+            (running,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
+            assert settle([Settlement(job.pk, running.lease, replace(SNOOZE, delay=0))])
         return Job.objects.get(pk=job.pk).operations or []
 
     def test_snoozes_in_a_row_are_one_entry(self) -> None:
         job = make_job()
-        (entry,) = self.snooze(job)
+        (entry,) = self.claim_and_snooze(job)
         assert entry.items() >= {"verb": "snooze", "by": "web-1/2", "attempts": 1, "times": 1}.items()
-        (entry,) = self.snooze(job, 3)
+        (entry,) = self.claim_and_snooze(job, 3)
         assert entry["times"] == 4
         store.postpone([job.pk], timedelta(days=1), by="ann")
         store.run_now([job.pk], by="ann")
-        assert [(each["verb"], each.get("times")) for each in self.snooze(job, 2)] == [
+        assert [(each["verb"], each.get("times")) for each in self.claim_and_snooze(job, 2)] == [
             ("snooze", 4),
             ("postpone", None),
             ("run_now", None),
             ("snooze", 2),
         ]
 
-    def test_the_newest_operations_are_kept(self) -> None:
+    def test_the_newest_fifty_operations_are_kept(self) -> None:
         full = [{"at": "2026-01-01T00:00:00Z", "verb": "retry", "by": str(number)} for number in range(50)]
         job = make_job(operations=full)
-        kept = self.snooze(job)
-        assert len(kept) == 50
-        assert (kept[0]["by"], kept[-1]["verb"]) == ("1", "snooze")
-        assert self.snooze(job)[0]["by"] == "1"
+        operations = self.claim_and_snooze(job)
+        assert len(operations) == 50
+        assert (operations[0]["by"], operations[-1]["verb"]) == ("1", "snooze")
+        assert self.claim_and_snooze(job)[0]["by"] == "1"
 
-    def test_an_entry_that_another_program_wrote_keeps_no_outcome_from_being_written(self, row: Row) -> None:
+    def test_a_malformed_operation_in_the_row_does_not_prevent_a_snooze(self, row: Row) -> None:
         written: list[Any] = ["x", None, {}, 2.5, 1e300]
         for times in written:
             with row(times=times):
                 job = make_job(operations=[{"verb": "snooze", "times": times}])
-                assert len(self.snooze(job)) == 1
+                assert len(self.claim_and_snooze(job)) == 1
 
     def test_only_a_snooze_is_recorded_as_an_operation(self, row: Row) -> None:
         for outcome in (COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)):

@@ -45,13 +45,13 @@ from django_skipqueue.values.records import (
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from .statements import STATEMENTS
 
-PLANLESS = {
-    "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
+WITHOUT_A_PLAN = {
+    "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "DROP_PLANS", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
     "EXPECTED_QUEUED", "EXPECTED_RUNNING", "EXPECTED_BLOCKED", "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
     "BOUND_TRANSACTIONS",
 }  # fmt: skip
-"""Commands that PostgreSQL does not plan, several statements in one, each of which stands among the others too, and
-a setting that PostgreSQL knows from 17 on."""
+"""Statements that cannot be explained: commands without a plan, texts of several statements (each of which has its
+own case as well), and a setting that only PostgreSQL 17 and newer know."""
 
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
@@ -63,8 +63,8 @@ NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
 BUCKETS, RATE_DUE = "skipqueue_rate_pkey", "skipqueue_rate_due"
 BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
-TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
-"""Django's second index of a text that is unique: PostgreSQL looks a value up in either."""
+INDEX_TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
+"""By the name of Django's second index of a unique text: the first index. PostgreSQL may use either of them."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
 
 
@@ -90,50 +90,56 @@ COMMON = {
     "batch_id": None,
     "held": None,
 }
-DUE = {name: COMMON[name] for name in ("run_after", "delay")}
+DUE_VALUES = {name: COMMON[name] for name in ("run_after", "delay")}
 UNLIMITED = dict.fromkeys(("limit_key", "limit_kind", "capacity", "rate_key", "rate_interval", "rate_burst"))
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}") for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
 LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
 WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
 CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
-LATER = {"mail": QueuePosition(0, 1_700_000_000.25, 92_500)}
-SETTLED = [
+POSITION_IN_MAIL = {"mail": QueuePosition(0, 1_700_000_000.25, 92_500)}
+SETTLEMENTS = [
     Settlement(
         id, 1, COMPLETED if id % 2 else Outcome("scheduled", delay=2.0, last_error="no", error={"message": "no"})
     )
     for id in range(97_001, 100_001)
 ]
 RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
-KEPT = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
+EXPIRED_VALUES = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
 ROLLED_UP = json.dumps(list(rows_of_counts({(1, "mail", "t"): AttemptCounts(completed=1)})))
 ONE_CAUSE = {"task": "shop.send", "exception": "ValueError", "place": "shop.f7"}
 FAILURES = json.dumps(
     list(rows_of_failures({(1, Cause("t", "ValueError", "t.f")): FailedAttempts(1, 60.0, 61.0, 3, 4)}))
 )
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
-NOTED = {"by": "anna", "reason": "r"}
+BY_ANNA = {"by": "anna", "reason": "r"}
 IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)
-ENDED = NOTED | {"last_error": "r"}
-KEYED = {"unique_seconds": 3600.0}
-ENQUEUED = COMMON | KEYED | UNLIMITED | {"args": "[]", "kwargs": "{}"}
-NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fromkeys(
+BY_ANNA_WITH_ERROR = BY_ANNA | {"last_error": "r"}
+UNIQUE_FOR_AN_HOUR = {"unique_seconds": 3600.0}
+ENQUEUED = COMMON | UNIQUE_FOR_AN_HOUR | UNLIMITED | {"args": "[]", "kwargs": "{}"}
+RECOVER_VALUES = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fromkeys(
     ("locked_before", "worker_ids", "job_ids")
 )
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
-AHEAD = ahead_as_values([AheadWish("key 3", "shop.limited", "limited", 1, 20, [(100_003, 0)])], worker_id=WORKER)
-SERVED = {"timeout": 60.0, "idle": False, "external": ["carried"]}
-IDLE = SERVED | {"idle": True}
+CLAIM_AHEAD_VALUES = ahead_as_values(
+    [AheadWish("key 3", "shop.limited", "limited", 1, 20, [(100_003, 0)])], worker_id=WORKER
+)
+SERVED_QUEUES_VALUES = {"timeout": 60.0, "idle": False, "external": ["carried"]}
+IDLE_QUEUES_VALUES = SERVED_QUEUES_VALUES | {"idle": True}
 PLAIN = {name: ENQUEUED[name] for name in re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"])}
 CASES = [
     Case("ENQUEUE_PLAIN", PLAIN, set()),
     Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
     Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
-    Case("ENQUEUE_MANY", COMMON | KEYED | CALLS, set()),
-    Case("ENQUEUE_MANY_UNIQUE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS, "number": 300}, {"unique"}),
-    Case("REPLACE_WAITING", DUE | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
-    Case("REPLACE_UNLOCKED", DUE | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
+    Case("ENQUEUE_MANY", COMMON | UNIQUE_FOR_AN_HOUR | CALLS, set()),
+    Case(
+        "ENQUEUE_MANY_UNIQUE",
+        COMMON | UNIQUE_FOR_AN_HOUR | CALLS | {"unique_keys": NEW_KEYS, "number": 300},
+        {"unique"},
+    ),
+    Case("REPLACE_WAITING", DUE_VALUES | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
+    Case("REPLACE_UNLOCKED", DUE_VALUES | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
     Case("UNIQUE_KEY_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
     Case("LOCK_WAITING_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
     Case("LOCK_UNLOCKED_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
@@ -149,7 +155,7 @@ CASES = [
     Case("PLAN_ONCE", {}, set()),
     Case("BOUND_TRANSACTIONS", {"timeout": "20s"}, set()),
     Case("END_SESSIONS", {"names": ["skipqueue:000000000002"]}, set()),
-    Case("PLAN_ANEW", {}, set()),
+    Case("DROP_PLANS", {}, set()),
     Case("LISTEN_AS_SUPERVISOR", {}, set()),
     Case("TAKE_OVER", {"id": 99_001, "lease": 1, "worker_id": WORKER}, {"pkey"}),
     Case("CLAIM", CLAIM_VALUES, {"claim", QUEUE}),
@@ -157,21 +163,21 @@ CASES = [
     Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case(
         "CLAIM",
-        claim_values(["mail", "default"], after=LATER, limit=300, worker_id=WORKER),
+        claim_values(["mail", "default"], after=POSITION_IN_MAIL, limit=300, worker_id=WORKER),
         {"claim", QUEUE},
         "after a position",
     ),
     Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10, "with_paused": False}, {"claim", QUEUE}),
-    Case("FIRST_IN_QUEUES", positions_as_values(["mail", "default", "none"], LATER), {"claim"}),
+    Case("FIRST_IN_QUEUES", positions_as_values(["mail", "default", "none"], POSITION_IN_MAIL), {"claim"}),
     Case("LIMIT_STATEMENTS", {"timeout": "20s"}, set()),
     Case("BACKEND_PID", {}, set()),
     Case("LOCK_TIMEOUT", {}, set()),
-    Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
-    Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
-    Case("SETTLE_SNOOZES", settlements_as_values(SETTLED), {"pkey"}),
-    Case("SETTLE_CARRIED", settlements_as_values(SETTLED) | CARRIED, {"pkey"}),
-    Case("SETTLE_CARRIED", settlements_as_values(SETTLED[:1]) | CARRIED, {"pkey"}, "a single one"),
-    Case("SETTLE_CARRIED_SNOOZES", settlements_as_values(SETTLED) | CARRIED, {"pkey"}),
+    Case("SETTLE", settlements_as_values(SETTLEMENTS), {"pkey"}),
+    Case("SETTLE", settlements_as_values(SETTLEMENTS[:1]), {"pkey"}, "a single one"),
+    Case("SETTLE_SNOOZES", settlements_as_values(SETTLEMENTS), {"pkey"}),
+    Case("SETTLE_CARRIED", settlements_as_values(SETTLEMENTS) | CARRIED, {"pkey"}),
+    Case("SETTLE_CARRIED", settlements_as_values(SETTLEMENTS[:1]) | CARRIED, {"pkey"}, "a single one"),
+    Case("SETTLE_CARRIED_SNOOZES", settlements_as_values(SETTLEMENTS) | CARRIED, {"pkey"}),
     Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
     Case("LOCKED_ROWS", LEASES, {"pkey"}),
     Case("STILL_HOLDING", {"worker_ids": [WORKER, DEAD_WORKER]}, {"recover"}),
@@ -188,14 +194,14 @@ CASES = [
     Case("HEARTBEAT_JOB", {"id": 99_001, "lease": 1}, {"pkey"}),
     Case("ADMIT", {"limit": 1000}, {"admit", "pkey"}),
     Case("NEXT_DUE", {}, {"admit"}),
-    Case("RECOVER", NOBODYS | {"age": 60.0}, {"recover", "pkey"}, "by age"),
+    Case("RECOVER", RECOVER_VALUES | {"age": 60.0}, {"recover", "pkey"}, "by age"),
     Case(
         "RECOVER",
-        NOBODYS | {"locked_before": datetime(2026, 1, 1, tzinfo=UTC)},
+        RECOVER_VALUES | {"locked_before": datetime(2026, 1, 1, tzinfo=UTC)},
         {"recover", "pkey"},
         "without a worker",
     ),
-    Case("RECOVER", NOBODYS | {"worker_ids": [DEAD_WORKER]}, {"recover", "pkey"}, "by worker"),
+    Case("RECOVER", RECOVER_VALUES | {"worker_ids": [DEAD_WORKER]}, {"recover", "pkey"}, "by worker"),
     Case(
         "RECOVER_RETURNED",
         CARRIED | {"ids": [99_001], "leases": [1], "crashed": False, "reason": "r", "limit": 1},
@@ -241,6 +247,13 @@ CASES = [
     ),
     Case("RATES_NOW", {"minutes": 5}, {"skipqueue_rollup_prune"}),
     Case("RECENT_TASKS", {}, {"skipqueue_rollup_prune"}),
+    Case("DEATHS_SINCE", {}, {"skipqueue_rollup_pkey", "skipqueue_failure_rollup_prune"}),
+    Case(
+        "DEATHS_OF_TASKS",
+        {"tasks": ["shop.send"], "queue_names": ["mail"], "since": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"skipqueue_rollup_pkey"},
+    ),
+    Case("USUAL_RUNS", {"tasks": ["shop.send"]}, {"skipqueue_rollup_pkey"}),
     Case(
         "RECENT_CAUSES", {"tasks": ["shop.send"]}, {"skipqueue_failure_rollup_prune", "skipqueue_failure_rollup_pkey"}
     ),
@@ -255,7 +268,7 @@ CASES = [
     Case("USUAL_QUEUES", {"queue_names": ["mail", "default"]}, {"skipqueue_rollup_prune"}),
     Case("DUE_RETRIES", {"seconds": 300.0, "limit": 1000}, {"admit"}),
     Case("KNOWN_QUEUES", {"limit": 100}, {"skipqueue_rollup_pkey"}),
-    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_prune"}),
+    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_pkey"}),
     Case("CLAIMS", {}, {"skipqueue_rollup_pkey"}),
     Case("DEPTHS_ARE_DUE", {}, {"skipqueue_rollup_pkey"}),
     Case(
@@ -298,10 +311,10 @@ CASES = [
         {"completed": timedelta(days=1), "failed": timedelta(days=2), "limit": 100},
         {"skipqueue_batch_prune", BATCH, "batch", "pkey", "skipqueue_batch_pruned_of"},
     ),
-    Case("EXPIRED", KEPT, {"prune", "prune_own"}),
+    Case("EXPIRED", EXPIRED_VALUES, {"prune", "prune_own"}),
     Case(
         "EXPIRED",
-        KEPT | {"completed": None, "discarded": timedelta(0)},
+        EXPIRED_VALUES | {"completed": None, "discarded": timedelta(0)},
         {"prune", "prune_own"},
         "keeping some for ever",
     ),
@@ -318,24 +331,24 @@ CASES = [
     Case("MISSING_PARTITIONS", {"ahead": 0, "kept": timedelta(days=20)}, {"prune"}, "with a retention"),
     Case("EXPIRED_PARTITION", {"kept": timedelta(days=365)}, set()),
     Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey", NEEDS, UNMET, BATCH}),
-    Case("RETRY", NOTED | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
-    Case("RETRY", NOTED | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
-    Case("CANCEL", ENDED | {"ids": SOME_IDS}, {"pkey"}),
-    Case("CANCEL", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
-    Case("RUN_NOW", NOTED | {"ids": SOME_IDS}, {"pkey"}),
-    Case("RUN_NOW", NOTED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
-    Case("RESCHEDULE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": -60.0}, {"pkey"}),
+    Case("RETRY", BY_ANNA | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
+    Case("RETRY", BY_ANNA | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
+    Case("CANCEL", BY_ANNA_WITH_ERROR | {"ids": SOME_IDS}, {"pkey"}),
+    Case("CANCEL", BY_ANNA_WITH_ERROR | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("RUN_NOW", BY_ANNA | {"ids": SOME_IDS}, {"pkey"}),
+    Case("RUN_NOW", BY_ANNA | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("RESCHEDULE", BY_ANNA | {"ids": SOME_IDS, "run_after": None, "delay": -60.0}, {"pkey"}),
     Case(
         "CHANGE_QUEUE",
-        UNLIMITED | NOTED | {"ids": SOME_IDS, "queue_name": "other"},
+        UNLIMITED | BY_ANNA | {"ids": SOME_IDS, "queue_name": "other"},
         {"pkey"},
     ),
-    Case("CHANGE_PRIORITY", NOTED | {"ids": SOME_IDS, "priority": 7}, {"pkey"}),
-    Case("NOTE_COPIES", NOTED | {"ids": SOME_IDS, "originals": json.dumps(dict.fromkeys(SOME_IDS, 1))}, {"pkey"}),
-    Case("POSTPONE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
+    Case("CHANGE_PRIORITY", BY_ANNA | {"ids": SOME_IDS, "priority": 7}, {"pkey"}),
+    Case("NOTE_COPIES", BY_ANNA | {"ids": SOME_IDS, "originals": json.dumps(dict.fromkeys(SOME_IDS, 1))}, {"pkey"}),
+    Case("POSTPONE", BY_ANNA | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
     Case(
         "POSTPONE",
-        NOTED | {"ids": list(range(64_500, 65_500)), "run_after": datetime(2030, 1, 1, tzinfo=UTC), "delay": 0.0},
+        BY_ANNA | {"ids": list(range(64_500, 65_500)), "run_after": datetime(2030, 1, 1, tzinfo=UTC), "delay": 0.0},
         {"pkey"},
         "a thousand",
     ),
@@ -345,14 +358,14 @@ CASES = [
     Case("LOST_LEASES", LEASES, {"pkey"}),
     Case("APPEND_CANCELLED_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
     Case("APPEND_CANCELLED_ERRORS_CARRIED", LEASES | {"errors": ['{"message": "no"}'] * 300} | CARRIED, {"pkey"}),
-    Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),
-    Case("DISCARD", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("DISCARD", BY_ANNA_WITH_ERROR | {"ids": SOME_IDS}, {"pkey"}),
+    Case("DISCARD", BY_ANNA_WITH_ERROR | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("HEARTBEAT_WORKERS", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
     Case("DELETE_WORKERS", {"worker_ids": [DEAD_WORKER]}, set()),
     Case("HEARTBEAT_WORKER", {"worker_id": WORKER}, set()),
     Case("REQUEST_OF_WORKER", {"worker_id": WORKER, "request": "restart"}, {REQUESTS}),
     Case("HEARTBEATS", {}, set()),
-    Case("PAUSE_QUEUE", NOTED | {"name": "mail", "seconds": 60.0}, {QUEUE}),
+    Case("PAUSE_QUEUE", BY_ANNA | {"name": "mail", "seconds": 60.0}, {QUEUE}),
     Case("RESUME_QUEUE", {"name": "queue 7"}, {QUEUE}),
     Case("LIMIT_QUEUE", {"name": "mail", "concurrency": 3}, {QUEUE}),
     Case("BLOCK_SURPLUS", {"limit": 1000}, {"limit_held", "pkey"}),
@@ -362,20 +375,20 @@ CASES = [
     Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
     Case("CHOOSE_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
     Case("CLAIM_OR_ADMIT", CLAIM_VALUES, {"claim", QUEUE}),
-    Case("CLAIM_AHEAD", AHEAD, {"pkey", "limit_waiting", QUEUE}),
+    Case("CLAIM_AHEAD", CLAIM_AHEAD_VALUES, {"pkey", "limit_waiting", QUEUE}),
     Case("CLAIM_OR_ADMIT", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case("LOCK_KEY", {"key": "key 7"}, set()),
     Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"pkey", "limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
     Case(
         "CONTESTED_PERMITS",
-        SERVED | {"after": "key 1", "limit": 1000},
+        SERVED_QUEUES_VALUES | {"after": "key 1", "limit": 1000},
         {"limit_held", "limit_waiting", "recover"},
     ),
-    Case("PASS_PERMITS_ON", SERVED | {"ids": None}, {"limit_held", "limit_waiting", "pkey", "recover"}),
+    Case("PASS_PERMITS_ON", SERVED_QUEUES_VALUES | {"ids": None}, {"limit_held", "limit_waiting", "pkey", "recover"}),
     Case(
         "PASS_PERMITS_ON",
-        IDLE | {"ids": as_array([100_007])},
+        IDLE_QUEUES_VALUES | {"ids": as_array([100_007])},
         {"limit_held", "limit_waiting", "pkey", "recover"},
         "held up",
     ),
@@ -397,8 +410,12 @@ CASES = [
     Case("NEXT_RATE", {}, {RATE_DUE}),
     Case("DUE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS, QUEUE}),
-    Case("CONTESTED_TOKENS", SERVED | {"after": "key 1", "limit": 1000}, {"rate_waiting", "rate_queued", "recover"}),
-    Case("PASS_TOKENS_ON", SERVED | {"ids": None}, {"rate_waiting", "rate_queued", "pkey", "recover"}),
+    Case(
+        "CONTESTED_TOKENS",
+        SERVED_QUEUES_VALUES | {"after": "key 1", "limit": 1000},
+        {"rate_waiting", "rate_queued", "recover"},
+    ),
+    Case("PASS_TOKENS_ON", SERVED_QUEUES_VALUES | {"ids": None}, {"rate_waiting", "rate_queued", "pkey", "recover"}),
     Case("RATE_QUEUE", {"name": "mail", "interval": 0.02, "burst": 50}, {QUEUE}),
     Case("BLOCK_UNRATED", {"limit": 1000}, {"rate_queued", "pkey"}),
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
@@ -417,8 +434,9 @@ CASES = [
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
 
-# 60,000 finished, 24,000 not due yet, 8,000 of another queue's backlog, 7,000 to claim, 1,000 running; a few with keys.
-FILL = """
+# 60,000 jobs are finished, 24,000 are not due yet, 8,000 are queued in another queue, 7,000 can be claimed,
+# and 1,000 are running. Some have unique keys.
+INSERT_JOBS = """
 INSERT INTO skipqueue_job (
     id, queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, lease, locked_at, locked_by,
     finished_at, unique_key, errors, batch_id
@@ -459,7 +477,7 @@ FROM
 
 
 # Five hundred keys of limits and sequences: each with a job that holds a permit, and nineteen that wait for one.
-LIMITED = """
+INSERT_LIMITED_JOBS = """
 INSERT INTO skipqueue_job
     (id, queue_name, task, args, kwargs, status, gate, lease, limit_key, limit_kind, capacity)
 SELECT
@@ -474,7 +492,7 @@ FROM generate_series(100001, 110000) AS number
 
 # Five hundred keys of rates, each with a job that has a token, and nineteen that wait for one; and the buckets of these
 # and of 5,000 other keys, most of which are full.
-RATED = """
+INSERT_RATED_JOBS = """
 INSERT INTO skipqueue_job
     (id, queue_name, task, args, kwargs, status, gate, rate_key, rate_interval, rate_burst)
 SELECT
@@ -491,7 +509,7 @@ FROM generate_series(0, 5500) AS number
 """
 
 # Two thousand queues that were paused once, and a few that are; two have a limit, and a rate.
-PAUSED = """
+INSERT_QUEUES = """
 INSERT INTO skipqueue_queue (name, paused_at, paused_until, concurrency, rate_interval, rate_burst)
 SELECT
     'queue ' || number, now(), CASE WHEN number > 5 THEN now() - interval '1 hour' END,
@@ -502,7 +520,7 @@ FROM generate_series(1, 2000) AS number
 
 # Three days of minutes and ten of hours, of two tasks, and 500 other tasks; failures with 200 causes, by minute, by
 # hour, and since the beginning, and 2,000 causes of other tasks.
-FILL_ROLLUPS = """
+INSERT_ROLLUPS = """
 INSERT INTO skipqueue_rollup (span, queue_name, task, starts_at)
 SELECT span, 'mail', task, now() - number * make_interval(secs => span)
 FROM
@@ -526,7 +544,7 @@ INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen
 """
 
 # 20,000 batches, of which the last 100 are open; the last but one has inner ones. The newest jobs belong to the last.
-FILL_BATCHES = """
+INSERT_BATCHES = """
 INSERT INTO skipqueue_batch (id, parent_id, callbacks, finished_at, callback_ids, completed, failed, discarded)
 SELECT
     number,
@@ -547,40 +565,42 @@ FROM generate_series(60001, 80000) AS number;
 
 
 @pytest.fixture(scope="module")
-def busy(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
+def busy_table(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
     """A connection that sees, in a schema of its own, the tables as the migrations make them, with 100,000 jobs."""
     with django_db_blocker.unblock(), schema("busy") as migrate, connect(options="-c search_path=busy") as connection:
         migrate(LAST_MIGRATION)
-        fill(connection)
+        fill_tables(connection)
         yield connection
 
 
-def fill(connection: psycopg.Connection[Any]) -> None:
+def fill_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
-    psycopg.ClientCursor(connection).execute(FILL, {"worker": WORKER, "dead": DEAD_WORKER})
+    psycopg.ClientCursor(connection).execute(INSERT_JOBS, {"worker": WORKER, "dead": DEAD_WORKER})
     psycopg.ClientCursor(connection).execute(
         "INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, heartbeat_at) VALUES "
         "(%s, 'live', 'h', 1, '[]', 4, now()), (%s, 'dead', 'h', 2, '[]', 4, now() - interval '1 hour')",
         [WORKER, DEAD_WORKER],
     )
-    connection.execute(LIMITED)
-    connection.execute(RATED)
-    connection.execute(PAUSED)
-    connection.execute(FILL_ROLLUPS)
-    connection.execute(FILL_BATCHES)
+    connection.execute(INSERT_LIMITED_JOBS)
+    connection.execute(INSERT_RATED_JOBS)
+    connection.execute(INSERT_QUEUES)
+    connection.execute(INSERT_ROLLUPS)
+    connection.execute(INSERT_BATCHES)
     connection.execute("VACUUM ANALYZE")
 
 
 NUMBERS = count()
 
 
-def explain_literals(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON") -> Any:
+def explain_literals(connection: psycopg.Connection[Any], case: Case, explain_options: str = "FORMAT JSON") -> Any:
     """The plan of the statement with its values written into it, as Django sends it."""
     cursor = psycopg.ClientCursor(connection)
-    return cursor.execute(f"EXPLAIN ({how}) {STATEMENTS[case.statement]}", case.values or None).fetchone()
+    return cursor.execute(f"EXPLAIN ({explain_options}) {STATEMENTS[case.statement]}", case.values or None).fetchone()
 
 
-def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON", *, mode: str) -> Any:
+def explain_prepared(
+    connection: psycopg.Connection[Any], case: Case, explain_options: str = "FORMAT JSON", *, mode: str
+) -> Any:
     """The plan of the statement when it is prepared, as the worker sends it, with the types that psycopg declares."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])))
     text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", STATEMENTS[case.statement])
@@ -595,7 +615,7 @@ def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str =
     cursor.execute(f"PREPARE {name}{f' ({declared})' if names else ''} AS {text}")
     values = ", ".join(f"%({name})s" for name in names)
     found = cursor.execute(
-        f"EXPLAIN ({how}) EXECUTE {name}{f' ({values})' if names else ''}", case.values or None
+        f"EXPLAIN ({explain_options}) EXECUTE {name}{f' ({values})' if names else ''}", case.values or None
     ).fetchone()
     cursor.execute(f"DEALLOCATE {name}; RESET plan_cache_mode")
     return found
@@ -621,12 +641,12 @@ MODES: dict[str, Callable[..., Any]] = {
 }
 
 
-PLANNED = [case for case in CASES if case.statement not in PLANLESS]
-CASE_OF = {case.statement: case for case in reversed(CASES)}
+PLANNED = [case for case in CASES if case.statement not in WITHOUT_A_PLAN]
+FIRST_CASE_BY_STATEMENT = {case.statement: case for case in reversed(CASES)}
 """The first case of each statement."""
 
 
-def planned(connection: psycopg.Connection[Any], case: Case, mode: str) -> tuple[list[dict[str, Any]], str]:
+def plan_of(connection: psycopg.Connection[Any], case: Case, mode: str) -> tuple[list[dict[str, Any]], str]:
     """The nodes of the statement's plan, and the plan as a text for the message of an assertion."""
     ((document,),) = MODES[mode](connection, case)
     return list(nodes(document["Plan"])), json.dumps(document, indent=1)
@@ -634,45 +654,45 @@ def planned(connection: psycopg.Connection[Any], case: Case, mode: str) -> tuple
 
 @pytest.mark.django_db
 def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
-    busy: psycopg.Connection[Any], subtests: pytest.Subtests
+    busy_table: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
     for case, mode in product(PLANNED, MODES):
         with subtests.test(statement=case.statement, label=case.label, mode=mode):
-            found, described = planned(busy, case, mode)
+            found, described = plan_of(busy_table, case, mode)
             scanned = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
             assert "skipqueue_job" not in scanned, described
             used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue")}
             used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
             expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
-            assert {TWINS.get(name, name) for name in used} == expected, described
+            assert {INDEX_TWINS.get(name, name) for name in used} == expected, described
 
 
 @pytest.mark.django_db
-def test_what_is_asked_for_in_order_comes_from_the_index_in_order(
-    busy: psycopg.Connection[Any], subtests: pytest.Subtests
+def test_ordered_statements_read_an_index_in_order_without_a_sort(
+    busy_table: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
-    for case, mode in product((CASE_OF[name] for name in ("CLAIM", "ADMIT", "NEXT_DUE")), MODES):
+    for case, mode in product((FIRST_CASE_BY_STATEMENT[name] for name in ("CLAIM", "ADMIT", "NEXT_DUE")), MODES):
         with subtests.test(statement=case.statement, mode=mode):
-            found, described = planned(busy, case, mode)
+            found, described = plan_of(busy_table, case, mode)
             assert not [node for node in found if "Sort" in node["Node Type"]], described
 
 
 @pytest.mark.django_db
 def test_the_jobs_of_a_queue_are_counted_from_the_index_alone(
-    busy: psycopg.Connection[Any], subtests: pytest.Subtests
+    busy_table: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
     for mode in MODES:
         with subtests.test(mode=mode):
-            found, described = planned(busy, CASE_OF["QUEUED_NOW"], mode)
+            found, described = plan_of(busy_table, FIRST_CASE_BY_STATEMENT["QUEUED_NOW"], mode)
             counted = [node for node in found if "(queue_name <= " in node.get("Index Cond", "")]
             assert [node["Node Type"] for node in counted] == ["Index Only Scan"], described
 
 
 @pytest.mark.django_db
-def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connection[Any]) -> None:
+def test_unfinished_jobs_are_found_by_partial_indexes(busy_table: psycopg.Connection[Any]) -> None:
     statement, values = Job.objects.unfinished().order_by().query.sql_with_params()
-    with busy.transaction(force_rollback=True):
-        cursor = psycopg.ClientCursor(busy)
+    with busy_table.transaction(force_rollback=True):
+        cursor = psycopg.ClientCursor(busy_table)
         cursor.execute("SET LOCAL enable_seqscan = off")  # two fifths of these jobs are alive; IN would read them all
         (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
     found = list(nodes(document["Plan"]))
@@ -687,9 +707,9 @@ def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connecti
 
 RECORDS: dict[str, tuple[str, ...]] = {
     "TAKE_OVER": ClaimedJob._fields[:-1],
-    "CLAIM": ClaimedJob._fields[:-1],  # the last one, `claimed_at`, is the worker's
+    "CLAIM": ClaimedJob._fields[:-1],  # the worker sets the last field, `claimed_at`
     "CLAIM_OR_ADMIT": ClaimedJob._fields[:-1],
-    "ENQUEUE": EnqueuedJob._fields[2:],  # the first two are what the caller has sent
+    "ENQUEUE": EnqueuedJob._fields[2:],  # the caller has sent the first two fields
     "FIRST_IN_QUEUES": ("queue_name", "job_id", *QueuePosition._fields),
     "RECOVER": RecoveredJob._fields,
     "RECOVER_RETURNED": RecoveredJob._fields,
@@ -701,15 +721,15 @@ RECORDS: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.django_db
 def test_rows_that_become_a_record_have_its_fields_in_their_order(
-    busy: psycopg.Connection[Any], subtests: pytest.Subtests
+    busy_table: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
     for statement, fields in RECORDS.items():
-        with subtests.test(statement=statement), busy.transaction(force_rollback=True):
-            returned = busy.execute(STATEMENTS[statement], CASE_OF[statement].values).description
+        with subtests.test(statement=statement), busy_table.transaction(force_rollback=True):
+            returned = busy_table.execute(STATEMENTS[statement], FIRST_CASE_BY_STATEMENT[statement].values).description
             assert tuple(column.name for column in returned or ()) == fields
 
 
-def test_every_statement_is_among_the_cases() -> None:
+def test_every_statement_has_a_case() -> None:
     assert {case.statement for case in CASES} == set(STATEMENTS)
 
 
@@ -718,19 +738,19 @@ def test_every_value_of_a_case_is_a_parameter_of_its_statement() -> None:
         assert set(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])) == set(case.values), case.statement
 
 
-def test_an_insert_writes_all_that_a_job_is_specified_by() -> None:
+def test_an_insert_writes_every_field_of_a_job_spec() -> None:
     """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
     for name in ("ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"):
-        asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
-        assert asked >= insert_values(JobSpec("t")).keys() - NO_PARAMETERS - CALL_KEYS.keys(), name
-        assert asked & CALL_KEYS.keys() or asked >= {f"{key}s" for key in CALL_KEYS}, name
+        parameters = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
+        assert parameters >= insert_values(JobSpec("t")).keys() - NO_PARAMETERS - CALL_KEYS.keys(), name
+        assert parameters & CALL_KEYS.keys() or parameters >= {f"{key}s" for key in CALL_KEYS}, name
 
 
 NO_PARAMETERS = {"columns", "after", "after_failure", "on_conflict"}
 """Fields of a spec that are no columns."""
 
 
-def test_a_job_is_plain_only_if_the_plain_insert_writes_all_that_is_set() -> None:
+def test_a_job_spec_is_plain_only_if_the_plain_insert_writes_all_its_fields() -> None:
     written = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
     plain: Any = JobSpec("t")
     assert plain.is_plain
@@ -738,36 +758,51 @@ def test_a_job_is_plain_only_if_the_plain_insert_writes_all_that_is_set() -> Non
         assert plain._replace(**{name: 1.0}).is_plain is (name in written), name
 
 
-LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK_UNLOCKED_HOLDERS", "RETRY")
-"""Statements that lock rows for another one in the same transaction, and two that have a form of their own."""
+STATEMENTS_OF_OTHER_FORM = (
+    "EXPIRED",
+    "COUNT_ENQUEUED",
+    "LOCK_BATCHES",
+    "LOCK_DEPENDANTS",
+    "LOCK_UNLOCKED_HOLDERS",
+    "RETRY",
+)
+"""Statements that lock rows for a later statement of their transaction, and two statements of another form."""
 
 
-def test_rows_are_chosen_once_and_then_looked_up() -> None:
+def test_statements_that_skip_locked_rows_choose_rows_once_and_look_them_up() -> None:
     """Another form may choose rows again for every row that it compares, or read the whole table."""
     rows, columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
     looked_up = rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)"
     bounds = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
     for name, text in STATEMENTS.items():
-        if "SKIP LOCKED" in text and name not in LOCKING:
+        if "SKIP LOCKED" in text and name not in STATEMENTS_OF_OTHER_FORM:
             assert " AS MATERIALIZED (" in text, name
             assert re.search(looked_up, text), name
             assert any(bound in text for bound in bounds), f"{name} is not bounded"
 
 
-def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else() -> None:
+def test_statements_fenced_by_a_lease_find_rows_only_by_id_and_lease() -> None:
     """If the condition had a status as well, the planner might walk the whole recover index."""
     for name in ("SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"):
         condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
         assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}, name
 
 
-def test_the_driver_remembers_how_to_send_what_is_sent_often() -> None:
-    often = ("SETTLE", "CLAIM", "LOCK_KEYS", "CHOOSE_BY_KEY", "CLAIM_OR_ADMIT", "ADMIT_BY_KEY", "ENQUEUE_AND_ADMIT")
-    for name in often:
+def test_statements_sent_often_are_short_enough_for_the_drivers_cache() -> None:
+    sent_often = (
+        "SETTLE",
+        "CLAIM",
+        "LOCK_KEYS",
+        "CHOOSE_BY_KEY",
+        "CLAIM_OR_ADMIT",
+        "ADMIT_BY_KEY",
+        "ENQUEUE_AND_ADMIT",
+    )
+    for name in sent_often:
         assert len(unindented(STATEMENTS[name]).encode()) <= MAX_CACHED_STATEMENT_LENGTH, name
 
 
-def test_what_comes_from_a_broker_is_found_by_its_holder_as_well() -> None:
+def test_statements_for_carried_jobs_also_check_the_holder() -> None:
     carried = {name for name, text in STATEMENTS.items() if "%(carrier_id)s" in text and "UPDATE skipqueue_job" in text}
     assert carried - {"HAND_OVER", "RECOVER_RETURNED"} == {
         "SETTLE_CARRIED", "SETTLE_CARRIED_SNOOZES", "RELEASE_CARRIED", "NOTE_CARRIED_ATTEMPTS",

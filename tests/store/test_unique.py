@@ -46,17 +46,17 @@ def test_a_finished_job_holds_no_key(status: str) -> None:
     assert made.pk != holder.pk
 
 
-def test_jobs_without_a_key_never_conflict() -> None:
+def test_jobs_without_a_unique_key_never_conflict() -> None:
     assert jobs.noop.defer().created
     assert jobs.noop.defer().created
 
 
-def test_a_key_is_shared_by_all_tasks_and_queues() -> None:
+def test_a_unique_key_is_shared_by_all_tasks_and_queues() -> None:
     first = jobs.noop.using(unique_key="k", queue_name="a").defer()
     assert jobs.add.using(unique_key="k", queue_name="b").defer(1).pk == first.pk
 
 
-def test_a_key_may_be_made_from_the_arguments() -> None:
+def test_a_unique_key_may_be_computed_from_the_arguments() -> None:
     first, again, other = (send_once.defer(payment_id=number) for number in (1, 1, 2))
     assert (first.created, again.created, other.created) == (True, False, True)
     assert again.pk == first.pk
@@ -65,13 +65,13 @@ def test_a_key_may_be_made_from_the_arguments() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "Łódź 🐘", "{a,b}", "NULL", "a\\b", '"', "k" * 1000, "%s"], ids=ascii)
-def test_awkward_keys_are_keys(key: str) -> None:
+def test_unique_keys_may_contain_any_characters(key: str) -> None:
     first, again = defer(key), defer(key)
     (many,) = jobs.add.using(unique_key=key).defer_many([(1,)])
     assert (again.pk, many, first.unique_key, again.created) == (first.pk, first.pk, key, False)
 
 
-def test_in_a_batch_each_key_is_made_once_and_every_call_gets_its_job() -> None:
+def test_defer_many_makes_one_job_for_each_key_and_returns_it_for_each_call() -> None:
     held = defer("key-3")
     task = jobs.add.using(unique_key=lambda a: f"key-{a}")
     ids = task.defer_many([(1,), (2,), (1,), (3,), (2,), (4,)])
@@ -84,13 +84,13 @@ def test_in_a_batch_each_key_is_made_once_and_every_call_gets_its_job() -> None:
     assert task.defer_many([(4,), (1,)]) == [ids[5], ids[0]]
 
 
-def test_one_key_for_a_whole_batch_makes_one_job() -> None:
+def test_defer_many_with_one_key_makes_one_job() -> None:
     ids = jobs.add.using(unique_key="k").defer_many([(number,) for number in range(10)])
     assert len(set(ids)) == 1
     assert Job.objects.get().args == [0], "the first call wins"
 
 
-def test_a_batch_with_taken_keys_is_two_statements() -> None:
+def test_defer_many_with_taken_keys_sends_two_statements() -> None:
     jobs.add.using(unique_key=lambda a: f"key-{a}").defer_many([(number,) for number in range(0, 100, 2)])
     with CaptureQueriesContext(connection) as queries:
         ids = jobs.add.using(unique_key=lambda a: f"key-{a}").defer_many([(number,) for number in range(100)])
@@ -98,7 +98,7 @@ def test_a_batch_with_taken_keys_is_two_statements() -> None:
     assert len(set(ids)) == 100
 
 
-def test_inside_a_transaction_the_key_is_taken_by_what_the_transaction_has_written() -> None:
+def test_a_job_of_an_open_transaction_holds_its_key_within_the_transaction() -> None:
     with transaction.atomic():
         first = defer()
         assert defer().pk == first.pk
@@ -107,13 +107,13 @@ def test_inside_a_transaction_the_key_is_taken_by_what_the_transaction_has_writt
 
 
 def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
-    together = threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
-    def race(_: int) -> list[tuple[int, bool]]:
+    def defer_at_once(_: int) -> list[tuple[int, bool]]:
         try:
             made = []
             for turn in range(20):
-                together.wait()
+                barrier.wait()
                 job = defer(f"key-{turn}")
                 made.append((job.pk, job.created))
             return made
@@ -121,7 +121,7 @@ def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
             connections.close_all()
 
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(race, range(8)))
+        results = list(pool.map(defer_at_once, range(8)))
     for turn in range(20):
         found = [made[turn] for made in results]
         assert len({id for id, _ in found}) == 1, "every caller got this one job"
@@ -130,18 +130,18 @@ def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
 
 
 def test_batches_that_race_for_the_same_keys_make_one_job_each() -> None:
-    together = threading.Barrier(4)
+    barrier = threading.Barrier(4)
     task = jobs.add.using(unique_key=lambda a: f"key-{a % 100}")
 
-    def race(start: int) -> list[int]:
+    def defer_at_once(start: int) -> list[int]:
         try:
-            together.wait()
+            barrier.wait()
             return task.defer_many([(number,) for number in range(300)])
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(race, range(4)))
+        results = list(pool.map(defer_at_once, range(4)))
     assert Job.objects.count() == 100
     assert all(ids == results[0] for ids in results)
 
@@ -149,13 +149,13 @@ def test_batches_that_race_for_the_same_keys_make_one_job_each() -> None:
 def test_a_defer_waits_for_the_transaction_that_is_making_the_job(session: Callable[[], Session]) -> None:
     other = session()
     other.begin()
-    theirs = other(defer)
+    job_of_other = other(defer)
     waiting = session()
-    mine = waiting.start(defer)
+    own_job = waiting.start(defer)
     waiting.wait_until_blocked()
     other.commit()
-    found = mine.result(20)
-    assert (found.pk, found.created) == (theirs.pk, False)
+    found = own_job.result(20)
+    assert (found.pk, found.created) == (job_of_other.pk, False)
 
 
 def test_a_defer_makes_the_job_if_the_transaction_that_took_its_key_rolls_back(session: Callable[[], Session]) -> None:
@@ -163,10 +163,10 @@ def test_a_defer_makes_the_job_if_the_transaction_that_took_its_key_rolls_back(s
     other.begin()
     other(defer)
     waiting = session()
-    mine = waiting.start(defer)
+    own_job = waiting.start(defer)
     waiting.wait_until_blocked()
     other.rollback()
-    assert mine.result(20).created
+    assert own_job.result(20).created
     assert Job.objects.count() == 1
 
 
@@ -179,10 +179,10 @@ def test_a_defer_waits_while_the_holder_of_its_key_is_being_settled(
     other, waiting = session(), session()
     other.begin()
     other(store.settle, [Settlement(holder.pk, holder.lease, COMPLETED)])
-    mine = waiting.start(defer)
+    own_job = waiting.start(defer)
     waiting.wait_until_blocked()
     other.commit() if commits else other.rollback()
-    found = mine.result(20)
+    found = own_job.result(20)
     assert found.created == commits
     assert (found.pk == holder.pk) == (not commits)
 
@@ -198,28 +198,28 @@ def test_the_holder_is_found_by_the_unique_index_among_many_finished_jobs_of_its
         cursor.execute("ANALYZE skipqueue_job")
         with CaptureQueriesContext(connection) as queries:
             assert defer() == holder
-        (look,) = [query["sql"] for query in queries if query["sql"].startswith("SELECT")]
-        cursor.execute(f"EXPLAIN {look}")
+        (holder_query,) = [query["sql"] for query in queries if query["sql"].startswith("SELECT")]
+        cursor.execute(f"EXPLAIN {holder_query}")
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "skipqueue_job_unique" in plan, plan
     assert "Limit" not in plan
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
-def test_a_holder_finished_after_the_conflict_frees_the_key(
+def test_a_holder_that_finishes_after_the_conflict_frees_the_key(
     many: bool, monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Any]
 ) -> None:
     make_job("running", unique_key="k")
     finish = connect()
 
-    def finishing(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def finish_holder_before_it_is_read(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if sql.strip().startswith("SELECT") and "unique_key" in sql:
             finish.execute(
                 "UPDATE skipqueue_job SET status = 'completed', finished_at = now() WHERE status = 'running'"
             )
         return execute(sql, params, many, context)
 
-    with within(10), connection.execute_wrapper(finishing):
+    with within(10), connection.execute_wrapper(finish_holder_before_it_is_read):
         if many:
             (pk,) = jobs.add.using(unique_key="k").defer_many([(1,)])
         else:
@@ -232,14 +232,14 @@ def test_a_holder_finished_after_the_conflict_frees_the_key(
 def test_batches_that_name_the_same_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
     """A third transaction holds a key in the middle of both batches, so that both batches have begun."""
     task = jobs.echo.using(unique_key=lambda value: value)
-    gate, up, down = session(), session(), session()
-    gate.begin()
-    gate(defer, "m")
-    first = up.start(task.defer_many, [("a",), ("m",), ("z",)])
-    up.wait_until_blocked()
-    second = down.start(task.defer_many, [("z",), ("m",), ("a",)])
-    down.wait_until_blocked()
-    gate.rollback()
+    middle_locker, ascending, descending = session(), session(), session()
+    middle_locker.begin()
+    middle_locker(defer, "m")
+    first = ascending.start(task.defer_many, [("a",), ("m",), ("z",)])
+    ascending.wait_until_blocked()
+    second = descending.start(task.defer_many, [("z",), ("m",), ("a",)])
+    descending.wait_until_blocked()
+    middle_locker.rollback()
     assert first.result(20) == second.result(20)[::-1]
     assert Job.objects.count() == 3
 

@@ -1,4 +1,4 @@
-"""Which call waits for which open transaction, as docs/explanation/deadlocks.md says."""
+"""Which call waits for which open transaction of another session, as docs/explanation/deadlocks.md describes it."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,51 +21,51 @@ store = Store("default")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def task(**options: Any) -> Any:
+def add_with_key(**options: Any) -> Any:
     return jobs.add.using(unique_key="k", **options)
 
 
-def enqueue() -> None:
-    task().defer(1)
+def enqueue_new() -> None:
+    add_with_key().defer(1)
 
 
-def replace() -> None:
-    assert task(on_conflict="replace").defer(1).replaced
+def replace_waiting() -> None:
+    assert add_with_key(on_conflict="replace").defer(1).replaced
 
 
-def change() -> None:
+def reschedule() -> None:
     assert Job.objects.get().reschedule(timedelta(hours=2))
 
 
-def find() -> None:
-    assert not task().defer(1).created
+def find_waiting() -> None:
+    assert not add_with_key().defer(1).created
 
 
 def find_until_started() -> None:
-    assert not task(until="started").defer(1).created
+    assert not add_with_key(until="started").defer(1).created
 
 
-def retry() -> None:
+def retry_oldest_failed() -> None:
     assert Job.objects.filter(status="failed").earliest("pk").retry()
 
 
-def retry_another() -> None:
+def retry_newest_failed() -> None:
     Job.objects.filter(status="failed").latest("pk").retry()
 
 
-def skip() -> None:
-    task().defer(2)
+def defer_or_skip() -> None:
+    add_with_key().defer(2)
 
 
-def raise_() -> None:
-    task(on_conflict="raise").defer(2)
+def defer_or_raise() -> None:
+    add_with_key(on_conflict="raise").defer(2)
 
 
-def skip_many() -> None:
-    task().defer_many([(2,)])
+def defer_many_or_skip() -> None:
+    add_with_key().defer_many([(2,)])
 
 
-def plain() -> None:
+def defer_without_a_key() -> None:
     jobs.add.defer(2)
 
 
@@ -73,11 +73,11 @@ def claim() -> None:
     Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
 
 
-def replace_running() -> None:
-    assert not task(on_conflict="replace").defer(2).replaced
+def find_running_instead_of_replacing() -> None:
+    assert not add_with_key(on_conflict="replace").defer(2).replaced
 
 
-def replace_running_of_many() -> None:
+def find_running_instead_of_replacing_in_a_batch() -> None:
     several = jobs.echo.using(unique_key=lambda key: key, on_conflict="replace")
     assert several.defer_many([("k",), ("l",)]).outcomes == ["existing", "created"]
 
@@ -91,103 +91,109 @@ def cancel() -> None:
     Job.objects.all().cancel()
 
 
-WAITS = [
-    ("nothing", enqueue, [skip, skip_many, raise_, replace, find_until_started]),
-    ("waiting", replace, [skip, skip_many, replace, find_until_started]),
-    ("waiting", change, [skip, replace]),
-    ("started", find_until_started, [replace]),
-    ("failed", retry, [skip, replace, retry_another]),
+# Jobs that exist; what the first transaction does; calls of other sessions that wait for its commit.
+CALLS_THAT_WAIT = [
+    ("no job", enqueue_new, [defer_or_skip, defer_many_or_skip, defer_or_raise, replace_waiting, find_until_started]),
+    ("waiting job", replace_waiting, [defer_or_skip, defer_many_or_skip, replace_waiting, find_until_started]),
+    ("waiting job", reschedule, [defer_or_skip, replace_waiting]),
+    ("waiting job with a key until its start", find_until_started, [replace_waiting]),
+    ("two failed jobs", retry_oldest_failed, [defer_or_skip, replace_waiting, retry_newest_failed]),
 ]
 
-GOES_ON = [
-    ("nothing", enqueue, [plain, claim, cancel]),
-    ("waiting", replace, [plain, claim, cancel]),
-    ("waiting", find, [find, replace, find_until_started, claim]),
-    ("started", find_until_started, [find_until_started, find, claim, cancel, plain]),
-    ("failed", retry, [plain, claim, cancel]),
-    ("running", replace_running, [settle]),
-    ("running", replace_running_of_many, [settle]),
-    ("running", find_until_started, [settle]),
+# Jobs that exist; what the first transaction does; calls of other sessions that do not wait for its commit.
+CALLS_THAT_DO_NOT_WAIT = [
+    ("no job", enqueue_new, [defer_without_a_key, claim, cancel]),
+    ("waiting job", replace_waiting, [defer_without_a_key, claim, cancel]),
+    ("waiting job", find_waiting, [find_waiting, replace_waiting, find_until_started, claim]),
+    (
+        "waiting job with a key until its start",
+        find_until_started,
+        [find_until_started, find_waiting, claim, cancel, defer_without_a_key],
+    ),
+    ("two failed jobs", retry_oldest_failed, [defer_without_a_key, claim, cancel]),
+    ("running job", find_running_instead_of_replacing, [settle]),
+    ("running job", find_running_instead_of_replacing_in_a_batch, [settle]),
+    ("running job", find_until_started, [settle]),
 ]
 
 
-def scene(name: str) -> None:
-    if name == "waiting":
-        task().defer(1)
-    elif name == "started":
-        task(until="started").defer(1)
-    elif name == "running":
-        task().defer(1)
+def make_jobs(described: str) -> None:
+    if described == "waiting job":
+        add_with_key().defer(1)
+    elif described == "waiting job with a key until its start":
+        add_with_key(until="started").defer(1)
+    elif described == "running job":
+        add_with_key().defer(1)
         claim()
-    elif name == "failed":
+    elif described == "two failed jobs":
         make_job("failed", unique_key="k")
         make_job("failed", unique_key="k")
 
 
 def cases(table: list[Any]) -> list[Any]:
     return [
-        pytest.param(at, one, other, id=f"{at}-{one.__name__}-{other.__name__}")
-        for at, one, others in table
-        for other in others
+        pytest.param(existing, open_call, other_call, id=f"{existing}-{open_call.__name__}-{other_call.__name__}")
+        for existing, open_call, other_calls in table
+        for other_call in other_calls
     ]
 
 
-@pytest.mark.parametrize(("at", "one", "other"), cases(WAITS))
-def test_the_call_waits_until_the_commit(
-    at: str, one: Callable[[], None], other: Callable[[], None], session: Callable[[], Session]
+@pytest.mark.parametrize(("existing", "open_call", "other_call"), cases(CALLS_THAT_WAIT))
+def test_the_call_waits_for_the_open_transaction_of_another_session(
+    existing: str, open_call: Callable[[], None], other_call: Callable[[], None], session: Callable[[], Session]
 ) -> None:
-    scene(at)
+    make_jobs(existing)
     first, second = session(), session()
     first.begin()
-    first(one)
-    called = second.start(other)
+    first(open_call)
+    called = second.start(other_call)
     second.wait_until_blocked()
     first.commit()
     called.exception(20)
     assert called.done()
 
 
-@pytest.mark.parametrize(("at", "one", "other"), cases(GOES_ON))
-def test_the_call_does_not_wait(
-    at: str, one: Callable[[], None], other: Callable[[], None], session: Callable[[], Session]
+@pytest.mark.parametrize(("existing", "open_call", "other_call"), cases(CALLS_THAT_DO_NOT_WAIT))
+def test_the_call_does_not_wait_for_the_open_transaction_of_another_session(
+    existing: str, open_call: Callable[[], None], other_call: Callable[[], None], session: Callable[[], Session]
 ) -> None:
-    scene(at)
+    make_jobs(existing)
     first, second = session(), session()
     first.begin()
-    first(one)
-    second.start(other).result(20)
+    first(open_call)
+    second.start(other_call).result(20)
     first.commit()
 
 
-def lock() -> None:
+def lock_job_k() -> None:
     Job.objects.select_for_update().get(unique_key="k")
 
 
-def begin_to_run() -> None:
+def mark_job_k_running() -> None:
     """Write what a claim writes. The claim itself would pass over a row that a caller waits for."""
     Job.objects.filter(unique_key="k").update(status="running", lease=1)
 
 
-def by_key(**options: Any) -> Any:
+def echo_with_its_value_as_key(**options: Any) -> Any:
     return jobs.echo.using(unique_key=lambda key: key, **options)
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
 @pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
-def test_a_job_that_was_claimed_while_a_caller_waited_for_it_is_not_kept_locked(
+def test_a_caller_keeps_no_lock_on_a_job_that_was_claimed_while_it_waited(
     options: dict[str, Any], many: bool, session: Callable[[], Session]
 ) -> None:
-    """The settle of the job does not wait for the commit of the caller."""
+    """So the worker can settle the job before the caller commits."""
     for key in ("j", "k"):
-        by_key().defer(key)
+        echo_with_its_value_as_key().defer(key)
     worker, caller = session(), session()
     worker.begin()
-    worker(lock)
+    worker(lock_job_k)
     caller.begin()
-    called = by_key(**options)
+    called = echo_with_its_value_as_key(**options)
     found = caller.start(called.defer_many, [("j",), ("k",)]) if many else caller.start(called.defer, "k")
     caller.wait_until_blocked()
-    worker(begin_to_run)
+    worker(mark_job_k_running)
     worker.commit()
     found.result(20)
     assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set()
@@ -196,34 +202,36 @@ def test_a_job_that_was_claimed_while_a_caller_waited_for_it_is_not_kept_locked(
 
 
 @pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
-def test_while_a_batch_waits_for_a_key_it_holds_no_later_key(
+def test_a_batch_that_waits_for_the_lock_of_one_key_has_not_locked_later_keys(
     options: dict[str, Any], session: Callable[[], Session]
 ) -> None:
-    """A worker claims and settles the job of the later key. The batch then finds the key free, and makes a job."""
+    """While the batch waits for "k", a worker claims and completes the job of "l". The batch then makes a new job."""
     for key in ("k", "l"):
-        by_key().defer(key)
-    other, caller = session(), session()
-    other.begin()
-    other(lock)
+        echo_with_its_value_as_key().defer(key)
+    locker, caller = session(), session()
+    locker.begin()
+    locker(lock_job_k)
     caller.begin()
-    found = caller.start(by_key(**options).defer_many, [("k",), ("l",)])
+    found = caller.start(echo_with_its_value_as_key(**options).defer_many, [("k",), ("l",)])
     caller.wait_until_blocked()
     (later,) = Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
     assert later.unique_key == "l"
     later.complete()
-    other.commit()
+    locker.commit()
     outcome = "replaced" if "on_conflict" in options else "existing"
     assert found.result(20).outcomes == [outcome, "created"]
     caller.commit()
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
-def test_of_two_replacements_at_once_the_last_replacement_counts(many: bool, session: Callable[[], Session]) -> None:
-    task().defer(1)
+def test_a_replacement_that_waited_for_another_replacement_overwrites_it(
+    many: bool, session: Callable[[], Session]
+) -> None:
+    add_with_key().defer(1)
     first, second = session(), session()
     first.begin()
-    first(task(on_conflict="replace").defer, 2)
-    last = task(on_conflict="replace")
+    first(add_with_key(on_conflict="replace").defer, 2)
+    last = add_with_key(on_conflict="replace")
     called = second.start(last.defer_many, [(3,)]) if many else second.start(last.defer, 3)
     second.wait_until_blocked()
     first.commit()
@@ -232,74 +240,74 @@ def test_of_two_replacements_at_once_the_last_replacement_counts(many: bool, ses
 
 
 def test_a_batch_replaces_waiting_jobs_and_leaves_running_jobs() -> None:
-    """Of many keys, some have running jobs, some have waiting jobs, and some are free; in a transaction and outside."""
+    """Of 20 keys, 5 have running jobs, 10 have waiting jobs, and 5 are free."""
     keys = [f"k{number:02}" for number in range(20)]
-    by_key().defer_many([(key,) for key in keys[:15]])
+    echo_with_its_value_as_key().defer_many([(key,) for key in keys[:15]])
     running = {job.unique_key for job in Job.objects.claim(queue_names=["default"], limit=5, worker_id="w")}
     expected = ["existing" if key in running else "replaced" for key in keys[:15]] + ["created"] * 5
-    assert by_key(on_conflict="replace").defer_many([(key,) for key in keys]).outcomes == expected
+    assert echo_with_its_value_as_key(on_conflict="replace").defer_many([(key,) for key in keys]).outcomes == expected
     with transaction.atomic():
-        again = by_key(on_conflict="replace").defer_many([(key,) for key in keys])
+        again = echo_with_its_value_as_key(on_conflict="replace").defer_many([(key,) for key in keys])
     assert again.outcomes == [*expected[:15], *["replaced"] * 5]
 
 
 # Retries of several jobs
 
 
-def failed_with_keys(*keys: str) -> list[int]:
-    """Failed jobs with these unique keys, in the order of their ids."""
+def make_failed_jobs(*keys: str) -> list[int]:
+    """Make failed jobs with these unique keys. Returns their ids in this order."""
     return [make_job("failed", unique_key=key).pk for key in keys]
 
 
-def retry_first(ids: list[int]) -> set[int]:
+def retry_by_ids(ids: list[int]) -> set[int]:
     return set(store.retry(ids))
 
 
 def test_a_retry_and_a_defer_many_with_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
-    """A third transaction holds a key that the retry takes between the two keys, so that the retry has begun."""
-    ids = failed_with_keys("a", "m", "Z")
-    gate, retrying, deferring = session(), session(), session()
-    gate.begin()
-    gate(jobs.add.using(unique_key="m").defer, 1)
-    first = retrying.start(retry_first, ids)
+    """A third transaction holds the key "m", so that the retry waits after it has taken one of the keys "a" and "Z"."""
+    ids = make_failed_jobs("a", "m", "Z")
+    middle_locker, retrying, deferring = session(), session(), session()
+    middle_locker.begin()
+    middle_locker(jobs.add.using(unique_key="m").defer, 1)
+    first = retrying.start(retry_by_ids, ids)
     retrying.wait_until_blocked()
     second = deferring.start(jobs.echo.using(unique_key=lambda value: value).defer_many, [("a",), ("Z",)])
     deferring.wait_until_blocked()
-    gate.rollback()
+    middle_locker.rollback()
     assert first.result(20) == set(ids)
     assert second.result(20).outcomes == ["existing", "existing"]
 
 
 def test_two_retries_with_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
-    one, other = failed_with_keys("b", "m", "a"), failed_with_keys("a", "b")
-    gate, retrying, again = session(), session(), session()
-    gate.begin()
-    gate(jobs.add.using(unique_key="m").defer, 1)
-    first = retrying.start(retry_first, one)
+    first_ids, second_ids = make_failed_jobs("b", "m", "a"), make_failed_jobs("a", "b")
+    middle_locker, retrying, again = session(), session(), session()
+    middle_locker.begin()
+    middle_locker(jobs.add.using(unique_key="m").defer, 1)
+    first = retrying.start(retry_by_ids, first_ids)
     retrying.wait_until_blocked()
-    second = again.start(retry_first, other)
+    second = again.start(retry_by_ids, second_ids)
     again.wait_until_blocked()
-    gate.rollback()
-    assert first.result(20) == set(one)
+    middle_locker.rollback()
+    assert first.result(20) == set(first_ids)
     assert second.result(20) == set()
 
 
-@pytest.mark.parametrize("is_within", [True, False])
-def test_a_retry_that_is_the_victim_of_a_deadlock_tries_again_or_says_so(
-    monkeypatch: pytest.MonkeyPatch, *, is_within: bool
+@pytest.mark.parametrize("in_a_transaction", [True, False], ids=["in a transaction", "outside a transaction"])
+def test_a_retry_that_is_the_victim_of_a_deadlock_is_repeated_only_outside_a_transaction(
+    monkeypatch: pytest.MonkeyPatch, *, in_a_transaction: bool
 ) -> None:
-    """The retry tries again, unless the caller's transaction may hold the key that the other session waits for."""
-    ids, rows = failed_with_keys("a"), store.rows
+    """The caller's transaction may hold the key for which the other session waits, so it must end first."""
+    ids, original_rows = make_failed_jobs("a"), store.rows
     victims: list[int] = []
 
-    def rows_of_a_victim(statement: str, values: Any = None) -> Any:
+    def fail_once_with_a_deadlock(statement: str, values: Any = None) -> Any:
         if not victims:
             victims.append(1)
-            return rows("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$")
-        return rows(statement, values)
+            return original_rows("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$")
+        return original_rows(statement, values)
 
-    monkeypatch.setattr(store, "rows", rows_of_a_victim)
-    if is_within:
+    monkeypatch.setattr(store, "rows", fail_once_with_a_deadlock)
+    if in_a_transaction:
         with pytest.raises(UniqueKeyDeadlock, match="retry"), transaction.atomic():
             store.retry(ids)
     else:

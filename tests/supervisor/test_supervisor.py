@@ -38,12 +38,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def hold(*entries: str) -> None:
-    """Defer jobs that run until `go`; each writes its entry when it starts."""
+    """Defer jobs that run until `let_jobs_go_on`; each writes its entry when it starts."""
     for entry in entries:
         jobs.record_and_hold.using(max_attempts=1).defer(entry)
 
 
-def go() -> None:
+def let_jobs_go_on() -> None:
     Ledger.objects.create(entry="go")
 
 
@@ -112,7 +112,7 @@ def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind
         process.wait_for("finishing running jobs")
     wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
     assert process.process.poll() is None
-    go()
+    let_jobs_go_on()
     if to == "the worker":
         process.wait_for('cause="it received SIGTERM or SIGINT directly" restart_in=')
         wait_for_statuses(completed=402)
@@ -201,7 +201,7 @@ def test_only_the_dead_ones_jobs_are_taken_back(runworker: Run) -> None:
     os.kill(victim.pid, signal.SIGKILL)
     wait_until(lambda: set(Job.objects.failed().values_list("pk", flat=True)) == mine)
     assert Job.objects.running().filter(locked_by=other.id).count() == 4 - len(mine)
-    go()
+    let_jobs_go_on()
     wait_for_statuses(**{name: n for name, n in (("completed", 4 - len(mine)), ("failed", len(mine))) if n})
     assert Worker.objects.filter(pk=other.pk, pid=other.pid).exists()
     assert is_alive(process.process.pid)
@@ -308,7 +308,7 @@ def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: Ru
     process.send(signal.SIGKILL)
     process.wait()
     process.wait_for("supervisor gone", times=2)
-    go()
+    let_jobs_go_on()
     wait_until(lambda: not any(map(is_alive, pids)), "the workers have ended")
     assert statuses() == {"completed": 2, "queued": 50}
     assert not Worker.objects.exists()
@@ -336,7 +336,7 @@ def test_when_all_are_killed_at_once_another_supervisor_recovers_after_the_lease
     first.send_to_group(signal.SIGKILL)
     first.wait()
     assert statuses() == {"running": 1}
-    go()
+    let_jobs_go_on()
     second = runworker("--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     wait_for_statuses(completed=1)
     job = Job.objects.get()
@@ -350,7 +350,7 @@ def test_a_live_workers_long_job_is_never_recovered(runworker: Run) -> None:
     wait_for_entries("a")
     wait_until(lambda: Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=6)).exists(), "it runs for long")
     assert store.recover(worker_timeout=5.0) == []
-    go()
+    let_jobs_go_on()
     wait_for_statuses(completed=1)
 
 

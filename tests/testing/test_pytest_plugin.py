@@ -87,7 +87,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
 
 def test_the_plugin_is_announced_in_the_metadata() -> None:
     [plugin] = [point for point in entry_points(group="pytest11") if point.name == "skipqueue"]
-    assert plugin.value == "django_skipqueue.integrations.pytest", "`make setup` installs the package anew"
+    assert plugin.value == "django_skipqueue.integrations.pytest", "`make setup` installs the package again"
 
 
 WITHOUT_DJANGO = """

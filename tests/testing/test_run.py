@@ -22,7 +22,7 @@ from django_skipqueue.values.notes import logs_of
 from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
 from ..app.rates.jobs import shares_rate
-from ..schedules.rows import own_entries
+from ..schedules.rows import without_entries
 from . import jobs as tasks
 
 
@@ -281,7 +281,7 @@ class Schedules(TestCase):
     """The option `schedules`."""
 
     def setUp(self) -> None:
-        self.enterContext(own_entries())
+        self.enterContext(without_entries())
 
     def test_schedules_fire_at_their_times_if_asked(self) -> None:
         periodic(timedelta(hours=5))(jobs.noop)

@@ -113,6 +113,11 @@ class BulkAction:
             return bool(model_admin.has_view_permission(request))
         return bool(model_admin.may(request, self.verb))
 
+    def may_be_viewed(self, admin_site: Any, request: HttpRequest) -> bool:
+        """Whether the user may see the jobs of this list."""
+        model_admin = admin_site._registry.get(apps.get_model(Job._meta.app_label, self.model))
+        return model_admin is not None and bool(model_admin.has_view_permission(request))
+
     @property
     def verb(self) -> Verb:
         """Raises `KeyError` for a search."""

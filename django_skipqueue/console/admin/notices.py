@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.admin.utils import quote
-from django.utils import timezone
 from django.utils.translation import get_language
 
 from ...conf import settings, using_database
@@ -44,7 +43,7 @@ class ShownProblem:
     @property
     def lasts(self) -> str:
         """The time since which it is known, in words; empty if nobody knows."""
-        return roughly(timezone.now() - self.finding.since) if self.finding.since else ""
+        return "" if self.finding.seconds is None else roughly(self.finding.seconds)
 
 
 class _Cache:

@@ -92,7 +92,7 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
 
 
-QUEUE_RENDERERS: Renderers[QueueState] = {
+QUEUE_CELLS: Renderers[QueueState] = {
     "queue": _queue,
     "queued": _queued,
     "blocked": _blocked,
@@ -106,4 +106,4 @@ QUEUE_RENDERERS: Renderers[QueueState] = {
 def columns_for(queues: Sequence[QueueState]) -> tuple[Column[QueueState], ...]:
     """The columns of a list of `queues`."""
     options: Renderers[QueueState] = {option.name: partial(_setting, option) for option in queue_options()}
-    return columns_of(queue_facts(), queues, {**QUEUE_RENDERERS, **options})
+    return columns_of(queue_facts(), queues, {**QUEUE_CELLS, **options})

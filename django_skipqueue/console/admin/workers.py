@@ -30,7 +30,7 @@ from ..durations import exact, moment_of, span
 from ..facts import NOTHING, Renderers
 from ..job_states import RETRYING
 from ..job_states import STATES as JOB_STATES
-from ..queues_and_workers import STATES
+from ..queues_and_workers import WORKER_STATES
 from ..workers import (
     NEWEST_JOBS,
     SHOWN_JOBS,
@@ -62,7 +62,7 @@ MOST_QUEUES_OF_WORKER = 20
 
 def _state(worker: ListedWorker) -> Cell:
     """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
-    mark = badge(worker.state, STATES[worker.state])
+    mark = badge(worker.state, WORKER_STATES[worker.state])
     return format_html('{} <span class="skipqueue-detail">{}</span>', mark, worker.requested)
 
 

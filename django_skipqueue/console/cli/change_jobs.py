@@ -28,6 +28,7 @@ from ...queue.store import Store
 from ..job_states import RETRYING, STATES
 from ..parts import why_unchanged
 from ..rules.locks import locker_of
+from ..rules.rule import shell_command
 from ..search import SearchWindow
 from ..verbs.options import VerbOption
 from ..verbs.verb import Changed, Instruction, Verb
@@ -157,8 +158,10 @@ class ChangeJobs(Subcommand):
 
     @override(None)  # sentences are joined from words of the table, in the language of this module
     def run(self, console: Console, **options: Any) -> Exit:
-        told_in, done = self._verb.looked_for_in, str(self._verb.done)
-        choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
+        looked_for_in, done = self._verb.looked_for_in, str(self._verb.done)
+        choice = by_ids_or_criteria(
+            options, (RETRYING, *self._verb.statuses) if looked_for_in is None else looked_for_in
+        )
         choice.require_known()
         survey = Survey.of(choice, self._verb.condition, console)
         if not survey.cut and not survey.total:
@@ -177,7 +180,8 @@ class ChangeJobs(Subcommand):
         if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
             console.say(why)
         if tally.locked and len(choice.ids) == 1 and (locker := locker_of(Store.default(), choice.ids[0])):
-            console.say(f"Its row is locked by {locker.in_words}. To end that: {locker.command}")
+            command = shell_command(locker.command, Store.default().alias)
+            console.say(f"Its row is locked by {locker.in_words}. To end that: {command}")
         if self._verb.log_entry_of_copy and len(choice.ids) == 1 and tally.changed and not options["json"]:
             console.line(Job(pk=tally.last[choice.ids[0]]).shown_id)
         return self._report(console, tally, survey, done=done, in_json=options["json"])

@@ -21,7 +21,7 @@ from .verdict import SEVERITY_COLOURS, exit_code
 TEXT_WIDTH = 80
 """Characters of a line of text. A command that can be pasted is never broken into lines."""
 
-INDENT = " " * 4
+ADVICE_INDENT = " " * 4
 
 
 class Doctor(Watchable):
@@ -53,11 +53,11 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
             yield severity.upper()
             yield ""
             for finding in of_this:
-                yield from _wrapped(f"{finding.title} ({finding.code})", INDENT[:2])
-                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, INDENT))
+                yield from _wrapped(f"{finding.title} ({finding.code})", ADVICE_INDENT[:2])
+                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, ADVICE_INDENT))
                 if finding.command:
                     yield ""
-                    yield from map(printable, textwrap.indent(finding.command, INDENT * 2).splitlines())
+                    yield from map(printable, textwrap.indent(finding.command, ADVICE_INDENT * 2).splitlines())
                 yield ""
     well = [each for each in findings if each.severity == Severity.OK]
     summary = f"{len(well)} checks found nothing, in {seconds:.2f} s"

@@ -23,7 +23,7 @@ from .options import add_criteria, by_criteria, cut_note, positive
 from .subcommand import Exit, Watchable
 from .terminal import BLUE, DIM, GREEN, RED, YELLOW, Coloured, Console
 
-STATE_COLOURS = {
+JOB_COLOURS = {
     Status.COMPLETED: GREEN,
     Status.DISCARDED: DIM,
     Status.FAILED: RED,
@@ -132,5 +132,5 @@ def _row(job: Any) -> list[str]:
     # a job that has completed has succeeded since its last error
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     text = " · ".join(filter(None, [arguments, error]))
-    cell = Coloured(state, STATE_COLOURS.get(state, ""))
+    cell = Coloured(state, JOB_COLOURS.get(state, ""))
     return [job.shown_id, cell, job.queue_name, job.task, attempts, when(job, job.now), text]

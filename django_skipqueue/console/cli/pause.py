@@ -17,7 +17,7 @@ class Pause(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
-        help = "resume it by itself after this time, such as 30m or 2h, or so many seconds; default: never"
+        help = "resume it by itself after this time, such as 30m or 2h, or a number of seconds; default: never"
         parser.add_argument("--for", dest="duration", type=duration, metavar="DURATION", help=help)
         parser.add_argument("--reason", default="", help="why; it is shown wherever the pause is")
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import translation
 
 from ...events.log_format import in_words, printable
-from ...models import Status
+from ...models import WAITING, Status
 from ...queue.store import Store
 from ...values.fact import Fact
 from ..counts import Count
@@ -27,6 +27,9 @@ from .terminal import RED, YELLOW, Coloured, Console, shown_time
 from .verdict import show_verdict
 
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
+
+OUTSIDE_QUEUES = [*(status for status in WAITING if status not in (Status.SCHEDULED, Status.QUEUED)), Status.FAILED]
+"""The statuses that the list of queues does not count, without `scheduled`, whose retries are counted apart."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,7 @@ class Snapshot:
         jobs = {
             Status.SCHEDULED.value: scheduled.first,
             RETRYING: scheduled.retrying,
-            Status.BLOCKED.value: Indexed(Status.BLOCKED).count(),
-            Status.FAILED.value: Indexed(Status.FAILED).count(),
+            **{status.value: Indexed(status).count() for status in OUTSIDE_QUEUES},
             FAILED_IN_LAST_HOUR: Indexed(Status.FAILED, period=Period(timedelta(hours=1))).count(),
         }
         return cls(verdict, at, queues, jobs, workforce, parts)

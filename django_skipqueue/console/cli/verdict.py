@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.utils import timezone, translation
+from django.utils import translation
 
 from ...events.log_format import in_words, printable
 from ...queue.store import Store
@@ -47,5 +47,5 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
 
 def in_a_sentence(finding: Finding) -> str:
     """The problem as one line, such as `CRITICAL: No worker is alive, and jobs wait (for 3m12s)`."""
-    lasts = f" (for {in_words((timezone.now() - finding.since).total_seconds())})" if finding.since else ""
+    lasts = "" if finding.seconds is None else f" (for {in_words(finding.seconds)})"
     return printable(f"{finding.severity.upper()}: {finding.title}{lasts}")

@@ -9,7 +9,7 @@ from ...events.log_format import in_words, printable
 from ...values.fact import Fact
 from ..durations import moment_of
 from ..facts import Renderers
-from ..queues_and_workers import MOST_WORKERS_READ, STATES
+from ..queues_and_workers import MOST_WORKERS_READ, WORKER_STATES
 from ..workers import WORKER, WORKER_VERBS, ListedWorker, worker_rows, worker_states
 from .facts import FactList
 from .options import meant
@@ -20,7 +20,7 @@ WORKER_COLOURS = {"live": GREEN, "late": YELLOW, "stale": RED}
 
 
 def _state(worker: ListedWorker) -> str:
-    words = filter(None, [str(STATES[worker.state]), worker.requested])
+    words = filter(None, [str(WORKER_STATES[worker.state]), worker.requested])
     return Coloured(", ".join(words), WORKER_COLOURS[worker.state])
 
 
@@ -52,7 +52,7 @@ class Workers(FactList[ListedWorker]):
     name = "workers"
     help = "List the workers with what they run now; have one restart or stop"
     json_help = "print a JSON object for each worker"
-    nothing = "No worker is running. Start one: python manage.py runworker"
+    nothing = "No worker is running. Start a worker: python manage.py runworker"
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = "restart: once its jobs have ended; stop: its whole runworker; default: list all"

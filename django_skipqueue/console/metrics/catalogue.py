@@ -223,9 +223,14 @@ SCOPE_LABEL = ("scope",)
         SCOPE_LABEL,
     ),
     Metric(
-        "skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE_LABEL
+        "skipqueue_pages_read_total",
+        "counter",
+        "Pages that PostgreSQL read, in the same tables: it did not have them in memory.",
+        SCOPE_LABEL,
     ),
-    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE_LABEL),
+    Metric(
+        "skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, in the same tables.", SCOPE_LABEL
+    ),
 )
 def tables(store: Store) -> Iterator[Values]:
     yield from map(_by_scope, table_load(store))

@@ -229,6 +229,6 @@ def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker
     return found
 
 
-RULES = (
+LOCK_RULES = (
     Rule("locked-rows", locked_rows, _("No session keeps the next jobs locked"), is_watched=True, threshold=LOCKED_FOR),
 )

@@ -214,7 +214,7 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
-# hidden-queries → whether this role sees what the sessions of others do, its name, and how many such sessions are
+# hidden-sessions → whether this role sees what the sessions of others do, its name, and how many such sessions are
 # connected to this database.
 HIDDEN_SESSIONS = """
 SELECT
@@ -271,7 +271,7 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
         )
 
 
-# autovacuum-off, idle-transaction, track-activities, synchronous-commit → the settings of this session.
+# autovacuum, idle-transaction, track-activities, synchronous-commit → the settings of this session.
 SETTINGS = """
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
 """
@@ -552,7 +552,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 MIGRATIONS = Rule("migrations", migrations, _("All migrations are applied"))
 """It says why other rules fail, so it comes first."""
 
-RULES = (
+SERVER_RULES = (
     Rule("lock-waits", lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),
     Rule("old-session", old_sessions, _("No session holds an old snapshot"), is_watched=True),
     Rule("old-slot", old_slots, _("No replication slot holds an old snapshot")),

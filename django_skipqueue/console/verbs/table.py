@@ -270,7 +270,7 @@ RESCHEDULE = Verb(
 
 def _why_it_has(value: str, message: Text) -> Callable[[Job, Instruction], str]:
     """Returns this message for a job that has the value of the option already."""
-    return lambda job, told: str(message) % {"id": job.pk} if getattr(job, value) == told.options[value] else ""
+    return lambda job, given: str(message) % {"id": job.pk} if getattr(job, value) == given.options[value] else ""
 
 
 CHANGE_QUEUE = Verb(

@@ -22,8 +22,8 @@ from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
-from ...console.rules.jobs_and_workers import listed
-from ...console.rules.rule import Finding, PageLink, Rule, Severity, database_time
+from ...console.rules.jobs_and_workers import WORKERS_PAGE, listed
+from ...console.rules.rule import Finding, Rule, Severity, database_time
 from ...console.waiting import LONGEST_NAME_IN_SENTENCE, place_in_queue
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
@@ -94,7 +94,7 @@ ORDER BY locked_at
 LIMIT 1000
 """
 
-MOST_RUNNING_READ = 100_000
+MOST_CARRIED_COUNTED = 100_000
 """Running jobs that a statement reads: the largest window."""
 
 DELIVERIES = 3
@@ -134,7 +134,7 @@ def carriers_now(store: Store) -> list[CarrierNow]:
 
     A carrier that is not in the settings any more is among them as long as it holds jobs.
     """
-    limits = {"limit": MOST_RUNNING_READ, "worker_timeout": settings.worker_timeout}
+    limits = {"limit": MOST_CARRIED_COUNTED, "worker_timeout": settings.worker_timeout}
     rows = store.rows(CARRIERS_NOW, limits)
     found = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
     return [carrier for carrier in found if carrier.held or carrier.name in carriers()]
@@ -261,9 +261,6 @@ def metrics(store: Store) -> Iterator[Values]:
 # The doctor
 
 
-WORKERS_PAGE = PageLink("worker_changelist")
-
-
 def carriers_without_relay(store: Store) -> Iterator[Finding]:
     found = carriers_now(store)
     held = {each.name: each.held for each in found}
@@ -277,7 +274,7 @@ def carriers_without_relay(store: Store) -> Iterator[Finding]:
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
                 " ".join([waits] * is_unserved + [_held_in_words(held.get(name, 0))]),
-                gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
+                gettext("Start a relay. Until then no job goes there, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
                 subject=name,
                 since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,

@@ -119,12 +119,12 @@ def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) 
             f"not checked: then it is yours to give the queue what it needs. The broker says: {error.reply_text}"
         ) from error
     except amqp.NotFound as error:
-        told = (
+        problem = (
             f"The broker cannot declare {needs}."
             if create
             else f'There is no {what}. "DECLARE" is False: create {needs}.'
         )
-        raise CarrierMisconfigured(f"{told} The broker says: {error.reply_text}") from error
+        raise CarrierMisconfigured(f"{problem} The broker says: {error.reply_text}") from error
     except amqp.AccessRefused as error:
         raise CarrierMisconfigured(
             f"The broker's user may not declare {needs}. Give it the right to, or create all that "

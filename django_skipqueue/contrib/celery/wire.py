@@ -39,7 +39,7 @@ class _Kind(NamedTuple):
     """The largest number, or the bytes of the longest text; 0: no limit."""
 
 
-LONGEST_DURATION = 1e9
+MOST_SECONDS_IN_MESSAGE = 1e9
 """Seconds."""
 
 LATEST_TIME = 253_402_300_800
@@ -95,7 +95,7 @@ _OUTCOME = _Form(
     *(_or_none(_Kind((dict,))), _FLAG, _or_none(_TEXT)),
 )
 _HOME, _FORMAT = _Form(_NAME), _Form(_COUNT)
-_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, LONGEST_DURATION), _FLAG)
+_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, MOST_SECONDS_IN_MESSAGE), _FLAG)
 
 _ERROR_KINDS = {
     "exception": _ERROR_NAME,

@@ -51,12 +51,12 @@ class Command(BaseCommand):
         add(
             "--max-jobs",
             type=within("max_jobs"),
-            help="end each process after so many attempts, and the command with them",
+            help="end each process after this number of attempts, and the command with them",
         )
         add(
             "--max-jobs-per-worker",
             type=within("max_jobs_per_worker"),
-            help="replace each process by a fresh one after so many attempts",
+            help="replace each process by a fresh one after this number of attempts",
         )
         add(
             "--max-memory-mb",

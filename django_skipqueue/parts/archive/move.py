@@ -15,20 +15,14 @@ from django.db import DatabaseError, transaction
 from ...conf import settings
 from ...events.log_format import in_a_line, in_words
 from ...events.logs import write
-from ...queue.fragments import KEPT_COLUMNS, PIECES, joined
+from ...queue.fragments import FINISHED_LIST, FINISHED_ROWS, PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .models import ArchivedJob
 
-_COLUMNS = ", ".join(
-    [
-        "id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status",
-        "queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations",
-        "progress, logs",
-        *KEPT_COLUMNS,
-    ]
-)
+_COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields)
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
 # rows, so that each is in exactly one of the tables at any time. A row that is also past the retention of the archive
@@ -58,16 +52,17 @@ LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 # supervisor, prunejobs → the two commands that make each missing partition, the oldest partition first. The archive
 # needs a partition for the current month, for the `ahead` months after it, and for each month with finished jobs, which
 # a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
-MISSING_PARTITIONS = """
+MISSING_PARTITIONS = joined(
+    """
 WITH RECURSIVE finished AS (
     SELECT kind.status, oldest.finished_at
     FROM
-        (VALUES ('completed'), ('discarded'), ('failed')) AS kind (status),
+        (VALUES {kinds}) AS kind (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = kind.status
                 AND finished_at > coalesce(statement_timestamp() - %(kept)s::interval, '-infinity')
                 AND finished_at <= statement_timestamp()
@@ -82,7 +77,7 @@ WITH RECURSIVE finished AS (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = finished.status
                 AND finished_at >= (date_trunc('month', finished.finished_at AT TIME ZONE 'UTC') + interval '1 month')
                     AT TIME ZONE 'UTC'
@@ -124,7 +119,10 @@ SELECT
 FROM missing, archive
 WHERE NOT EXISTS (SELECT FROM existing WHERE existing.first < missing.after AND existing.after > missing.first)
 ORDER BY missing.first
-"""
+""",
+    kinds=FINISHED_ROWS,
+    finished=FINISHED_LIST,
+)
 
 # supervisor, prunejobs → the command that drops the oldest partition, if each of its rows is past the retention of the
 # archive. The catalog has a row for each partition.

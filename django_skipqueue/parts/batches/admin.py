@@ -99,7 +99,7 @@ def _outside(batch: BatchState) -> Cell:
     return format_html('<a href="{}">#{}</a>', address_of("jobbatch_change", parent_id), parent_id)
 
 
-RENDERERS: Renderers[BatchState] = {
+BATCH_CELLS: Renderers[BatchState] = {
     "id": None,
     "batch": lambda batch: link_to(batch.row),
     "state": state_badge,
@@ -109,9 +109,9 @@ RENDERERS: Renderers[BatchState] = {
     "outside": _outside,
 }
 
-COLUMNS = columns_of(BATCH_FACTS, (), RENDERERS)
+BATCH_COLUMNS = columns_of(BATCH_FACTS, (), BATCH_CELLS)
 
-ON_DASHBOARD = COLUMNS[:5]
+ON_DASHBOARD = BATCH_COLUMNS[:5]
 
 MOST_BATCHES_ON_DASHBOARD = 5
 
@@ -380,7 +380,7 @@ class BatchChangeList(OwnChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Set the batches of the page, with their progress. Sends a query or two for all batches together."""
         super().get_results(request)
-        self.cells = rows(COLUMNS, batch_states(self.result_list))
+        self.cells = rows(BATCH_COLUMNS, batch_states(self.result_list))
 
 
 @admin.register(JobBatch)
@@ -407,7 +407,7 @@ class BatchAdmin(ReadOnlyViews):
     @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list. Accepts no POST."""
-        context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": COLUMNS}
+        context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": BATCH_COLUMNS}
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobBatch]:

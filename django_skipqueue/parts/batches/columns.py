@@ -4,7 +4,7 @@ from ...values.part import PartColumns
 
 COLUMNS = PartColumns(
     of_spec={"batch_id": "bigint"},
-    are_kept=False,
+    are_copied=False,
     pieces={
         "settled": "job.batch_id",
         "pruned": ", batch_id",

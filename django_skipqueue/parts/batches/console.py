@@ -187,7 +187,7 @@ def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
 
 # batches → the number of open batches, counted up to 10,000, and the seconds since the first of them was made. Index:
 # open of batches.
-OPEN_BATCHES = """
+COUNT_OPEN_BATCHES = """
 SELECT
     count(*),
     coalesce(
@@ -209,7 +209,7 @@ LIMIT 1
     Metric("skipqueue_oldest_open_batch_seconds", "gauge", "Seconds since the first of these was made."),
 )
 def open_batches(store: Store) -> Iterator[Values]:
-    [(number, seconds)] = store.rows(OPEN_BATCHES)
+    [(number, seconds)] = store.rows(COUNT_OPEN_BATCHES)
     yield {(): number}
     yield {(): max(seconds, 0.0)}
 
@@ -278,7 +278,7 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
             "Discard it."
         ) % {"job": first.needs_job_id}
     if first.is_stuck:
-        return gettext("It needs job %(job)s, which has not completed: retry that one, or discard this one.") % {
+        return gettext("It needs job %(job)s, which has not completed: retry that job, or discard this one.") % {
             "job": first.needs_job_id
         }
     shown = ", ".join(str(need.needs_job_id) for need in unmet)
@@ -290,7 +290,7 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
 
 BATCH_COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 
-RENDERERS: Renderers[BatchState] = {
+BATCH_RENDERERS: Renderers[BatchState] = {
     "state": lambda each: Coloured(str(BATCH_STATES[each.state]), BATCH_COLOURS[each.state]),
     "progress": lambda each: each.numbers,
     "jobs": None,
@@ -318,7 +318,7 @@ class Batches(Watchable):
             JobBatch.objects.filter(STATE_CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
         )
         found = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
-        print_facts(console, BATCH_FACTS, found, RENDERERS, in_json=options["json"])
+        print_facts(console, BATCH_FACTS, found, BATCH_RENDERERS, in_json=options["json"])
         if not found:
             console.say("There is no such batch." if options["state"] else "There is no batch.")
         return Exit.DONE if found else Exit.NEGATIVE
@@ -332,7 +332,7 @@ def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
     if in_json:
         console.json(as_json(BATCH_FACTS, found) | {"callbacks": [each._asdict() for each in callbacks]})
         return Exit.DONE
-    print_facts(console, BATCH_FACTS, [found], RENDERERS)
+    print_facts(console, BATCH_FACTS, [found], BATCH_RENDERERS)
     if callbacks:
         console.line("")
         rows = [[each.name, each.task, str(each.job_id or ""), each.state] for each in callbacks]

@@ -20,7 +20,7 @@ from django.db import transaction
 from ...events.events import JobsAdmitted
 from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
-from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from ...queue.notify import GATES_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import BATCH_ROWS, as_array
 from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
@@ -398,7 +398,7 @@ def _note(store: Store, passed: Collection[Dependant], found: Dependants) -> set
     found.admitted.update(job.queue_name for job in passed if job.status == "queued")
     found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
     if any(job.status == "blocked" for job in passed):  # these jobs wait at the gate of limits now
-        notify_supervisors(store, LIMITS_PAYLOAD)
+        notify_supervisors(store, GATES_PAYLOAD)
     if discarded := [job for job in passed if job.needs_job_id is not None]:
         found.discarded_any = True
         store.send(DependantsDiscarded(store.alias, discarded))

@@ -20,7 +20,7 @@ from django.db import DatabaseError, Error, transaction
 
 from ...conf import settings
 from ...queue.enqueue import new_job
-from ...queue.fragments import joined
+from ...queue.fragments import FINISHED_ROWS, UNFINISHED_LIST, UNFINISHED_ROWS, joined
 from ...queue.parameters import BATCH_ROWS, as_array, is_refused
 from ...queue.store import Store
 from .dependencies import admit_dependants
@@ -58,7 +58,7 @@ LIMIT %(limit)s
 _UNFINISHED_JOB = """(
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES {unfinished}) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -92,8 +92,8 @@ AND (
     LIMIT 1
 ) IS NULL
 """,
-    job_of_batch=joined(_UNFINISHED_JOB, batch="batch"),
-    job_inside=joined(_UNFINISHED_JOB, batch="inside"),
+    job_of_batch=joined(_UNFINISHED_JOB, batch="batch", unfinished=UNFINISHED_ROWS),
+    job_inside=joined(_UNFINISHED_JOB, batch="inside", unfinished=UNFINISHED_ROWS),
 )
 
 # finish_batches, before it enqueues callbacks → nothing. Limits how long an INSERT may wait for the transaction that
@@ -219,7 +219,8 @@ WHERE id = %(id)s
 # these numbers in its row. If the batch is open, the jobs of finished inner batches with failures are counted again:
 # they may have been retried. `most`: the maximum of jobs that are counted in one batch and one status. Indexes: batch,
 # inner, pruned_of, the primary key.
-PROGRESS = """
+PROGRESS = joined(
+    """
 WITH RECURSIVE tree AS (
     SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
     FROM skipqueue_batch
@@ -249,10 +250,7 @@ FROM
         UNION ALL
         SELECT kind.status, found.jobs
         FROM
-            (
-                VALUES
-                    ('scheduled'), ('blocked'), ('queued'), ('running'), ('completed'), ('failed'), ('discarded')
-            ) AS kind (status),
+            (VALUES {unfinished}, {finished}) AS kind (status),
             LATERAL (
                 SELECT count(*) AS jobs
                 FROM (
@@ -271,13 +269,17 @@ FROM
     ) AS part
 WHERE part.jobs > 0
 GROUP BY tree.root, part.status
-"""
+""",
+    unfinished=UNFINISHED_ROWS,
+    finished=FINISHED_ROWS,
+)
 
 # supervisor → the number of deleted batches. Deletes finished batches past their retention that have no unfinished job
 # and no callback that can be retried. If the batch is inside another batch, that batch must be finished and outermost.
 # So outer batches are deleted first, and an open batch has all of its inner batches. Batches with failures have a
 # retention of their own. Indexes: prune, batch, the primary key.
-PRUNE_BATCHES = """
+PRUNE_BATCHES = joined(
+    """
 WITH expired AS MATERIALIZED (
     SELECT batch.id
     FROM skipqueue_batch AS batch
@@ -297,7 +299,7 @@ WITH expired AS MATERIALIZED (
         AND (
             SELECT job.id
             FROM skipqueue_job AS job
-            WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
+            WHERE job.batch_id = batch.id AND job.status IN ({unfinished})
             LIMIT 1
         ) IS NULL
         AND (
@@ -317,13 +319,15 @@ deleted AS (
     DELETE FROM skipqueue_batch AS batch WHERE batch.id = ANY (ARRAY (SELECT id FROM expired)) RETURNING batch.id
 )
 SELECT count(*) FROM deleted
-"""
+""",
+    unfinished=UNFINISHED_LIST,
+)
 
 
 MOST_BATCHES_FINISHED, FINISHING_SECONDS = 100, 0.2
 """The maximum of batches that one call finishes, and the seconds after which it begins with no further batch."""
 
-LOCK_TIMEOUT = "1s"
+LOCK_TIMEOUT_OF_BATCHES = "1s"
 """How long the INSERT of a callback may wait for the transaction that holds its unique key."""
 
 OF_ONE_BATCH = ("55P03", "40P01", "40001")
@@ -492,7 +496,7 @@ def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> lis
     calls = [(name, *loaded(callbacks[name])) for name in names if name in callbacks]
     calls.sort(key=lambda each: (each[2].unique_key is not None, each[2].unique_key or ""))
     if limits_locks and calls and calls[-1][2].unique_key is not None:
-        store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+        store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT_OF_BATCHES})
     callback_ids, skipped = [], []
     for name, spec, call in calls:
         inserted = new_job(store, store.enqueue_untraced, spec.with_columns(batch_id=batch.id), call)

@@ -23,16 +23,14 @@ class BatchColumn(models.Model):
 
     class Meta:
         abstract = True
-
-
-JOB_INDEXES = (
-    models.Index(
-        # For the check whether a batch is done, for its progress, and for the list of its jobs in the admin.
-        fields=["batch_id", "status", "id"],
-        name="skipqueue_job_batch",
-        condition=Q(batch_id__isnull=False),
-    ),
-)
+        indexes = (
+            models.Index(
+                # For the check whether a batch is done, for its progress, and for the list of its jobs in the admin.
+                fields=["batch_id", "status", "id"],
+                name="skipqueue_job_batch",
+                condition=Q(batch_id__isnull=False),
+            ),
+        )
 
 
 class JobBatchManager(models.Manager["JobBatch"]):

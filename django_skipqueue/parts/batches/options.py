@@ -40,6 +40,9 @@ class After(PartOptions):
         return spec._replace(after=self.after, after_failure=self.after_failure)
 
 
+OPTIONS = After
+
+
 class AfterCall:
     """Methods of `TaskCall`."""
 

@@ -27,10 +27,10 @@ FINISH_SECONDS = 1.0
 LOOK_SECONDS = 0.1
 """The seconds after which a run checks no further open batches: a tenth of the supervisor's time."""
 
-FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
+FIRST_BATCH_DELAY, LONGEST_BATCH_DELAY = 2.0, 60.0
 """Seconds until a batch is tried again whose callbacks could not be enqueued. The delay doubles each time."""
 
-PRUNE_SECONDS = 60.0
+PRUNE_BATCHES_SECONDS = 60.0
 """Seconds between two checks of finished batches."""
 
 
@@ -64,10 +64,10 @@ class FinishBatches(Periodic):
     def _put_off(self, failed: Collection[int]) -> None:
         """Leave these batches alone for a while, and forget batches whose last try was long ago."""
         now = time.monotonic()
-        self._failed = {id: entry for id, entry in self._failed.items() if entry[1] > now - LONGEST_DELAY}
+        self._failed = {id: entry for id, entry in self._failed.items() if entry[1] > now - LONGEST_BATCH_DELAY}
         for id in failed:
             last_delay, _ = self._failed.get(id, (0.0, 0.0))
-            delay = min(max(FIRST_DELAY, last_delay * 2), LONGEST_DELAY)
+            delay = min(max(FIRST_BATCH_DELAY, last_delay * 2), LONGEST_BATCH_DELAY)
             self._failed[id] = delay, now + delay
 
 
@@ -78,7 +78,7 @@ class PruneBatches(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        self.run_again_in(0.0 if prune_batches(self._store) else PRUNE_SECONDS)
+        self.run_again_in(0.0 if prune_batches(self._store) else PRUNE_BATCHES_SECONDS)
 
 
 PAUSE_FACTOR = 20

@@ -10,6 +10,7 @@ from django.db import DatabaseError, connections
 from ...conf import load
 from ...jobs.options import Options
 from ...jobs.registry import registry
+from ...values.statuses import UNFINISHED_STATUSES
 from .choose import import_placement
 from .settings import ROUTER, SPREAD
 
@@ -54,9 +55,10 @@ def count_unfinished(alias: str) -> int:
     """Count the unfinished jobs of this database. Raises `DatabaseError`."""
     from ...models import Job  # not at the top: Django registers checks while apps are loading
 
-    jobs = Job.objects.using(alias)
-    each_has_an_index = (jobs.queued(), jobs.scheduled(), jobs.blocked(), jobs.running())
-    return sum(some.order_by()[:MOST_UNFINISHED_COUNTED].count() for some in each_has_an_index)
+    of_each = (
+        Job.objects.using(alias).filter(status=status) for status in UNFINISHED_STATUSES
+    )  # each status has an index
+    return sum(jobs.order_by()[:MOST_UNFINISHED_COUNTED].count() for jobs in of_each)
 
 
 def capped_number(left: int) -> str:

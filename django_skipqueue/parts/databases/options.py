@@ -52,6 +52,9 @@ class Shard(PartOptions):
             require_arguments("shard_by", names_of("shard_by", self.shard_by), signature)
 
 
+OPTIONS = Shard
+
+
 def shard_text(values: Sequence[Any]) -> str:
     """Return the text of a shard key. Equal values have equal texts."""
     return json.dumps(list(values), ensure_ascii=False, sort_keys=True)

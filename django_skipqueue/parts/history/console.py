@@ -166,6 +166,7 @@ CONSOLE = PartConsole(
     subcommands=(ListFailures(),),
     rules=rules.HISTORY_RULES,
     usual_waits=rules.usual_waits,
+    usual_runs=rules.usual_runs,
     metrics=(jobs, claims, measured_claims),
     known_queues=known_queues,
     queue_rates=queue_rates,

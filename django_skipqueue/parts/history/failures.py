@@ -34,6 +34,7 @@ from ...models import Job, Status
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.records import Cause
+from .bystanders import bystanders
 from .causes import (
     LONGEST_NOTE,
     FailureCounts,
@@ -118,6 +119,8 @@ STANDING_HEADINGS = {
 class ShownCause:
     counts: FailureCounts
     message: str = ""
+    innocence: str = ""
+    """Says what else makes these attempts fail; empty if the task is to blame, or nobody knows."""
 
     @property
     def heading(self) -> Any:
@@ -125,7 +128,7 @@ class ShownCause:
 
     @property
     def is_quiet(self) -> bool:
-        return self.counts.standing in (Standing.STOPPED, Standing.ACKNOWLEDGED)
+        return bool(self.innocence) or self.counts.standing in (Standing.STOPPED, Standing.ACKNOWLEDGED)
 
     @property
     def query(self) -> str:
@@ -244,7 +247,9 @@ def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
     store = Store.default()
     found = failing_causes(store, limit=limit, task=task)
     messages_of = last_messages(store, found)
-    return [ShownCause(counts, messages_of.get(counts.cause, "")) for counts in found]
+    innocent = bystanders(store, found)
+    shown = [ShownCause(each, messages_of.get(each.cause, ""), innocent.get(each.cause, "")) for each in found]
+    return sorted(shown, key=lambda cause: (cause.counts.standing, bool(cause.innocence)))
 
 
 def top_causes(_: object = None) -> list[ShownCause]:

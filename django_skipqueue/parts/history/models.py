@@ -35,6 +35,7 @@ class RollUp(models.Model):
     failed = models.BigIntegerField(db_default=0)
     discarded = models.BigIntegerField(db_default=0)
     recovered = models.BigIntegerField(db_default=0)
+    deaths = models.BigIntegerField(db_default=0)
     lost = models.BigIntegerField(db_default=0)
     waited = BigIntegers(null=True)
     ran = BigIntegers(null=True)

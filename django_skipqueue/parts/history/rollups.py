@@ -57,6 +57,7 @@ class AttemptCounts:
     failed: int = 0
     discarded: int = 0
     recovered: int = 0
+    deaths: int = 0
     lost: int = 0
     waited: list[int] = field(default_factory=list)
     ran: list[int] = field(default_factory=list)
@@ -95,7 +96,9 @@ def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dic
     for (minute, queue_name, task), counts in counted.items():
         for span in SPANS:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
-                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(counts)
+                # one death may be a death of several tasks, so their deaths are not added up
+                of_level = counts if level == (queue_name, task) or not counts.deaths else replace(counts, deaths=0)
+                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(of_level)
     for (span, queue_name, task, starts_at), counts in total.items():
         yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **asdict(counts)}
 
@@ -185,13 +188,21 @@ class RollUpTally:
             counted.claim_times = added(counted.claim_times, histogram([seconds]))
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
-        """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed."""
+        """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed.
+
+        A death counts once for all queues, and once for each task in each queue whose jobs the worker ran.
+        """
+        died: set[tuple[int, str, str, str]] = set()
         for job in jobs:
             at = job.recovered_at.timestamp()
-            counted = self._counts_of(int(at // 60), job.queue_name, job.task)
+            minute = int(at // 60)
+            counted = self._counts_of(minute, job.queue_name, job.task)
+            died |= {(minute, "", "", job.locked_by), (minute, job.queue_name, job.task, job.locked_by)}
             counted.recovered += 1
             counted.failed += job.status == "failed"
             self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
+        for minute, queue_name, task, _ in died:
+            self._counts_of(minute, queue_name, task).deaths += 1
 
     def sent(self, event: Event) -> None:
         """Count the jobs of the event, if it is about recovered jobs."""
@@ -211,7 +222,7 @@ class RollUpTally:
             if job.task != task or job.queue_name != queue_name:  # most attempts are of the same task as the one before
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]
-            waited.append(job.locked_at - job.run_after + started - (job.claimed_at or started))
+            waited.append(max(job.locked_at - job.run_after, 0.0) + started - (job.claimed_at or started))
             ran.append(ended - started)
         for key, (waited, ran) in durations.items():
             counted = self._counts_of(int(_ended_at(attempts[-1]) // 60), *key)
@@ -256,15 +267,15 @@ _ADDED_BUCKETS = """ARRAY (
 ROLL_UP = joined(
     """
 INSERT INTO skipqueue_rollup AS rollup (
-    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, deaths, lost, waited,
+    ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
-    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, deaths,
+    lost, waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
-    failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
+    failed bigint, discarded bigint, recovered bigint, deaths bigint, lost bigint, waited bigint[], ran bigint[],
     waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
     claim_times bigint[], claim_seconds float8
 )
@@ -277,6 +288,7 @@ SET changed_at = statement_timestamp(),
     failed = rollup.failed + EXCLUDED.failed,
     discarded = rollup.discarded + EXCLUDED.discarded,
     recovered = rollup.recovered + EXCLUDED.recovered,
+    deaths = rollup.deaths + EXCLUDED.deaths,
     lost = rollup.lost + EXCLUDED.lost,
     waited = {waited},
     ran = {ran},

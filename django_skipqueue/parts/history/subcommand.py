@@ -20,6 +20,8 @@ from ...events.log_format import printable
 from ...models import Job
 from ...queue.store import Store
 from ...values.codec import shorten
+from ...values.records import Cause
+from .bystanders import bystanders
 from .causes import (
     LONGEST_NOTE,
     MOST_CAUSES_RANKED,
@@ -65,12 +67,16 @@ class ListFailures(Watchable):
             raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
         task = full_task_name(options["task"]) if options["task"] else ""
         found = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
+        innocent = bystanders(store, found)
+        found.sort(key=lambda each: (each.standing, each.cause in innocent))
         if key is not None:
             chosen = _with_key(found, key)
-            return _change(console, store, chosen, options) if changes else _show(console, store, chosen, options)
+            if changes:
+                return _change(console, store, chosen, options)
+            return _show(console, store, chosen, innocent.get(chosen.cause, ""), options)
         if since:
             found = [each for each in found if each.last_at >= _since_time(since, each.now)]
-        _list(console, store, found[: options["limit"]], in_json=options["json"])
+        _list(console, store, found[: options["limit"]], innocent, in_json=options["json"])
         if len(found) > options["limit"]:
             console.say(f"There are {len(found):,}; --limit shows more.")
         return Exit.DONE if found else Exit.NEGATIVE
@@ -80,24 +86,28 @@ def _since_time(since: datetime | timedelta, now: datetime) -> datetime:
     return since if isinstance(since, datetime) else now - since
 
 
-def _list(console: Console, store: Store, shown: list[FailureCounts], *, in_json: bool) -> None:
+def _list(
+    console: Console, store: Store, shown: list[FailureCounts], innocent: Mapping[Cause, str], *, in_json: bool
+) -> None:
     messages = last_messages(store, shown)
     if in_json:
         for each in shown:
-            console.json(_as_json(each, messages.get(each.cause)))
+            console.json(_as_json(each, messages.get(each.cause), innocent.get(each.cause, "")))
     elif shown:
-        rows = [_row(each, messages.get(each.cause, "")) for each in shown]
+        rows = [_row(each, messages.get(each.cause, ""), is_innocent=each.cause in innocent) for each in shown]
         console.table(CAUSE_HEADINGS, rows, right=CAUSE_HEADINGS[2:5])
+        for text in dict.fromkeys(innocent[each.cause] for each in shown if each.cause in innocent):
+            console.say(text)
     else:
         console.say("No attempt has failed in this time.")
 
 
-def _show(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
+def _show(console: Console, store: Store, counts: FailureCounts, innocence: str, options: Mapping[str, Any]) -> Exit:
     message, traceback = last_messages(store, [counts]).get(counts.cause), _traceback(counts)
     if options["json"]:
-        console.json(_as_json(counts, message) | {"traceback": traceback or None})
+        console.json(_as_json(counts, message, innocence) | {"traceback": traceback or None})
         return Exit.DONE
-    for line in _lines_about(counts, message or ""):
+    for line in _lines_about(counts, message or "", innocence):
         console.line(printable(line))
     if traceback:
         console.line()
@@ -125,7 +135,9 @@ def _change(console: Console, store: Store, counts: FailureCounts, options: Mapp
     return Exit.DONE if is_done else Exit.NEGATIVE
 
 
-def _standing(counts: FailureCounts) -> Coloured:
+def _standing(counts: FailureCounts, *, is_innocent: bool) -> Coloured:
+    if is_innocent:
+        return Coloured("bystander", DIM)
     texts = {Standing.OPEN: "no attempt since"}
     return Coloured(texts.get(counts.standing, counts.standing.name.lower()), STANDING_COLOURS[counts.standing])
 
@@ -139,10 +151,10 @@ def _error(counts: FailureCounts, message: str) -> str:
     return f"{text} in {counts.place}" if counts.place else text
 
 
-def _row(counts: FailureCounts, message: str) -> list[str]:
+def _row(counts: FailureCounts, message: str, *, is_innocent: bool) -> list[str]:
     return [
         counts.key,
-        _standing(counts),
+        _standing(counts, is_innocent=is_innocent),
         f"{counts.in_ten_minutes:,}",
         f"{counts.in_day:,}",
         f"{counts.in_week:,}",
@@ -153,14 +165,14 @@ def _row(counts: FailureCounts, message: str) -> list[str]:
     ]
 
 
-def _lines_about(counts: FailureCounts, message: str) -> Iterator[str]:
+def _lines_about(counts: FailureCounts, message: str, innocence: str) -> Iterator[str]:
     at, by = counts.acknowledged_at, counts.acknowledged_by
     acknowledged = [f"{shown_time(at)} by {by}", counts.note] if at else []
     facts = {
         "cause": counts.key,
         "task": counts.task,
         "error": _error(counts, message),
-        "standing": str(_standing(counts)),
+        "standing": innocence or str(_standing(counts, is_innocent=False)),
         "attempts": f"{counts.in_ten_minutes:,} in 10 min, {counts.in_hour:,} in 1 h, {counts.in_day:,} in 24 h, "
         f"{counts.in_week:,} in 7 d",
         "first seen": f"{shown_time(counts.first_at)}, {_seen(counts.first_at, counts, counts.first_deployment)}",
@@ -188,10 +200,11 @@ def _start_of(hour: int) -> datetime:
     return datetime.fromtimestamp(hour * 3_600, UTC)
 
 
-def _as_json(counts: FailureCounts, message: str | None) -> dict[str, Any]:
+def _as_json(counts: FailureCounts, message: str | None, innocence: str) -> dict[str, Any]:
     return {
         "key": counts.key,
         "standing": counts.standing.name.lower(),
+        "bystander": innocence or None,
         **counts.cause._asdict(),
         "line": counts.last_line,
         "message": message,

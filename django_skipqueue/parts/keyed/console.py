@@ -96,7 +96,7 @@ def tables() -> list[KeyTable[Any]]:
     return [console.keys for console in consoles() if isinstance(console, KeyedConsole)]
 
 
-MOST_JOBS_OF_KEY = 20
+MOST_JOBS_LISTED = 20
 """How many holders of one key, and how many waiting jobs of the key, the command lists."""
 
 
@@ -137,9 +137,9 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
         job
         for table, _ in found
         if table.holders
-        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS_OF_KEY]
+        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS_LISTED]
     ]
-    waiting = [job for table, _ in found for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_OF_KEY]]
+    waiting = [job for table, _ in found for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_LISTED]]
     if not held and not waiting:
         raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
     if in_json:

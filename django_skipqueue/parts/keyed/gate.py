@@ -89,10 +89,6 @@ class KeyedGate:
     name: str
     enqueue_alone: str | None = None
 
-    @property
-    def prefix(self) -> str:
-        return f",{self.name} "
-
     def __init__(self, new_sweep: Callable[[], Sweep]) -> None:
         self._new_sweep = new_sweep
         self._sweeps: defaultdict[str, Sweep] = defaultdict(new_sweep)

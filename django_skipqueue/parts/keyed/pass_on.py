@@ -200,8 +200,8 @@ swapping = partial(_keyed, _SWAP)
 class Held:
     """The statements for what jobs hold while they wait for a worker: permits or tokens."""
 
-    prefix: str
-    """The beginning of the notifications that name keys for which a better job may wait."""
+    gate: str
+    """The name of the gate. Notifications for this gate name keys for which a better job may wait."""
     contested: str
     lock: str
     pass_on: str

@@ -69,7 +69,7 @@ class PassOn(Periodic):
 
         An error's back-off is not cut short.
         """
-        keys = keys_in(payloads, self._held.prefix)
+        keys = keys_in(payloads, self._held.gate)
         self.urgent.update(keys)
         if len(self.urgent) > KEYS_AT_ONCE:
             self.urgent.clear()

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from ...console.arguments import redacted
-from ...console.counts import MOST_JOBS_OF_KEY, Count
+from ...console.counts import MOST_JOBS_OF_KEY_COUNTED, Count
 from ...models import Job
 from ...queue.store import Store
 from ...values.codec import decode_shown, shorten
@@ -25,7 +25,7 @@ class KeyNow:
     args: list[Any]
     kwargs: dict[str, Any]
     waiting: int
-    """The number of jobs that wait for a permit or a token. It is counted up to `MOST_JOBS_OF_KEY` + 1."""
+    """The number of jobs that wait for a permit or a token. It is counted up to `MOST_JOBS_OF_KEY_COUNTED` + 1."""
     oldest: float
     """Seconds since the first of the counted jobs was due."""
 
@@ -39,7 +39,7 @@ def read_keys(
     """The records of these keys. The statement returns the key and its next job, and then these columns."""
     names = ("key", "next_id", "task", "args", "kwargs", *columns)
     listed = list(keys)
-    rows = store.rows(statement, {"keys": listed, "limit": MOST_JOBS_OF_KEY + 1}) if listed else []
+    rows = store.rows(statement, {"keys": listed, "limit": MOST_JOBS_OF_KEY_COUNTED + 1}) if listed else []
     return [record(**dict(zip(names, (*row[:3], *map(decode_shown, row[3:5]), *row[5:]), strict=True))) for row in rows]
 
 
@@ -74,7 +74,7 @@ class KeyState(Generic[Now]):
 
 
 def counted(number: int) -> Count:
-    return Count(number, cap=MOST_JOBS_OF_KEY)
+    return Count(number, cap=MOST_JOBS_OF_KEY_COUNTED)
 
 
 def key_of_job(job: Job, key: str) -> str:

@@ -55,7 +55,7 @@ def _held(state: LimitState) -> Cell:
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 
 
-RENDERERS: Renderers[LimitState] = {
+LIMIT_RENDERERS: Renderers[LimitState] = {
     "key": _key,
     "kind": lambda state: state.kind,
     "state": _state,
@@ -63,14 +63,17 @@ RENDERERS: Renderers[LimitState] = {
     "capacity": None,
 }
 
-COLUMNS = columns_of(LIMIT_OF_KEY, (), RENDERERS)
+LIMIT_COLUMNS = columns_of(LIMIT_OF_KEY, (), LIMIT_RENDERERS)
 
 MOST_KEYS_ON_DASHBOARD = 10
 
 
 def first_keys(situation: Any) -> dict[str, Any]:
     """The halted sequences, then the keys whose jobs have waited for the longest."""
-    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(situation.store, most=MOST_KEYS_ON_DASHBOARD))}
+    return {
+        "columns": LIMIT_COLUMNS,
+        "rows": rows(LIMIT_COLUMNS, first_states(situation.store, most=MOST_KEYS_ON_DASHBOARD)),
+    }
 
 
 PER_PAGE = 50
@@ -90,7 +93,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         text=text,
         after=after,
     )
-    shown = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=COLUMNS, states=states[:PER_PAGE])
+    shown = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE])
     next_id = shown.states[-1].now.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
         return KeyCards(listed=[shown], next_id=next_id)
@@ -98,7 +101,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         name="halted",
         title=_("Halted sequences"),
         about=_("Their jobs wait until somebody retries, discards or deletes the job that failed."),
-        columns=COLUMNS,
+        columns=LIMIT_COLUMNS,
         states=limit_states(store, list(halted)[:MOST_HALTED], halted),
     )
     masked = KeyCard(
@@ -108,7 +111,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
             "Of the jobs that wait for the longest. The alphabetical list has no such key: its place there would "
             "reveal the secret."
         ),
-        columns=COLUMNS,
+        columns=LIMIT_COLUMNS,
         states=[
             state
             for state in limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)

@@ -40,7 +40,8 @@ from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, walking
-from .sql import DUE_WITH_PERMIT, HOLDS, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .columns import HOLDS, RANK
+from .sql import DUE_WITH_PERMIT, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
 # How many jobs of the key hold a permit, and how many of these run. Nothing is counted if there is no limit, nor beyond
 # the limit. The LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the
@@ -418,14 +419,14 @@ class LimitGate(KeyedGate):
         if not first.missed:
             return first
         second = admit_in_batches(store, first.missed, admit_keys)
-        notify_of_keys(store, self.prefix, second.missed)
+        notify_of_keys(store, self.name, second.missed)
         return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
         admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
         if is_urgent and not (lone and admitted.counts):
-            notify_of_keys(store, self.prefix, keys)
+            notify_of_keys(store, self.name, keys)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:

@@ -7,7 +7,8 @@ from ...queue.fragments import joined, to_run
 from ...queue.parameters import leases_as_values
 from ...values.records import LeaseRef
 from ..keyed.sql import indented
-from .sql import DUE_WITH_PERMIT, LATER_KEY, RANK
+from .columns import RANK
+from .sql import DUE_WITH_PERMIT, LATER_KEY
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
 # the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins in the place

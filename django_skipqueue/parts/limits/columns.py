@@ -5,6 +5,25 @@ A job of a sequence, or with a fair share, keeps its permit when it loses its wo
 
 from ...values.part import Condition, PartColumns
 
+# The first column by which permits are given; the second is the id. Index: limit_waiting.
+RANK = """(CASE
+    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+    ELSE 0
+END)"""
+
+# The condition of a job that holds a permit of its key: the predicate of the index limit_held.
+HOLDS = """(
+    status IN ('queued', 'running')
+    OR gate = 'rate'
+    OR (
+        (started_at IS NOT NULL OR attempts > 0)
+        AND limit_kind IN ('sequence', 'halting')
+        AND status = 'scheduled'
+    )
+    OR (limit_kind = 'halting' AND status = 'failed')
+)"""
+
 COLUMNS = PartColumns(
     key="limit_key",
     of_key={"limit_kind": "text", "capacity": "smallint"},

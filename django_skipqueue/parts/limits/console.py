@@ -2,8 +2,9 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
@@ -17,7 +18,8 @@ from ...console.durations import clock_time, span
 from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
-from ...console.parts import PartSection, PartStatus
+from ...console.parts import PartSection, PartStatus, usual_runs
+from ...console.rules.jobs_and_workers import HANG_FACTOR, full_pools
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, database_time
 from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
@@ -77,7 +79,7 @@ def status(store: Store) -> PartStatus:
 MOST_KEYS_CHECKED = 50
 """The maximum of halted sequences, and of keys with a free or a held permit, that one check reads."""
 
-MOST_NAMED = 5
+MOST_KEYS_NAMED = 5
 """The maximum of keys, or of queues, that one text names."""
 
 MOST_HOLDERS = 1_000
@@ -135,42 +137,141 @@ def free_permits(store: Store) -> Iterator[Finding]:
                 "again: a permit may have become free at this moment."
             ),
             "python manage.py runworker",
-            facts={"keys": "; ".join([*late[:MOST_NAMED], *["…"] * (len(late) > MOST_NAMED)])},
+            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], *["…"] * (len(late) > MOST_KEYS_NAMED)])},
         )
 
 
+# held-permit → the jobs with a permit that workers have held for longer than `seconds`, and the time, the first claimed
+# first. Index: recover.
+LONG_HOLDERS = """
+SELECT limit_key, id, lease, task, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND limit_key IS NOT NULL
+    AND limit_kind <> 'fair'
+    AND gate IS DISTINCT FROM 'ahead'
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 1000
+"""
+
+LONGEST_RUN = 600.0
+"""Seconds after which a job hangs probably, if nobody knows how long the attempts of its task usually run."""
+
+
+class LongHolder(NamedTuple):
+    """A row of `LONG_HOLDERS`."""
+
+    key: str
+    id: int
+    lease: int
+    task: str
+    since: datetime
+    now: datetime
+
+
+def hung_holders(store: Store, seconds: float) -> dict[str, list[LongHolder]]:
+    """The jobs that hold a permit and probably hang, by key: unless they hold all slots, which `no-free-slot` says."""
+    found = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
+    usual = usual_runs(store, (each.task for each in found))
+    hung = [
+        each
+        for each in found
+        if (each.now - each.since).total_seconds()
+        >= (HANG_FACTOR * usual[each.task] if each.task in usual else LONGEST_RUN)
+    ]
+    named = {job.id for pool in full_pools(store) for job in pool.jobs} if hung else set()
+    locked = store.locked([(each.id, each.lease) for each in hung]) if hung else set()
+    by_key: dict[str, list[LongHolder]] = {}
+    for each in hung:
+        if each.id not in named and each.id not in locked:
+            by_key.setdefault(each.key, []).append(each)
+    return by_key
+
+
 def held_permits(store: Store) -> Iterator[Finding]:
-    """Find keys whose permits are all held by jobs that no worker has claimed, while a job has waited for long."""
-    seconds, unclaimed = HELD_THRESHOLD.of(), unclaimed_holders(store)
-    for state in limit_states(store, list(unclaimed)[:MOST_KEYS_CHECKED], {}) if seconds is not None else ():
-        if state.oldest < (seconds or 0.0) or unclaimed[state.now.key] < state.now.held:
+    """Find keys whose jobs wait for long: the permits are held by jobs that hang, or all by jobs that nobody claims."""
+    seconds = HELD_THRESHOLD.of()
+    if seconds is None:
+        return
+    hung, unclaimed = hung_holders(store, seconds), unclaimed_holders(store)
+    states = [
+        state
+        for state in limit_states(store, dict.fromkeys([*hung, *unclaimed][:MOST_KEYS_CHECKED]), {})
+        if state.oldest >= seconds and (state.now.key in hung or unclaimed.get(state.now.key, 0) >= state.now.held)
+    ]
+    explained = {queue.name for pool in full_pools(store) for queue in pool.queues} if states else set()
+    for state in states:
+        since = database_time(store) - timedelta(seconds=state.oldest)
+        if holders := hung.get(state.now.key):
+            yield _held_by_hung_jobs(store, state, holders, since)
             continue
         queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
         if not queues:  # a permit is free, or a worker has claimed its holder meanwhile
             continue
         ((queue_name, _number),) = queues
-        now = database_time(store)
-        since = now - timedelta(seconds=state.oldest)
-        yield Finding.of(
-            Severity.WARNING,
-            gettext(
-                "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs of "
-                "queue %(queue)s that no worker claims"
-            ),
-            gettext("Jobs that hold a permit and are not claimed: %(held)s."),
-            gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),
-            shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
-            facts={
-                "waiting": state.waiting,
-                "key": printable(state.key),
-                "time": clock_time(since, now),
-                "queue": printable(queue_name),
-                "held": state.held,
-            },
-            subject=state.key,
-            since=since,
-            link=PageLink("job_limits"),
+        if queue_name not in explained:  # `no-free-slot` says why no worker claims them
+            yield _held_by_unclaimed_jobs(state, queue_name, since)
+
+
+def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHolder], since: datetime) -> Finding:
+    first, ids = holders[0], [job_name(store.alias, each.id) for each in holders[:MOST_KEYS_NAMED]]
+    usual = usual_runs(store, [first.task]).get(first.task)
+    title = gettext(
+        "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it and "
+        "probably hangs: it has run for %(runs)s"
+    )
+    if usual is not None:
+        title = gettext(
+            "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it "
+            "and probably hangs: it has run for %(runs)s, and usually takes %(usual)s at most"
         )
+    return Finding.of(
+        Severity.WARNING,
+        title,
+        gettext("Jobs that hold a permit of the key: %(held)s. Jobs of these that probably hang: %(hung)s."),
+        gettext("Cancel it. A timeout on the task keeps that from happening again."),
+        shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
+        facts={
+            "key": printable(state.key),
+            "time": clock_time(since, first.now),
+            "waiting": state.waiting,
+            "job": ids[0],
+            "task": printable(first.task),
+            "runs": span(first.now - first.since),
+            "usual": span(usual or 0.0),
+            "held": state.held,
+            "hung": len(holders),
+        },
+        subject=state.key,
+        since=since,
+        link=PageLink("job_change", (first.id,)),
+    )
+
+
+def _held_by_unclaimed_jobs(state: LimitState, queue_name: str, since: datetime) -> Finding:
+    return Finding.of(
+        Severity.WARNING,
+        gettext(
+            "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs of "
+            "queue %(queue)s that no worker claims"
+        ),
+        gettext("Jobs that hold a permit and are not claimed: %(held)s."),
+        gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),
+        shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
+        facts={
+            "waiting": state.waiting,
+            "key": printable(state.key),
+            "time": clock_time(since, since + timedelta(seconds=state.oldest)),
+            "queue": printable(queue_name),
+            "held": state.held,
+        },
+        subject=state.key,
+        since=since,
+        link=PageLink("job_limits"),
+    )
 
 
 def _queues_of(holders: "QuerySet[Job]", most: int) -> list[tuple[str, int]]:
@@ -205,7 +306,7 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
     }
     if queues := [
         gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
-        for name, number in _queues_of(holders, MOST_NAMED)
+        for name, number in _queues_of(holders, MOST_KEYS_NAMED)
     ]:
         held += " " + gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
     if not before.found:

@@ -279,7 +279,7 @@ def announced(store: Store, answer: ExchangeResult) -> Admitted:
     admitted = Admitted.decode(*answer.between[1:]) if answer.between else Admitted({}, [])
     if admitted.later and (following := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-            notify_of_keys(store, following.prefix, admitted.later)
+            notify_of_keys(store, following.name, admitted.later)
     if admitted.counts:
         with suppress(DatabaseError):  # an error here must not lose it either
             if Counter(admitted.counts) - answer.claimed_by_queue():

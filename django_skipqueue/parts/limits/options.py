@@ -141,3 +141,6 @@ class TaskLimit(PartOptions):
     def columns(self, call: CallArguments) -> dict[str, Any]:
         limit = self.limit
         return {} if limit is None else limit.columns(call.task_name, call.hashed(limit.names))
+
+
+OPTIONS = TaskLimit

@@ -15,14 +15,16 @@ from ...conf import settings
 from ...events import logs
 from ...events.events import Event
 from ...exceptions import InvalidOption
+from ...queue.fragments import joined
 from ...queue.gates import admit_after_commit
-from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
+from ...queue.notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import CONCURRENCY, is_concurrency
-from ..keyed.sql import key_of, require_changed
+from ..keyed.sql import indented, key_of, require_changed
+from .columns import HOLDS
 
 
 def limit_columns_of(queue_name: str) -> dict[str, Any]:
@@ -45,7 +47,8 @@ def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
 # for a token of their rate are put back first, because they would start last. The statement reads as many jobs with a
 # permit as the limit allows, and at most `limit` more. Index: limit_held; the table of queues is read whole: it has a
 # row for each queue that was paused or limited.
-BLOCK_SURPLUS = """
+BLOCK_SURPLUS = joined(
+    """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
     FROM
@@ -57,7 +60,7 @@ WITH surplus AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE
                     limit_key = 'queue:' || queue.name
-                    AND (status IN ('queued', 'running') OR gate = 'rate')
+                    AND {holds}
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held
@@ -77,7 +80,9 @@ blocked AS (
     RETURNING job.id
 )
 SELECT count(*) FROM blocked
-"""
+""",
+    holds=indented(HOLDS, 20),
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> Non
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
     admit_after_commit(store, {"limit": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
-    notify_supervisors(store, LIMITS_PAYLOAD)  # for more than are admitted at once
+    notify_supervisors(store, GATES_PAYLOAD)  # for more than are admitted at once
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 

@@ -4,14 +4,14 @@ from functools import partial
 
 from ...queue.fragments import joined
 from ...queue.gates import with_later
-from ...queue.notify import LIMIT_PREFIX
 from ...queue.store import Store
 from ..keyed.gate import KEYS_AT_ONCE
 from ..keyed.pass_on import Held, contested, contesting, swapping
 from ..keyed.services import BlockSurplus, PassOn
 from ..keyed.sql import indented, walking
+from .columns import RANK
 from .queues import block_surplus
-from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
 _LIMIT_PIECES = {
     "key": "limit_key",
@@ -48,7 +48,7 @@ CONTESTED_PERMITS = contesting(_LIMIT_PIECES)
 # Index: limit_held and limit_waiting, once for each key, and the primary key.
 PASS_PERMITS_ON = swapping(_LIMIT_PIECES)
 
-PERMITS = Held(LIMIT_PREFIX, CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
+PERMITS = Held("limit", CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
 
 pass_permits_on = partial(
     PassOn,

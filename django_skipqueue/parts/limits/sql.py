@@ -17,25 +17,6 @@ LATER_GATE = _ENTERING["gate"]
 # The condition of a job that waits for a permit of its key.
 WAITS_FOR_PERMIT = "gate = 'limit'"
 
-# The first column by which permits are given; the second is the id.
-RANK = """(CASE
-    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-    ELSE 0
-END)"""
-
-# The condition of a job that holds a permit of its key.
-HOLDS = """(
-    status IN ('queued', 'running')
-    OR gate = 'rate'
-    OR (
-        (started_at IS NOT NULL OR attempts > 0)
-        AND limit_kind IN ('sequence', 'halting')
-        AND status = 'scheduled'
-    )
-    OR (limit_kind = 'halting' AND status = 'failed')
-)"""
-
 # How many permits the key has; NULL means unlimited. `head`: the job whose columns count, such as the key's next job.
 LIMITED = """LATERAL (
     SELECT CASE WHEN concurrency IS NULL THEN {head}.capacity ELSE NULLIF(concurrency, 0) END AS permits

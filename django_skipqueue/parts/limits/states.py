@@ -24,9 +24,10 @@ from ...values.fact import Fact
 from ...values.settings import LARGEST_LIMIT
 from ..keyed.sql import indented, key_of, queues_with, walking
 from ..keyed.states import KeyNow, KeyState, counted, read_keys
-from .models import HAS_BEGUN, LIMIT_RANK
+from .columns import HOLDS, RANK
+from .models import HOLDS_PERMIT, LIMIT_RANK
 from .queues import limit_columns_of
-from .sql import HOLDS, LIMITED, RANK, WAITS_FOR_PERMIT
+from .sql import LIMITED, WAITS_FOR_PERMIT
 
 # pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest halted
 # first: the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs that halt a
@@ -156,7 +157,7 @@ class LimitNow(KeyNow):
     capacity: int | None
     """`None` means unlimited, because somebody has removed the queue's limit."""
     held: int
-    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY` + 1."""
+    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY_COUNTED` + 1."""
 
 
 @dataclass(frozen=True)
@@ -249,13 +250,7 @@ def key_of_limit(key: str) -> Key:
 
 def holders_of(key: str) -> "QuerySet[Job]":
     """The jobs that hold a permit of this key. Index: limit_held."""
-    held = (
-        (Q(status__in=["queued", "running"]) & (Q(gate=None) | ~Q(gate="ahead")))
-        | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
-        | Q(limit_kind="halting", status="failed")
-        | Q(gate="rate")
-    )
-    return Job.objects.filter(held, limit_key=key)
+    return Job.objects.filter(HOLDS_PERMIT, Q(gate=None) | ~Q(gate="ahead"), limit_key=key)
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:
@@ -268,7 +263,7 @@ def permits(limit_key: str, capacity: int | None) -> int | None:
 
 class LimitForm(SettingForm):
     choice, typed = "limit", "number"
-    any_number, this_value = _("any number"), _("so many:")
+    any_number, this_value = _("any number"), _("this number:")
 
     limit = forms.ChoiceField(label=_("Jobs at once"))
     number = forms.IntegerField(
@@ -303,7 +298,9 @@ LIMITS = QueueOption(
     button_in_full=_("Limit the queue %(queue)s"),
     title=_("Limit the queue “%(queue)s”?"),
     heading=_("Limit the queue"),
-    explanation=_("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."),
+    explanation=_(
+        "At most this number of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."
+    ),
     without=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
     changed=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
     follows_settings=_("The limit of the queue “%(queue)s” is that of the settings again."),

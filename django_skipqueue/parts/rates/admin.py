@@ -35,14 +35,14 @@ def _due(state: RateState) -> Cell:
     return gettext("now") if state.now.due_in < 1 else gettext("in %(span)s") % {"span": roughly(state.now.due_in)}
 
 
-RENDERERS: Renderers[RateState] = {
+RATE_RENDERERS: Renderers[RateState] = {
     "key": _key,
     "rate": lambda state: state.rate or gettext("any number of jobs"),
     "held": _tokens,
     "due": _due,
 }
 
-RATE_COLUMNS = columns_of(RATE_OF_KEY, (), RENDERERS)
+RATE_COLUMNS = columns_of(RATE_OF_KEY, (), RATE_RENDERERS)
 
 MOST_RATES = 50
 

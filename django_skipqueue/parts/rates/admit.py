@@ -350,16 +350,16 @@ class RateGate(KeyedGate):
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         found = admit_in_batches(store, sorted(keys), admit_rate_keys)
-        notify_of_keys(store, self.prefix, found.missed)
+        notify_of_keys(store, self.name, found.missed)
         return found
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         ordered = sorted(keys)
-        notify_of_keys(store, self.prefix, ordered[RATES_AFTER_COMMIT:])
+        notify_of_keys(store, self.name, ordered[RATES_AFTER_COMMIT:])
         admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
         wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would check after `SOON` seconds
         if is_urgent:
-            notify_of_keys(store, self.prefix, ordered)
+            notify_of_keys(store, self.name, ordered)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:

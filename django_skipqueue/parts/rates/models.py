@@ -57,31 +57,28 @@ class RateColumns(models.Model):
 
     class Meta:
         abstract = True
-
-
-# For the jobs that wait for a token, and for the jobs that have a token and wait for a worker: `parts.rates.admit`.
-JOB_INDEXES = (
-    models.Index(
-        F("rate_key"),
-        MINUS_PRIORITY,
-        F("run_after"),
-        F("id"),
-        name="skipqueue_job_rate_waiting",
-        condition=Q(gate="rate", rate_key__isnull=False),
-    ),
-    models.Index(
-        fields=["rate_key"],
-        name="skipqueue_job_rate_queued",
-        condition=Q(status="queued", rate_key__isnull=False),
-    ),
-)
-
-JOB_CONSTRAINTS = (
-    # An interval out of this range would break the statements that admit jobs.
-    models.CheckConstraint(
-        name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
-    ),
-)
+        # The jobs that wait for a token, and the jobs that have a token and wait for a worker: see `parts.rates.admit`.
+        indexes = (
+            models.Index(
+                F("rate_key"),
+                MINUS_PRIORITY,
+                F("run_after"),
+                F("id"),
+                name="skipqueue_job_rate_waiting",
+                condition=Q(gate="rate", rate_key__isnull=False),
+            ),
+            models.Index(
+                fields=["rate_key"],
+                name="skipqueue_job_rate_queued",
+                condition=Q(status="queued", rate_key__isnull=False),
+            ),
+        )
+        constraints = (
+            # An interval out of this range would break the statements that admit jobs.
+            models.CheckConstraint(
+                name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
+            ),
+        )
 
 
 class RatedQueue(models.Model):
@@ -94,13 +91,11 @@ class RatedQueue(models.Model):
 
     class Meta:
         abstract = True
-
-
-QUEUE_CONSTRAINTS = (
-    models.CheckConstraint(
-        # A value that `rate` refuses would break the statements that admit jobs of all queues.
-        name="skipqueue_queue_rates",
-        condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
-        & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
-    ),
-)
+        constraints = (
+            models.CheckConstraint(
+                # A value that `rate` refuses would break the statements that admit jobs of all queues.
+                name="skipqueue_queue_rates",
+                condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
+                & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
+            ),
+        )

@@ -71,3 +71,6 @@ class TaskRate(PartOptions):
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
         return {} if self.rate is None else self.rate.columns(call.task_name, call.hashed(self.rate.names))
+
+
+OPTIONS = TaskRate

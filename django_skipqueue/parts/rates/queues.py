@@ -15,7 +15,7 @@ from ...conf import settings
 from ...events import logs
 from ...events.events import Event
 from ...queue.gates import admit_after_commit
-from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
+from ...queue.notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
@@ -123,14 +123,14 @@ def _set_rate(store: Store, name: str, interval: float | None, burst: int | None
     store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
     admit_after_commit(store, {"rate": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_unrated`
-    notify_supervisors(store, LIMITS_PAYLOAD)  # for a key that the caller could not lock
+    notify_supervisors(store, GATES_PAYLOAD)  # for a key that the caller could not lock
     store.send(QueueRated(store.alias, name, interval, stored_by))
 
 
 def block_unrated(store: Store, *, limit: int = BATCH_ROWS) -> int:
     """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number of these jobs."""
     blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
-    notify_of_keys(store, RATE_PREFIX, blocked)
+    notify_of_keys(store, "rate", blocked)
     return sum(blocked.values())
 
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from ...queue.notify import RATE_PREFIX
 from ...queue.store import Store
 from ...worker.loop import Periodic
 from ..keyed.pass_on import Held, contesting, swapping
@@ -35,7 +34,7 @@ CONTESTED_TOKENS = contesting(_RATE_PIECES)
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
 PASS_TOKENS_ON = swapping(_RATE_PIECES)
 
-TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
+TOKENS = Held("rate", CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 
 pass_tokens_on = partial(PassOn, name="pass_tokens_on", held=TOKENS, admit=lambda _, admitted: admitted.counts)
 

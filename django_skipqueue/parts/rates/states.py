@@ -191,8 +191,8 @@ RATES = QueueOption(
     title=_("Change the rate of the queue “%(queue)s”?"),
     heading=_("Change the rate"),
     explanation=_(
-        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
-        "those that are queued wait again."
+        "At most this number of its jobs start in a time, over all workers; the others wait. Jobs that run are left "
+        "alone, and those that are queued wait again."
     ),
     without=_('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.'),
     changed=_("Jobs of the queue “%(queue)s” that may start: %(value)s."),

@@ -49,6 +49,7 @@ from .console import (
     MOST_SCHEDULES_SHOWN,
     SCHEDULE,
     SCHEDULE_STATES,
+    SCHEDULE_VERBS,
     ScheduleState,
     first_schedules,
     schedule_states,
@@ -263,9 +264,6 @@ class ScheduleForm(forms.ModelForm):
 RUN_PERMISSION = "django_skipqueue.run_schedule"
 
 
-SCHEDULE_VERBS = ("pause", "resume", "run")
-
-
 def _applied(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
     """Apply one of `SCHEDULE_VERBS`. Return a message to the user, with its level."""
     store, by, shown = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
@@ -418,7 +416,7 @@ class ScheduleAdmin(OwnViews):
             else:
                 obj.save(using=store.alias)
             if not change or TIME_FIELDS & set(form.changed_data):
-                operate.plan_anew(store, obj.pk)
+                operate.plan_again(store, obj.pk)
             else:
                 operate.try_again(store, obj.pk)
 

@@ -23,10 +23,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.arguments import redacted
 from ...console.cli.facts import print_facts
+from ...console.cli.show import LABEL_WIDTH
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
-from ...console.durations import clock_time, span
-from ...console.facts import Renderers
+from ...console.durations import clock_time, distance, span
+from ...console.facts import Renderers, as_json, columns, in_terminal
 from ...console.job_states import STATES as JOB_STATES
 from ...console.job_states import state_of
 from ...console.metrics.catalogue import MOST_SERIES, gauges
@@ -216,6 +217,13 @@ class ScheduleState:
         return len(self.failed_runs) + bool(self.failed_runs and has_skipped and row.overlap == Overlap.SKIP)
 
     @property
+    def failing_since(self) -> datetime:
+        """When the first of the runs that have failed in a row was enqueued."""
+        first = self.failed_runs[-1]
+        has_older = self.failed_runs[-1] is self.runs[-1]
+        return min(first.enqueued_at, self.row.failing_since or first.enqueued_at) if has_older else first.enqueued_at
+
+    @property
     def error(self) -> str:
         """Why the schedule cannot fire, or the error of the last failed run; else empty."""
         return self.failed_runs[0].error if self.state == "failing" else self.row.error
@@ -348,7 +356,7 @@ def _first_by_name(store: Store) -> list[tuple[str, ScheduleState]]:
     return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST_SERIES]]
 
 
-# late_schedules → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that
+# late-schedule → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that
 # has passed. The table has a row for each schedule.
 LATE_SCHEDULES = """
 SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
@@ -402,16 +410,19 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
     for each in schedule_states(store.alias):
         if each.state != "failing":
             continue
-        last, first = each.failed_runs[0], each.failed_runs[-1]
+        last, since = each.failed_runs[0], each.failing_since
+        has_older = since < each.failed_runs[-1].enqueued_at
         yield Finding.of(
             Severity.CRITICAL if last.state == Status.FAILED else Severity.WARNING,
-            gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row: %(error)s"),
+            gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row or more: %(error)s")
+            if has_older
+            else gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row: %(error)s"),
             gettext("The last run that has failed, job %(job)s of %(task)s, is %(state)s."),
             gettext("Mend the task, then run the schedule now."),
             shlex.join(["python", "manage.py", "skipqueue", "schedules", "run", each.row.name]),
             facts={
                 "name": printable(each.row.name),
-                "time": clock_time(first.enqueued_at, each.now),
+                "time": clock_time(since, each.now),
                 "number": each.failures,
                 "error": printable(last.error),
                 "job": job_name(store.alias, last.id),
@@ -419,15 +430,17 @@ def failing_schedules(store: Store) -> Iterator[Finding]:
                 "state": JOB_STATES[last.state],
             },
             subject=each.row.name,
-            since=first.enqueued_at,
+            since=since,
             link=PageLink("schedule_change", (each.row.pk,)),
         )
 
 
-STATE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
+SCHEDULE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
+
+SCHEDULE_VERBS = ("pause", "resume", "run")
 
 SCHEDULE_TEXTS: Renderers[ScheduleState] = {
-    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), STATE_COLOURS[each.state]),
+    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), SCHEDULE_COLOURS[each.state]),
     "timezone": lambda each: each.row.timezone if each.row.cron else "",
     "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
     "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),
@@ -436,12 +449,12 @@ SCHEDULE_TEXTS: Renderers[ScheduleState] = {
 
 class Schedules(Watchable):
     name = "schedules"
-    help = "List the schedules; run one now, pause or resume it"
+    help = "List the schedules; show one, run it now, pause or resume it"
     json_help = "print a JSON object for each schedule"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = "run: enqueue a job of it now; pause, resume; default: list all"
-        parser.add_argument("verb", nargs="?", choices=("pause", "resume", "run"), metavar="VERB", help=verbs)
+        verbs = "run: enqueue a job of it now; pause, resume; default: show the schedule NAME, or list all"
+        parser.add_argument("verb", nargs="?", metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
@@ -449,10 +462,15 @@ class Schedules(Watchable):
 
     def run(self, console: Console, **options: Any) -> Exit:
         verb, name = options["verb"], options["schedule"]
-        if verb is not None:
+        if verb in SCHEDULE_VERBS:
             if name is None:
                 raise CommandError(f"Which one? skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
             return _apply(console, verb, _schedule(name))
+        if name is not None:
+            known = ", ".join(SCHEDULE_VERBS)
+            raise CommandError(printable(f"{verb!r} is no verb for schedules: {known}."), returncode=Exit.USAGE)
+        if verb is not None:
+            return _show(console, _schedule(verb), in_json=options["json"])
         found = schedule_states()
         print_facts(console, SCHEDULE, found, SCHEDULE_TEXTS, in_json=options["json"])
         if not found:
@@ -461,6 +479,28 @@ class Schedules(Watchable):
             if each.error:
                 console.say(f"{each.row.name}: {each.error}")
         return Exit.DONE if found else Exit.NEGATIVE
+
+
+def _show(console: Console, schedule: Schedule, *, in_json: bool) -> Exit:
+    """Print the facts of a schedule, and its last jobs."""
+    (found,) = schedule_states(pk=schedule.pk)
+    if in_json:
+        console.json(as_json(SCHEDULE, found) | {"runs": [run._asdict() for run in found.runs]})
+        return Exit.DONE
+    for fact, look in columns(SCHEDULE, [found], SCHEDULE_TEXTS):
+        if value := look(found) if look else in_terminal(fact, found):
+            console.line(printable(f"{fact.title!s:<{LABEL_WIDTH}}{value}"))
+    for label, text in (("error", found.error), ("paused by", found.row.paused_by)):
+        if text:
+            console.line(printable(f"{label:<{LABEL_WIDTH}}{text}"))
+    for number, time in enumerate(found.next_runs[1:]):
+        console.line(f"{'' if number else 'then':<{LABEL_WIDTH}}{time:%Y-%m-%d %H:%M:%S}")
+    for run in found.runs:
+        line = f"job {run.id} {run.state}, enqueued {distance(run.enqueued_at, found.now)}"
+        console.line(
+            printable(f"{'last jobs' if run is found.runs[0] else '':<{LABEL_WIDTH}}{line} {run.error}".rstrip())
+        )
+    return Exit.DONE
 
 
 def _apply(console: Console, verb: str, schedule: Schedule) -> Exit:

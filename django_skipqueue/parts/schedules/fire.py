@@ -18,6 +18,7 @@ from ...conf import settings
 from ...exceptions import SkipQueueError, UnknownTask
 from ...jobs.registry import registry
 from ...queue.enqueue import new_job
+from ...queue.fragments import joined
 from ...queue.parameters import is_refused
 from ...queue.store import Store
 from ...values.codec import decode, encode, shorten
@@ -196,8 +197,24 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
 # fire, which has locked the row: sets how long an INSERT may wait for the transaction that holds its unique key.
 LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
+# The begin of the failures in a row, before a job leaves the five known jobs of a schedule: none if one of these five
+# has succeeded, and the first of them if nobody knows an earlier one. Index: the primary key of jobs.
+FAILING_SINCE_RUN = """(
+        SELECT
+            CASE
+                WHEN count(*) FILTER (WHERE job.status IN ('completed', 'discarded')) > 0 THEN NULL
+                ELSE COALESCE(
+                    failing_since,
+                    min(job.enqueued_at) FILTER (WHERE job.last_error > '')
+                )
+            END
+        FROM skipqueue_job AS job
+        WHERE job.id = ANY (last_job_id || earlier_job_ids)
+    )"""
+
 # fire, which has locked the row: writes the next time, and the enqueued jobs, the newest first. Index: the primary key.
-FIRED = """
+FIRED = joined(
+    """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
     fire_at = to_timestamp(%(next)s::float8),
@@ -207,10 +224,13 @@ SET next_run_at = to_timestamp(%(next)s::float8),
         WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
         ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
     END,
+    failing_since = {failing_since},
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
-"""
+""",
+    failing_since=FAILING_SINCE_RUN,
+)
 
 
 def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:

@@ -37,7 +37,8 @@ class Overlap(models.TextChoices):
 
 
 SCHEDULE_TIMES = (
-    "created_at", "next_run_at", "fire_at", "last_run_at", "skipped_at", "paused_at", "confirmed_at", "retired_at",
+    "created_at", "next_run_at", "fire_at", "last_run_at", "failing_since", "skipped_at", "paused_at", "confirmed_at",
+    "retired_at",
 )  # fmt: skip
 
 
@@ -76,6 +77,8 @@ class Schedule(models.Model):
     last_job_id = models.BigIntegerField(_("last job"), null=True)
     earlier_job_ids = BigIntegers(null=True)
     """At most four jobs before the last job, the newest first."""
+    failing_since = models.DateTimeField(null=True)
+    """When the first of the jobs that have failed in a row was enqueued, if it came before `earlier_job_ids`."""
     skipped_at = models.DateTimeField(_("last skipped"), null=True)
     """When a supervisor last enqueued no job because another job was unfinished."""
     error = models.TextField(_("error"), db_default="")

@@ -10,13 +10,14 @@ from django.db import Error, transaction
 
 from ...exceptions import InvalidOption, SkipQueueError
 from ...queue.enqueue import new_job
+from ...queue.fragments import joined
 from ...queue.parameters import noted
 from ...queue.store import Store
 from ...values.codec import decode
 from ...values.records import EnqueuedJob
 from .entry import check_call, known_task
 from .events import SchedulePaused, ScheduleResumed
-from .fire import DueSchedule, error_text, is_unfinished, spec_at
+from .fire import FAILING_SINCE_RUN, DueSchedule, error_text, is_unfinished, spec_at
 from .timetable import instant
 
 # pause → the name, and who paused; no row if the schedule is paused already. Index: the primary key.
@@ -60,13 +61,17 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
 
 
 # run_now, which has locked the row: writes the job that it has enqueued. Index: the primary key.
-NOTE_RUN = """
+NOTE_RUN = joined(
+    """
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
-    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4],
+    failing_since = {failing_since}
 WHERE id = %(id)s
-"""
+""",
+    failing_since=FAILING_SINCE_RUN,
+)
 
 
 def run_now(store: Store, schedule_id: int) -> int:
@@ -105,7 +110,7 @@ def _enqueue_now(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
-# plan_anew, which has locked the row: writes the next time. Index: the primary key.
+# plan_again, which has locked the row: writes the next time. Index: the primary key.
 PLAN_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
@@ -113,7 +118,7 @@ WHERE id = %(id)s
 """
 
 
-def plan_anew(store: Store, schedule_id: int) -> datetime | None:
+def plan_again(store: Store, schedule_id: int) -> datetime | None:
     """Write and return the next time of a schedule whose times were edited. Raises `InvalidOption` as `timetable`."""
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
@@ -131,7 +136,7 @@ def try_again(store: Store, schedule_id: int) -> None:
     store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
-# resume, run_now, plan_anew → the schedule, in the columns of DUE. Index: the primary key.
+# resume, run_now, plan_again → the schedule, in the columns of DUE. Index: the primary key.
 LOCK_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,

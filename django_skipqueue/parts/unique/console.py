@@ -18,7 +18,27 @@ from ...queue.observe import QUEUED_HEADS
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
+from ...values.statuses import UNFINISHED_STATUSES
 from .models import KEY_IS_HELD
+
+_FIRST = """(
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = '{status}'
+        ORDER BY {order}
+        LIMIT 2000
+    )"""
+
+_ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
+"""The order of the index of a status; of one that is not here, by id."""
+
+
+def _first_of_each() -> str:
+    others = (status for status in UNFINISHED_STATUSES if status != "queued")
+    return "\n    UNION ALL\n    ".join(
+        joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in others
+    )
+
 
 # stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
 # first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. Indexes:
@@ -28,29 +48,7 @@ STUCK_KEYS = joined(
     """
 WITH RECURSIVE {heads},
 first AS (
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'scheduled'
-        ORDER BY run_after, id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'blocked'
-        ORDER BY id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'running'
-        ORDER BY locked_at
-        LIMIT 2000
-    )
+    {first_of_each}
     UNION ALL
     (
         SELECT job.*
@@ -77,6 +75,7 @@ ORDER BY age DESC
 LIMIT 100
 """,
     heads=QUEUED_HEADS,
+    first_of_each=_first_of_each(),
 )
 
 

@@ -20,9 +20,7 @@ class UniqueColumns(models.Model):
 
     class Meta:
         abstract = True
-
-
-JOB_CONSTRAINTS = (
-    models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=KEY_IS_HELD),
-    models.CheckConstraint(name="skipqueue_job_unique_seconds", condition=is_number("unique_seconds")),
-)
+        constraints = (
+            models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=KEY_IS_HELD),
+            models.CheckConstraint(name="skipqueue_job_unique_seconds", condition=is_number("unique_seconds")),
+        )

@@ -17,6 +17,7 @@ from ...values.bounds import MAX_KEY_BYTES, NUMBER_RANGES, check_key, did_you_me
 from ...values.codec import decode
 from ...values.part import CallArguments, PartOptions
 from ...values.records import JobSpec, OnConflict
+from ...values.statuses import FINISHED_STATUSES
 
 Until = Literal["finished", "started"] | timedelta
 UniqueKey = str | Callable[..., str]
@@ -183,13 +184,16 @@ class Unique(PartOptions):
         return {"unique_key": unique_key, "limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
 
 
+OPTIONS = Unique
+
+
 def within_retention(spec: JobSpec) -> JobSpec:
     """Return the spec. Raises `InvalidOption` if finished jobs may be deleted before the time of their keys is over."""
     seconds = spec.columns.get("unique_seconds")
     if not seconds:
         return spec
     own = decode(spec.retention) if spec.retention else {}
-    for status in ("completed", "discarded", "failed"):
+    for status in FINISHED_STATUSES:
         kept = settings.retention_of(status)
         general = float("inf") if kept is None else kept.total_seconds()
         shortest = min(general, own.get(status, general))

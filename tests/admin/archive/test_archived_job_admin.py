@@ -294,6 +294,17 @@ class TestSearchingEverything:
         assert log_in(permission).post(f"{ARCHIVE}search/?q=x").status_code == 403
         assert not Job.objects.exists()
 
+    def test_a_user_who_may_not_see_the_archive_sees_no_progress_of_its_search(
+        self, log_in: Callable[..., Client]
+    ) -> None:
+        make_worker()
+        client = log_in("view_job", "view_archivedjob")
+        client.post(f"{ARCHIVE}search/?q=x")
+        address = page("progress", Job.objects.get().pk)
+        assert client.get(address).status_code == 200
+        User.objects.get().user_permissions.set(Permission.objects.filter(codename="view_job"))
+        assert client.get(address).status_code == client.post(address).status_code == 403
+
     def test_a_search_is_discarded_once_its_user_may_no_longer_view_the_archive(
         self, log_in: Callable[..., Client]
     ) -> None:

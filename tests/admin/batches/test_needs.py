@@ -42,7 +42,7 @@ def test_the_sentence_if_the_needed_job_has_failed() -> None:
     needed = make_job("failed")
     last = jobs.noop.using(after=[needed]).defer()
     assert why_it_waits_for_jobs(last, timezone.now()) == (
-        f"It needs job {needed.pk}, which has not completed: retry that one, or discard this one."
+        f"It needs job {needed.pk}, which has not completed: retry that job, or discard this one."
     )
 
 

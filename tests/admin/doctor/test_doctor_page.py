@@ -13,6 +13,7 @@ from django.test import Client
 from django.urls import reverse
 from playwright.sync_api import Page, expect
 
+from django_skipqueue.console.rules.rule import Finding, PageLink, Rule, Severity
 from django_skipqueue.models import Worker
 
 from ...app.rows import make_job, make_worker
@@ -65,6 +66,16 @@ def test_the_title_of_a_finding_links_to_the_list_that_it_names(operator: Client
     text = operator.get(DOCTOR).text
     assert f'<a href="{LIST}?status=running">' in text
     assert WORKERS not in text
+
+
+def test_a_finding_about_the_database_does_not_lead_to_the_page_that_shows_it(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = PageLink("job_doctor", query={"database": "other"})
+    rule = Rule("old-session", lambda store: [Finding.of(Severity.WARNING, "An old session", link=link)], "fine")
+    monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: [rule])
+    text = " ".join(operator.get(DOCTOR).text.split())
+    assert re.search(r"<h2 [^>]*>[^<]*<span[^>]*>[^<]*</span> An old session <span", text)
 
 
 def test_the_page_of_the_doctor_is_translated(operator: Client, settings: Any, tmp_path: Path) -> None:

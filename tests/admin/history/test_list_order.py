@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from ...history.failing import roll_up
+from ...history.failing import count_failures
 from ..jobs.test_list_order import CAUSE, _many_jobs, check_counts_of_a_cause
 
 __all__ = ["_many_jobs"]
@@ -11,5 +11,5 @@ __all__ = ["_many_jobs"]
 
 @pytest.mark.usefixtures("_many_jobs")
 def test_the_counts_on_the_page_of_a_cause_walk_its_index(operator: Client) -> None:
-    roll_up(CAUSE)
+    count_failures(CAUSE)
     check_counts_of_a_cause(operator, "failures/cause/?")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from django_skipqueue.console.search import cause_query
 
 from ...history.admin_pages import make_broken_release, make_evening
-from ...history.failing import roll_up
+from ...history.failing import count_failures
 from .. import scene
 from ..pages import CAUSE
 from ..test_pictures import boss, pytestmark, take
@@ -25,7 +25,7 @@ def test_a_cause(take: Callable[..., None]) -> None:
     for job in jobs:
         job.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in job.errors]
         job.save(update_fields=["errors"])
-    roll_up(CAUSE, job_id=jobs[-1].pk, line=17)
+    count_failures(CAUSE, job_id=jobs[-1].pk, line=17)
     take("cause", f"job/failures/cause/?{cause_query(CAUSE)}", height=1100)
 
 

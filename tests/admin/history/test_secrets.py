@@ -8,7 +8,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
-from ...history.failing import roll_up
+from ...history.failing import count_failures
 from ..conftest import LIST, page
 from ..test_secrets import SECRET, TASK, _tasks, jobs, pytestmark
 
@@ -17,7 +17,7 @@ __all__ = ["_tasks", "jobs", "pytestmark"]
 
 def test_no_page_of_failures_shows_a_secret(operator: Client, jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
     cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
-    roll_up(cause, job_id=jobs["failed"].pk)
+    count_failures(cause, job_id=jobs["failed"].pk)
     pages = {
         f"{LIST}failures/": TASK,
         f"{LIST}failures/cause/?{cause_query(cause)}": TASK,

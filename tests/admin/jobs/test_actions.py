@@ -131,7 +131,7 @@ class TestTheQuestion:
     def test_the_question_says_more_than_or_about_above_the_largest_count(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(many_jobs, "MOST_JOBS_READ", 2)
+        monkeypatch.setattr(many_jobs, "MOST_JOBS_SUMMARISED", 2)
         jobs = [make_job("failed") for _ in range(6)]
         response = post_action(operator, "retry_selected", jobs[:1], select_across="1")
         assert response.context["title"] == "Retry 6 jobs?"
@@ -146,7 +146,7 @@ class TestTheQuestion:
     def test_the_jobs_are_counted_once_by_their_ids_alone(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, cause: str
     ) -> None:
-        monkeypatch.setattr(many_jobs, "MOST_JOBS_READ", 2)
+        monkeypatch.setattr(many_jobs, "MOST_JOBS_SUMMARISED", 2)
         monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
         jobs = [make_job("failed", task="a.pay", errors=[{"exception": "KeyError"}]) for _ in range(4)]
         with CaptureQueriesContext(connection) as queries:
@@ -278,7 +278,7 @@ class TestTheAnswer:
     ) -> None:
         """The number at which the count stops may be a thousandth of it, and is not accepted."""
         monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
-        monkeypatch.setattr(many_jobs, "MOST_JOBS_READ", 2)
+        monkeypatch.setattr(many_jobs, "MOST_JOBS_SUMMARISED", 2)
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
         monkeypatch.setattr(counts, "expected", lambda jobs: 9_999_123)
         jobs = [make_job("completed") for _ in range(5)]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_a_queue_that_is_well_is_one_line_and_0() -> None:
+def test_without_findings_the_doctor_prints_that_all_is_well_and_exits_with_0() -> None:
     make_worker()
     result = skipqueue("doctor")
     assert result.code == 0
@@ -31,7 +31,7 @@ def test_a_queue_that_is_well_is_one_line_and_0() -> None:
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_the_checks_that_found_nothing_are_named_if_more_is_asked_for() -> None:
+def test_verbosity_2_names_the_checks_that_found_nothing() -> None:
     make_worker()
     result = skipqueue("doctor", "-v", "2")
     assert result.code == 0
@@ -40,7 +40,7 @@ def test_the_checks_that_found_nothing_are_named_if_more_is_asked_for() -> None:
     assert "skipqueue_job: " in result.out
 
 
-def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
+def test_the_doctor_prints_the_worst_findings_first_with_commands_to_paste() -> None:
     make_job("running", locked_at=timedelta(hours=-2), task="shop.jobs." + "rebuild_" * 20)
     make_job("completed", finished_at=timedelta(days=-3))
     result = skipqueue("doctor")
@@ -55,7 +55,7 @@ def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_json_has_each_finding(settings: Any, tmp_path: Path) -> None:
+def test_the_doctor_prints_findings_as_json_in_english(settings: Any, tmp_path: Path) -> None:
     speak(settings, tmp_path, {"Finished jobs are not deleted in time": "Malnovaj taskoj"})
     make_worker()
     make_job("completed", finished_at=timedelta(days=-3))
@@ -73,6 +73,7 @@ def test_json_has_each_finding(settings: Any, tmp_path: Path) -> None:
         "command": "python manage.py prunejobs",
         "subject": "",
         "since": None,
+        "seconds": None,
         "link": None,
         "database": "",
     }
@@ -81,7 +82,7 @@ def test_json_has_each_finding(settings: Any, tmp_path: Path) -> None:
     assert report["seconds"] > 0
 
 
-def test_a_database_that_cannot_be_reached_is_1(manage: Callable[..., Any]) -> None:
+def test_the_doctor_exits_with_1_if_the_database_cannot_be_reached(manage: Callable[..., Any]) -> None:
     process = manage("skipqueue", "doctor", settings="DATABASES['default']['PORT'] = 1")
     assert process.wait() == 1
     assert "The queue's database cannot be used (database-unusable)" in process.log

@@ -18,12 +18,12 @@ from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HERE = socket.gethostname()
+THIS_HOST = socket.gethostname()
 
 
 def test_a_worker_of_this_host_is_healthy() -> None:
-    make_worker(name="web-1/1", hostname=HERE, heartbeat=timedelta(seconds=-7))
-    make_worker(name="web-1/2", hostname=HERE, heartbeat=timedelta(seconds=-90))
+    make_worker(name="web-1/1", hostname=THIS_HOST, heartbeat=timedelta(seconds=-7))
+    make_worker(name="web-1/2", hostname=THIS_HOST, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
     assert (result.code, result.err) == (0, "")
     line, verdict = result.out.splitlines()
@@ -33,21 +33,21 @@ def test_a_worker_of_this_host_is_healthy() -> None:
     assert verdict == "verdict: All is well."
 
 
-def test_the_verdict_is_not_what_the_exit_code_says() -> None:
-    make_worker(name="web-1/1", hostname=HERE, queues=["mail"])
+def test_critical_findings_do_not_change_the_exit_code() -> None:
+    make_worker(name="web-1/1", hostname=THIS_HOST, queues=["mail"])
     assert skipqueue("health").out.endswith("\nverdict: All is well.\n")
     for name in ("a", "b"):
         make_job(queue_name=name)
     result = skipqueue("health")
     assert result.code == 0
     verdict = result.out.splitlines()[-1]
-    one, other = verdict.removeprefix("verdict: ").split("; ")
-    assert one.startswith("CRITICAL: No worker serves queue a: 1 job waits since ")
-    assert other.startswith("CRITICAL: No worker serves queue b: 1 job waits since ")
+    first, second = verdict.removeprefix("verdict: ").split("; ")
+    assert first.startswith("CRITICAL: No worker serves queue a: 1 job waits since ")
+    assert second.startswith("CRITICAL: No worker serves queue b: 1 job waits since ")
 
 
 def test_a_verdict_that_takes_long_does_not_delay_the_probe(session: Callable[[], Session]) -> None:
-    make_worker(hostname=HERE)
+    make_worker(hostname=THIS_HOST)
     other = session()
     other.begin()
     other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
@@ -71,7 +71,7 @@ verdict.Verdict.now = lambda *_, **__: time.sleep(600)
 
 
 @pytest.mark.parametrize(("age", "code"), [(0, 0), (90, 3)])
-def test_a_server_that_falls_silent_after_the_heartbeat_was_read_leaves_the_exit_code(
+def test_a_server_that_falls_silent_after_the_heartbeat_was_read_does_not_change_the_exit_code(
     manage: Callable[..., Any], age: int, code: int
 ) -> None:
     make_worker(name="pod-7/1", hostname="elsewhere", heartbeat=timedelta(seconds=-age))
@@ -82,7 +82,7 @@ def test_a_server_that_falls_silent_after_the_heartbeat_was_read_leaves_the_exit
 
 
 def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
-    make_worker(name="web-1/1", hostname=HERE, heartbeat=timedelta(seconds=-90))
+    make_worker(name="web-1/1", hostname=THIS_HOST, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
     assert result.code == 3
     assert result.out.startswith("verdict: WARNING: No worker is alive; ")
@@ -95,44 +95,44 @@ def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
 def test_workers_of_other_hosts_do_not_count() -> None:
     make_worker(name="web-2/1", hostname="elsewhere")
     result = skipqueue("health")
-    assert (result.code, result.err) == (3, f"unhealthy: no worker on {HERE}\n")
+    assert (result.code, result.err) == (3, f"unhealthy: no worker on {THIS_HOST}\n")
 
 
 @pytest.mark.parametrize(("name", "code"), [("web-2", 0), ("web-2/1", 0), ("web", 3), ("web_2", 3)])
-def test_a_name_is_that_of_a_supervisor_or_of_a_worker(name: str, code: int) -> None:
+def test_the_option_name_takes_the_name_of_a_supervisor_or_of_a_worker(name: str, code: int) -> None:
     make_worker(name="web-2/1", hostname="elsewhere")
     assert skipqueue("health", "--name", name).code == code
 
 
-def test_a_queue_has_to_be_served() -> None:
-    make_worker(hostname=HERE, queues=["mail"])
+def test_with_the_option_queue_a_worker_must_serve_this_queue() -> None:
+    make_worker(hostname=THIS_HOST, queues=["mail"])
     assert skipqueue("health", "--queue", "mail").code == 0
     result = skipqueue("health", "--queue", "reports")
-    assert (result.code, result.err) == (3, f"unhealthy: no worker on {HERE} serves the queue reports\n")
-    make_worker(hostname=HERE, queues=[])
+    assert (result.code, result.err) == (3, f"unhealthy: no worker on {THIS_HOST} serves the queue reports\n")
+    make_worker(hostname=THIS_HOST, queues=[])
     assert skipqueue("health", "--queue", "reports").code == 0
 
 
-def test_the_name_may_come_from_the_environment(manage: Callable[..., Any]) -> None:
+def test_the_name_of_the_supervisor_may_come_from_the_environment(manage: Callable[..., Any]) -> None:
     make_worker(name="pod-7/1", hostname="elsewhere")
     process = manage("skipqueue", "health", environment={"SKIPQUEUE_NAME": "pod-7"})
     assert process.wait() == 0
     assert "healthy: pod-7/1" in process.log
 
 
-def test_a_database_that_cannot_be_reached_is_1(manage: Callable[..., Any]) -> None:
+def test_the_probe_exits_with_1_if_the_database_cannot_be_reached(manage: Callable[..., Any]) -> None:
     process = manage("skipqueue", "health", settings="DATABASES['default']['PORT'] = 1")
     assert process.wait() == 1
     assert "cannot be reached" in process.log
     assert process.log.count("\n") == 1
 
 
-def test_a_database_that_does_not_answer_does_not_hang_the_probe(manage: Callable[..., Any]) -> None:
-    """A server that accepts connections, and never says anything."""
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        port = mute.getsockname()[1]
-        place = f"DATABASES['default'].update(HOST='127.0.0.1', PORT={port}, OPTIONS={{}})"
-        process = manage("skipqueue", "health", "--timeout", "1s", settings=place)
+def test_the_probe_ends_in_time_if_the_database_never_answers(manage: Callable[..., Any]) -> None:
+    """The test's server accepts connections and never sends a byte."""
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        port = silent_server.getsockname()[1]
+        database_settings = f"DATABASES['default'].update(HOST='127.0.0.1', PORT={port}, OPTIONS={{}})"
+        process = manage("skipqueue", "health", "--timeout", "1s", settings=database_settings)
         assert process.wait(deadline=30) == 1  # a second, and the start of Django on a busy machine
     assert process.log == "unhealthy: no answer from the database within 1 s\n"
 
@@ -150,26 +150,26 @@ def test_a_real_worker_is_healthy(runworker: Callable[..., Any]) -> None:
 
 
 @pytest.fixture
-def several(settings: Any) -> tuple[str, ...]:
+def two_databases(settings: Any) -> tuple[str, ...]:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     return "default", "other"
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_each_of_several_has_a_line(several: tuple[str, ...]) -> None:
-    make_worker(name="web-1/1", hostname=HERE)
+def test_the_probe_prints_a_line_for_each_database(two_databases: tuple[str, ...]) -> None:
+    make_worker(name="web-1/1", hostname=THIS_HOST)
     result = skipqueue("health", "--timeout", "40s")
     assert result.code == 3
     assert result.out.startswith("default: healthy: web-1/1 wrote")
-    assert result.err == f"other: unhealthy: no worker on {HERE}\n"
-    make_worker(name="web-1/2", hostname=HERE, using="other")
+    assert result.err == f"other: unhealthy: no worker on {THIS_HOST}\n"
+    make_worker(name="web-1/2", hostname=THIS_HOST, using="other")
     assert skipqueue("health", "--timeout", "40s").code == 0
     assert skipqueue("health", "--database", "other").out.startswith("healthy: web-1/2")
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_database_that_is_down_does_not_have_the_workers_of_the_others_restarted(several: tuple[str, ...]) -> None:
-    make_worker(name="web-1/1", hostname=HERE)
+def test_the_probe_succeeds_while_one_of_two_databases_is_down(two_databases: tuple[str, ...]) -> None:
+    make_worker(name="web-1/1", hostname=THIS_HOST)
     with reached_at("other", NOBODY):
         result = skipqueue("health", "--timeout", "40s")
         assert (result.code, result.out.startswith("default: healthy")) == (0, True)
@@ -179,8 +179,8 @@ def test_a_database_that_is_down_does_not_have_the_workers_of_the_others_restart
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_database_that_does_not_answer_leaves_the_time_to_the_others(several: tuple[str, ...]) -> None:
-    make_worker(name="web-1/1", hostname=HERE)
+def test_a_silent_database_does_not_use_up_the_time_for_the_other_database(two_databases: tuple[str, ...]) -> None:
+    make_worker(name="web-1/1", hostname=THIS_HOST)
     proxy = Proxy()
     proxy.stall()
     with reached_at("other", proxy.settings):
@@ -189,7 +189,7 @@ def test_a_database_that_does_not_answer_leaves_the_time_to_the_others(several: 
     assert (result.code, result.out.startswith("default: healthy")) == (0, True)
 
 
-def test_an_alias_that_does_not_exist_is_named(settings: Any) -> None:
+def test_the_probe_names_an_alias_that_does_not_exist(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "queue_9")}
     result = skipqueue("health")
     assert result.code == 1

@@ -23,7 +23,7 @@ BY_A, BY_VALUE = SearchIndex(ADD, "a", 0), SearchIndex(ECHO, "value", 0)
 
 
 @pytest.fixture(autouse=True)
-def _none_is_left(transactional_db: None) -> Iterator[None]:
+def drop_search_indexes_after_the_test(transactional_db: None) -> Iterator[None]:
     yield
     for index in existing(DEFAULT):
         change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
@@ -31,56 +31,56 @@ def _none_is_left(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _searchable(settings: Any) -> None:
+def searchable_arguments(settings: Any) -> None:
     settings.SKIPQUEUE = {**getattr(settings, "SKIPQUEUE", {}), "SEARCHABLE": {ADD: ["a"], ECHO: ["value"]}}
 
 
-def valid() -> set[str]:
+def valid_indexes() -> set[str]:
     return {index.name for index in existing(DEFAULT) if index.is_valid}
 
 
-def test_it_builds_what_is_missing() -> None:
+def test_the_command_builds_missing_indexes() -> None:
     result = skipqueue("index")
     assert (result.code, result.err) == (0, "")
     first, second = result.out.splitlines()
     assert first.startswith(f"{BY_A.name}: {ADD} (a), built in ")
     assert second.startswith(f"{BY_VALUE.name}: {ECHO} (value), built in ")
-    assert valid() == {BY_A.name, BY_VALUE.name}
+    assert valid_indexes() == {BY_A.name, BY_VALUE.name}
     assert skipqueue("index").out.splitlines() == [
         f"{BY_A.name}: {ADD} (a), exists",
         f"{BY_VALUE.name}: {ECHO} (value), exists",
     ]
 
 
-def test_it_drops_what_the_setting_has_no_more_and_nothing_else(settings: Any) -> None:
+def test_the_command_drops_only_indexes_that_the_setting_no_longer_names(settings: Any) -> None:
     skipqueue("index")
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
-        ((before,),) = cursor.fetchall()
+        ((indexes_before,),) = cursor.fetchall()
         settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["a"]}}
         assert f"{BY_VALUE.name}: SEARCHABLE does not have it, dropped" in skipqueue("index").out.splitlines()
         cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
-        assert cursor.fetchall() == [(before - 1,)]
-    assert valid() == {BY_A.name}
+        assert cursor.fetchall() == [(indexes_before - 1,)]
+    assert valid_indexes() == {BY_A.name}
     del settings.SKIPQUEUE["SEARCHABLE"]
     settings.SKIPQUEUE = {**settings.SKIPQUEUE}
     skipqueue("index")
     assert existing(DEFAULT) == []
 
 
-def test_a_dry_run_changes_nothing(settings: Any) -> None:
+def test_a_dry_run_of_index_changes_no_index(settings: Any) -> None:
     skipqueue("index")
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["b"]}}
     result = skipqueue("index", "--dry-run")
     assert result.code == 0
     assert f"{BY_A.name}: SEARCHABLE does not have it, would be dropped" in result.out
     assert f"{SearchIndex(ADD, 'b', 1).name}: {ADD} (b), would be built" in result.out
-    assert valid() == {BY_A.name, BY_VALUE.name}
+    assert valid_indexes() == {BY_A.name, BY_VALUE.name}
 
 
 @pytest.fixture
-def unfinished(connect: Any) -> Iterator[Callable[[], None]]:
-    """Have a session build an index of this name, and wait for a transaction. Returns what ends the wait."""
+def interrupt_index_build(connect: Any) -> Iterator[Callable[[], None]]:
+    """Start a build of the index `BY_A` that waits for an open transaction. Returns a function that interrupts it."""
     job = make_job(task=ADD, args=[1])
     other, builder = connect(autocommit=False), connect()
     other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
@@ -96,21 +96,23 @@ def unfinished(connect: Any) -> Iterator[Callable[[], None]]:
         other.rollback()
 
 
-def test_what_an_interrupted_build_has_left_is_built_anew(unfinished: Callable[[], None], connect: Any) -> None:
-    unfinished()
+def test_an_index_of_an_interrupted_build_is_dropped_and_built_again(
+    interrupt_index_build: Callable[[], None], connect: Any
+) -> None:
+    interrupt_index_build()
     assert existing(DEFAULT) == [ExistingIndex("public", BY_A.name, is_valid=False, is_being_built=False)]
     result = skipqueue("index", "--dry-run")
     assert f"{BY_A.name}: an interrupted build has left it, would be dropped" in result.out
     assert f"{BY_A.name}: {ADD} (a), would be built" in result.out
 
 
-def test_what_another_session_builds_is_left_alone(unfinished: Callable[[], None]) -> None:
+def test_an_index_that_another_session_builds_is_left_alone(interrupt_index_build: Callable[[], None]) -> None:
     result = skipqueue("index", "--dry-run")
     assert f"{BY_A.name}: another session builds it now" in result.out
     assert f"{ADD} (a)" not in result.out
 
 
-def test_it_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
+def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
     other = connect(autocommit=False)
     other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
@@ -118,49 +120,49 @@ def test_it_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     assert result.code == 1
     assert "Run this again to go on." in result.err
     other.rollback()
-    assert not valid()
+    assert not valid_indexes()
     assert f"{BY_A.name}: an interrupted build has left it, dropped" in skipqueue("index").out
-    assert valid() == {BY_A.name, BY_VALUE.name}
+    assert valid_indexes() == {BY_A.name, BY_VALUE.name}
 
 
 @pytest.mark.parametrize(
-    ("searchable", "said"),
+    ("searchable", "expected_error"),
     [
         ({"shop.nosuch": ["id"]}, "SKIPQUEUE['SEARCHABLE']['shop.nosuch']: no task is registered under this name."),
         ({ADD: ["aa"]}, f"SKIPQUEUE['SEARCHABLE']['{ADD}']: the task has no argument 'aa'."),
         ({ECHO: ["value"], ADD: ["x"]}, "the task has no argument 'x'."),
     ],
 )
-def test_an_argument_that_no_index_can_have_is_an_error(searchable: Any, said: str, settings: Any) -> None:
+def test_an_argument_that_no_index_can_have_is_an_error(searchable: Any, expected_error: str, settings: Any) -> None:
     settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": searchable}
     result = skipqueue("index")
     assert result.code == 1
-    assert said in result.err
+    assert expected_error in result.err
     assert existing(DEFAULT) == []
 
 
-def test_within_a_transaction_it_is_refused() -> None:
+def test_index_is_refused_within_a_transaction() -> None:
     with transaction.atomic():
         result = skipqueue("index", "--dry-run")
     assert result.code == 1
     assert "the caller has one open" in result.err
 
 
-def test_a_name_and_a_task_are_quoted(settings: Any, connect: Any) -> None:
+def test_the_names_of_a_task_and_its_argument_are_quoted_in_sql(settings: Any, connect: Any) -> None:
     index = SearchIndex("it's 100 % {odd}", "a", None)
     index.create(DEFAULT)
     job = make_job(task=index.task, kwargs={"a": "x'y"})
     assert index.find(DEFAULT, '"x\'y"', limit=2) == [job.pk]
-    assert valid() == {index.name}
+    assert valid_indexes() == {index.name}
 
 
-def test_no_value_is_too_long_or_too_odd_for_it() -> None:
+def test_an_argument_of_any_length_and_type_can_be_indexed() -> None:
     """An index entry has at most a third of a page, so a long value itself could not be an entry."""
     skipqueue("index")
     long = "".join(map(str, range(30_000)))
     job = make_job(task=ECHO, kwargs={"value": long})
-    odds: tuple[Any, ...] = ([], {"a": 1}, "x", 5)
-    for odd in odds:
+    odd_arguments: tuple[Any, ...] = ([], {"a": 1}, "x", 5)
+    for odd in odd_arguments:
         make_job(task=ECHO, args=odd, kwargs=odd)
     assert BY_VALUE.find(DEFAULT, json.dumps(long), limit=2) == [job.pk]
     plain = "CREATE INDEX skipqueue_search_plain ON skipqueue_job ((kwargs ->> 'value'))"

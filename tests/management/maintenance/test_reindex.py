@@ -1,4 +1,4 @@
-"""`skipqueue reindex`: one index at a time; what an interrupted run has left is removed."""
+"""`skipqueue reindex` rebuilds one index at a time, and removes the indexes that an interrupted run has left."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-CLAIM = "skipqueue_job_claim"
+CLAIM_INDEX = "skipqueue_job_claim"
 
 
-def left_over() -> set[str]:
+def left_over_indexes() -> set[str]:
     return {index.name for index in indexes(DEFAULT) if index.is_left_over}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
+def drop_left_over_indexes_after_the_test(transactional_db: None) -> Iterator[None]:
     yield
     for index in indexes(DEFAULT):
         if index.is_left_over:
@@ -33,84 +33,84 @@ def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
     connection.close()  # so that later tests do not get its timeouts
 
 
-def test_every_index_is_built_anew() -> None:
+def test_reindex_rebuilds_every_index() -> None:
     before = [index.name for index in indexes(DEFAULT)]
-    assert {CLAIM, "skipqueue_job_pkey", "skipqueue_worker_pkey"} <= set(before)
+    assert {CLAIM_INDEX, "skipqueue_job_pkey", "skipqueue_worker_pkey"} <= set(before)
     result = skipqueue("reindex")
     assert (result.code, result.err) == (0, "")
     assert [line.split(":")[0] for line in result.out.splitlines()] == before
-    assert left_over() == set()
+    assert left_over_indexes() == set()
 
 
-def test_an_index_that_is_mostly_empty_becomes_small(connect: Any) -> None:
+def test_reindex_shrinks_an_index_that_is_mostly_empty(connect: Any) -> None:
     Job.objects.bulk_create(Job(task="t", queue_name="q", status="queued") for _ in range(2_000))
     Job.objects.all()._raw_delete("default")
-    result = skipqueue("reindex", "--index", CLAIM)
+    result = skipqueue("reindex", "--index", CLAIM_INDEX)
     (line,) = result.out.splitlines()
-    size, now = (float(part.split("\xa0")[0].split()[-1]) for part in line.split("→"))
-    assert now == 8.0
-    assert size > 50
+    size_before, size_after = (float(part.split("\xa0")[0].split()[-1]) for part in line.split("→"))
+    assert size_after == 8.0
+    assert size_before > 50
 
 
-def test_a_dry_run_changes_nothing(connect: Any) -> None:
-    leave_over(connect)
+def test_a_dry_run_of_reindex_changes_no_index(connect: Any) -> None:
+    make_left_over_index(connect)
     result = skipqueue("reindex", "--dry-run")
     assert result.code == 0
-    assert f"{CLAIM}_ccnew: left over from an interrupted rebuild, would be dropped" in result.out
-    assert f"{CLAIM}: " in result.out
-    assert left_over() == {f"{CLAIM}_ccnew"}
+    assert f"{CLAIM_INDEX}_ccnew: left over from an interrupted rebuild, would be dropped" in result.out
+    assert f"{CLAIM_INDEX}: " in result.out
+    assert left_over_indexes() == {f"{CLAIM_INDEX}_ccnew"}
 
 
-def leave_over(connect: Any) -> None:
-    """An invalid index, named as PostgreSQL names the new index of a rebuild."""
+def make_left_over_index(connect: Any) -> None:
+    """Make an invalid index, named as PostgreSQL names the index that an interrupted rebuild leaves."""
     for _ in range(2):
         make_job(queue_name="same")
     with pytest.raises(psycopg.errors.UniqueViolation):
-        connect().execute(f"CREATE UNIQUE INDEX CONCURRENTLY {CLAIM}_ccnew ON skipqueue_job (queue_name)")
+        connect().execute(f"CREATE UNIQUE INDEX CONCURRENTLY {CLAIM_INDEX}_ccnew ON skipqueue_job (queue_name)")
 
 
-def test_what_is_left_over_goes_first(connect: Any) -> None:
-    leave_over(connect)
-    result = skipqueue("reindex", "--index", CLAIM)
+def test_reindex_first_drops_left_over_indexes(connect: Any) -> None:
+    make_left_over_index(connect)
+    result = skipqueue("reindex", "--index", CLAIM_INDEX)
     first, second = result.out.splitlines()
-    assert first == f"{CLAIM}_ccnew: left over from an interrupted rebuild, dropped"
-    assert second.startswith(f"{CLAIM}: ")
-    assert left_over() == set()
+    assert first == f"{CLAIM_INDEX}_ccnew: left over from an interrupted rebuild, dropped"
+    assert second.startswith(f"{CLAIM_INDEX}: ")
+    assert left_over_indexes() == set()
 
 
-def test_it_may_be_interrupted_and_run_again(manage: Callable[..., Any], connect: Any) -> None:
+def test_an_interrupted_reindex_can_be_run_again(manage: Callable[..., Any], connect: Any) -> None:
     job = make_job()
     other = connect(autocommit=False)
     other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
-    process = manage("skipqueue", "reindex", "--index", CLAIM)
-    wait_until(left_over, "the rebuild waits for the other transaction")
+    process = manage("skipqueue", "reindex", "--index", CLAIM_INDEX)
+    wait_until(left_over_indexes, "the rebuild waits for the other transaction")
     process.send(signal.SIGINT)
     assert process.wait() != 0
     other.rollback()
-    assert left_over()
-    assert skipqueue("reindex", "--index", CLAIM).code == 0
-    assert left_over() == set()
+    assert left_over_indexes()
+    assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
+    assert left_over_indexes() == set()
 
 
-def test_it_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
+def test_reindex_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     job = make_job()
     other = connect(autocommit=False)
     other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
-    result = skipqueue("reindex", "--index", CLAIM, "--lock-timeout", "0.2s")
+    result = skipqueue("reindex", "--index", CLAIM_INDEX, "--lock-timeout", "0.2s")
     assert result.code == 1
     assert "for a lock or an old transaction" in result.err
     other.rollback()
-    assert skipqueue("reindex", "--index", CLAIM).code == 0
+    assert skipqueue("reindex", "--index", CLAIM_INDEX).code == 0
 
 
-def test_within_a_transaction_it_is_refused() -> None:
+def test_reindex_is_refused_within_a_transaction() -> None:
     with transaction.atomic():
         result = skipqueue("reindex", "--dry-run")
     assert result.code == 1
     assert "the caller has one open" in result.err
 
 
-def test_behind_a_pooler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reindex_is_refused_behind_a_pooler_in_transaction_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_skipqueue.console.cli.indexes.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
     assert result.code == 1
@@ -121,10 +121,10 @@ def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
     result = skipqueue("reindex", "--index", "nosuch")
     assert result.code == 1
     assert "has an index 'nosuch'" in result.err
-    assert CLAIM in result.err
+    assert CLAIM_INDEX in result.err
 
 
-def test_a_name_is_quoted(connect: Any) -> None:
+def test_the_name_of_an_index_is_quoted_in_sql(connect: Any) -> None:
     name = 'x"; DROP TABLE skipqueue_job; --'
     other = connect()
     other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))

@@ -1,4 +1,4 @@
-"""`skipqueue batches`."""
+"""`skipqueue batches`: lists batches of jobs, and shows one batch with its callbacks."""
 
 import pytest
 
@@ -12,17 +12,17 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def make(name: str, number: int = 2) -> Batch:
+def make_batch(name: str, number: int = 2) -> Batch:
     with Batch(name=name, on_success=jobs.echo.s("sent"), on_failure=jobs.noop) as batch:
         jobs.add.defer_many([(each,) for each in range(number)])
     return batch
 
 
 def test_the_command_lists_the_newest_batches() -> None:
-    make("done")
+    make_batch("done")
     run_jobs()
-    make("runs", 3)
-    failed = make("broken")
+    make_batch("runs", 3)
+    failed = make_batch("broken")
     JobBatch.objects.filter(pk=failed.id).update(finished_at=failed.row.created_at, completed=1, failed=1, discarded=0)
     result = skipqueue("batches")
     assert result.code == 0
@@ -35,7 +35,7 @@ def test_the_command_lists_the_newest_batches() -> None:
 
 
 def test_the_command_shows_a_batch_with_its_callbacks() -> None:
-    batch = make("receipts")
+    batch = make_batch("receipts")
     run_jobs()
     job = Job.objects.get(task=jobs.echo.name)
     result = skipqueue("batches", str(batch.id))

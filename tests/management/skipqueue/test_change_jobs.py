@@ -1,4 +1,4 @@
-"""The subcommands of the verbs, such as `skipqueue retry`."""
+"""The subcommands that change jobs (verbs), such as `skipqueue retry`."""
 
 import re
 import signal
@@ -32,7 +32,7 @@ OPTIONS = {
     "change-priority": ["--to", "-7"],
 }
 
-AFTER = {
+STATUS_AFTER = {
     "retry": "queued",
     "run-now": "queued",
     "postpone": "scheduled",
@@ -60,7 +60,7 @@ def test_a_verb_changes_one_job_without_a_question_and_keeps_who_and_why(verb: V
     changed = job if verb is not RUN_AGAIN else Job.objects.exclude(pk=job.pk).get()
     assert (result.code, result.err) == (0, f"1 job {verb.done}.\n")
     assert result.out == ("" if changed == job else f"{changed.pk}\n")
-    assert status_of(changed) == AFTER.get(verb.slug, job.status)
+    assert status_of(changed) == STATUS_AFTER.get(verb.slug, job.status)
     if verb.leaves_rows:
         changed.refresh_from_db()
         [operation] = changed.operations or []
@@ -70,12 +70,12 @@ def test_a_verb_changes_one_job_without_a_question_and_keeps_who_and_why(verb: V
 
 @every_verb
 def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> None:
-    unfit = [make_job(status) for status in STATUSES if status not in verb.statuses]
-    before = [state(job) for job in unfit]
-    result = skipqueue(verb.slug, *(job.pk for job in unfit), "--yes", *OPTIONS.get(verb.slug, []))
+    jobs_of_other_statuses = [make_job(status) for status in STATUSES if status not in verb.statuses]
+    before = [state(job) for job in jobs_of_other_statuses]
+    result = skipqueue(verb.slug, *(job.pk for job in jobs_of_other_statuses), "--yes", *OPTIONS.get(verb.slug, []))
     assert result.code == 3
-    assert result.err.startswith(f"0 jobs {verb.done}, {len(unfit)} skipped: ")
-    assert [state(job) for job in unfit] == before
+    assert result.err.startswith(f"0 jobs {verb.done}, {len(jobs_of_other_statuses)} skipped: ")
+    assert [state(job) for job in jobs_of_other_statuses] == before
 
 
 @every_verb
@@ -105,7 +105,7 @@ def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
     assert state(fit) == before
 
 
-def test_json_is_the_outcome() -> None:
+def test_a_verb_prints_the_numbers_of_changed_and_skipped_jobs_as_json() -> None:
     made = [make_job("failed") for _ in range(2)]
     done = make_job("completed")
     result = skipqueue("retry", *(job.pk for job in (*made, done)), "--yes", "--json")
@@ -133,7 +133,7 @@ def test_a_value_that_no_job_can_have_is_refused(verb: str, wrong: str) -> None:
     assert result.err.startswith(f"Error: argument {OPTIONS[verb][0]}: ")
 
 
-def test_a_job_is_due_at_the_time_that_is_typed_or_after_a_duration(settings: Any) -> None:
+def test_reschedule_takes_a_time_or_a_duration(settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     job = make_job("queued")
     assert skipqueue("reschedule", job.pk, "--to", "2100-01-01 14:00").code == 0
@@ -143,7 +143,7 @@ def test_a_job_is_due_at_the_time_that_is_typed_or_after_a_duration(settings: An
     assert Job.objects.filter(run_after__range=(Now() + timedelta(minutes=59), Now() + timedelta(minutes=60))).exists()
 
 
-def test_jobs_go_to_the_queue_and_the_priority_that_are_typed() -> None:
+def test_change_queue_and_change_priority_take_a_value() -> None:
     jobs = [make_job("queued", task="a.b"), make_job("scheduled", task="a.b"), make_job("queued")]
     assert skipqueue("change-queue", "--task", "a.b", "--to", "mail", "--yes").err == "2 jobs put into another queue.\n"
     assert skipqueue("change-priority", "--task", "a.b", "--to", "-7", "--yes").code == 0
@@ -164,7 +164,7 @@ def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
 
 def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Callable[[], Session]) -> None:
     """A session has locked the row of one of two jobs. The unique key is free, so the command does not blame it."""
-    locked, held = make_job("failed"), make_job("failed", unique_key="k")
+    locked, with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
     make_job(unique_key="k")
     other = session()
     other.begin()
@@ -174,7 +174,7 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
     who, outcome = result.err.splitlines()
     assert re.fullmatch(
         r"Its row is locked by session (\d+) \(.*, idle in transaction\)\. "
-        r"To end that: SELECT pg_terminate_backend\(\1\);",
+        r"To end that: python manage\.py dbshell -- -c 'SELECT pg_terminate_backend\(\1\);'",
         who,
     )
     assert outcome == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database."
@@ -182,13 +182,13 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
         {"changed": 0, "skipped": 2, "is_partial": False}
     ]
     other.rollback()
-    assert skipqueue("retry", locked.pk, held.pk, "--yes").err.startswith(
+    assert skipqueue("retry", locked.pk, with_taken_key.pk, "--yes").err.startswith(
         "1 job retried, 1 skipped: 1 whose unique key"
     )
 
 
-def test_the_terminal_speaks_one_language(settings: Any, tmp_path: Path) -> None:
-    """The command joins sentences from words of the table of verbs, which the admin translates."""
+def test_verbs_print_english_whatever_the_language_of_the_project(settings: Any, tmp_path: Path) -> None:
+    """The admin translates the words of the verbs. The command joins them to English sentences, so it must not."""
     speak(settings, tmp_path, {"retried": "provita"})
     assert skipqueue("retry", make_job("failed").pk).err == "1 job retried.\n"
 
@@ -205,7 +205,7 @@ def test_the_terminal_speaks_one_language(settings: Any, tmp_path: Path) -> None
         ("cancel", {"scheduled", "queued", "blocked", "running"}),
     ],
 )
-def test_without_a_status_a_verb_looks_where_it_is_meant_for(verb: str, statuses: set[str]) -> None:
+def test_without_the_option_status_each_verb_changes_jobs_of_its_usual_statuses(verb: str, statuses: set[str]) -> None:
     jobs = {status: make_job(status, task="a.b") for status in STATUSES} | {"r": make_job("scheduled", attempts=1)}
     before = {name: state(job) for name, job in jobs.items()}
     skipqueue(verb, "--task", "a.b", "--yes", *OPTIONS.get(verb, []))
@@ -220,7 +220,7 @@ def test_delete_needs_a_status() -> None:
     assert "--status" in result.err
 
 
-def test_many_jobs_need_yes_where_nobody_can_be_asked() -> None:
+def test_without_a_terminal_several_jobs_are_changed_only_with_yes() -> None:
     jobs = [make_job("failed") for _ in range(2)]
     for arguments in (["--failed"], [job.pk for job in jobs]):
         result = skipqueue("retry", *arguments)
@@ -230,7 +230,7 @@ def test_many_jobs_need_yes_where_nobody_can_be_asked() -> None:
 
 
 @pytest.mark.parametrize(("answer", "status", "code"), [("y", "queued", 0), ("n", "failed", 3), ("", "failed", 3)])
-def test_many_jobs_are_changed_after_a_question(
+def test_on_a_terminal_several_jobs_are_changed_after_a_question(
     manage: Callable[..., Any], answer: str, status: str, code: int
 ) -> None:
     jobs = [make_job("failed"), make_job("completed")]
@@ -267,7 +267,7 @@ def test_a_job_whose_unique_key_is_held_is_counted_as_skipped() -> None:
     assert result.err.startswith("0 jobs retried, 1 skipped: 1 whose unique key another job holds")
 
 
-def test_of_a_single_job_the_holder_of_its_unique_key_is_named() -> None:
+def test_a_retry_of_one_job_names_the_job_that_holds_its_unique_key() -> None:
     failed, holder = make_job("failed", unique_key="k"), make_job(unique_key="k")
     result = skipqueue("retry", failed.pk)
     assert result.code == 3
@@ -285,7 +285,7 @@ class TestWindows:
         return [make_job("failed", finished_at=timedelta(minutes=-minute)) for minute in range(7)]
 
     @pytest.mark.parametrize("option", ["--yes", "--dry-run"])
-    def test_what_is_searched_for_is_changed_in_the_first_and_the_last_line_says_so(
+    def test_without_all_only_the_first_jobs_of_the_list_are_searched_and_changed(
         self, jobs: list[Job], option: str
     ) -> None:
         result = skipqueue("retry", "--failed", "--task", jobs[0].task, option)
@@ -296,11 +296,11 @@ class TestWindows:
         assert last.startswith("2 jobs ")
         assert last.endswith("retried. Not looked at: 5 more jobs; --all goes on to the end of the list.")
 
-    def test_a_search_of_the_first_that_finds_nothing_is_no_answer(self, jobs: list[Job]) -> None:
+    def test_an_unfinished_search_that_finds_nothing_exits_with_4(self, jobs: list[Job]) -> None:
         result = skipqueue("retry", "--failed", "--search", "nosuch", "--yes")
         assert (result.code, result.err[:40]) == (4, "0 jobs retried. Not looked at: 5 more jo")
 
-    def test_jobs_of_a_list_that_are_too_many_to_count_are_estimated(
+    def test_the_number_of_jobs_that_were_not_searched_may_be_an_estimate(
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
@@ -311,7 +311,7 @@ class TestWindows:
     @pytest.mark.parametrize(
         "options", [["--all", "--task", "tests.app.jobs.noop"], [], ["--queue", "default"], ["--since", "1d"]]
     )
-    def test_all_or_a_status_and_queue_alone_go_on_to_the_end(self, jobs: list[Job], options: list[str]) -> None:
+    def test_with_all_or_without_a_search_the_whole_list_is_changed(self, jobs: list[Job], options: list[str]) -> None:
         result = skipqueue("retry", "--failed", "--yes", *options)
         assert (result.code, result.err) == (0, "7 jobs retried.\n")
 
@@ -331,16 +331,16 @@ class TestWindows:
         added: list[Job] = []
         retry = RETRY.change
 
-        def add_one(*arguments: Any, **told: Any) -> Any:
+        def fail_another_job_and_retry(*arguments: Any, **options: Any) -> Any:
             added.append(make_job("failed", finished_at=timedelta(minutes=-30)))
-            return retry(*arguments, **told)
+            return retry(*arguments, **options)
 
-        monkeypatch.setitem(vars(RETRY), "change", add_one)
+        monkeypatch.setitem(vars(RETRY), "change", fail_another_job_and_retry)
         assert skipqueue("retry", "--failed", "--yes", "--all").err == "7 jobs retried.\n"
         assert {status_of(job) for job in added} == {"failed"}
 
 
-def test_ctrl_c_ends_after_a_batch_and_says_how_far_it_got(manage: Callable[..., Any]) -> None:
+def test_ctrl_c_ends_a_verb_after_a_batch_and_prints_how_many_jobs_were_changed(manage: Callable[..., Any]) -> None:
     multiply(make_job("failed"), 29_999)
     process = manage("skipqueue", "retry", "--failed", "--all", "--yes", terminal=True)
     process.wait_for("000 of 30,000 jobs retried …")
@@ -363,7 +363,7 @@ def test_discard_lets_a_halted_sequence_go_on_and_leaves_other_failed_jobs(by_id
     assert (status_of(halting), status_of(other)) == ("discarded", "failed")
 
 
-def test_a_dry_run_tells_the_jobs_that_halt_from_other_failed_ones() -> None:
+def test_a_dry_run_of_discard_counts_failed_jobs_that_halt_a_sequence_apart() -> None:
     make_halted("shop", task="a.b")
     make_job("failed", task="a.b")
     result = skipqueue("discard", "--status", "failed", "--dry-run", "--json")

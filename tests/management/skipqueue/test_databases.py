@@ -1,4 +1,4 @@
-"""The command line with several databases: commands go over all databases, or to the job that a handle names."""
+"""The command line with several databases: a command is for all databases, or for the job of a handle: `other:7`."""
 
 import json
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ BOTH = ("default", "other")
 
 
 @pytest.fixture(autouse=True)
-def _several(settings: Any) -> None:
+def two_databases(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH}
 
 
 @pytest.fixture
-def twins() -> dict[str, Job]:
+def jobs_with_equal_ids() -> dict[str, Job]:
     """A failed job in each database, with equal ids."""
     made = {}
     for alias in BOTH:
@@ -39,8 +39,8 @@ def twins() -> dict[str, Job]:
 
 
 @pytest.fixture
-def down() -> Iterator[None]:
-    """The database `other` cannot be reached."""
+def other_is_down() -> Iterator[None]:
+    """Make the database `other` unreachable."""
     with reached_at("other", NOBODY):
         yield
 
@@ -49,7 +49,7 @@ def statuses() -> list[str]:
     return [Job.objects.using(alias).get(pk=7).status for alias in BOTH]
 
 
-def test_status_and_lists_show_all_databases(twins: dict[str, Job]) -> None:
+def test_status_and_lists_show_all_databases(jobs_with_equal_ids: dict[str, Job]) -> None:
     for command in (["status"], ["list", "--status", "discarded"], ["doctor"]):
         out = skipqueue(*command).out
         assert out.index("Database default") < out.index("Database other")
@@ -61,7 +61,7 @@ def test_the_option_database_names_one_database() -> None:
     assert "Database" not in skipqueue("status", "--database", "other").out
 
 
-def test_a_handle_names_a_job_and_leaves_its_twin_alone(twins: dict[str, Job]) -> None:
+def test_a_handle_names_the_job_of_one_database(jobs_with_equal_ids: dict[str, Job]) -> None:
     skipqueue("retry", "other:7")
     assert statuses() == ["discarded", "queued"]
     skipqueue("retry", "7", "--database", "default")
@@ -71,30 +71,32 @@ def test_a_handle_names_a_job_and_leaves_its_twin_alone(twins: dict[str, Job]) -
 
 
 @pytest.mark.parametrize("command", [["retry", "7"], ["retry", "other:7", "7"], ["show", "#7"]])
-def test_an_id_alone_names_no_job(twins: dict[str, Job], command: list[str]) -> None:
+def test_an_id_without_a_database_is_refused(jobs_with_equal_ids: dict[str, Job], command: list[str]) -> None:
     result = skipqueue(*command)
     assert (result.code, statuses()) == (2, ["discarded", "discarded"])
     assert "say default:7 or other:7, or give --database" in result.err
 
 
-def test_lists_have_handles(twins: dict[str, Job]) -> None:
+def test_list_and_show_print_handles_of_jobs(jobs_with_equal_ids: dict[str, Job]) -> None:
     assert {"default:7", "other:7"} < set(skipqueue("list", "--status", "discarded").out.split())
     assert "Job other:7: " in skipqueue("show", "other:7").out
 
 
-def test_a_verb_with_a_filter_is_for_all(twins: dict[str, Job]) -> None:
+def test_a_verb_with_a_filter_changes_jobs_in_all_databases(jobs_with_equal_ids: dict[str, Job]) -> None:
     result = skipqueue("retry", "--status", "discarded", "--yes", "--all")
     assert (result.code, statuses()) == (0, ["queued", "queued"])
 
 
-def test_no_in_one_of_them_is_no_only_where_all_must_be_well(twins: dict[str, Job]) -> None:
-    twins["other"].retry()
+def test_an_exit_code_of_3_in_one_database_counts_only_for_the_health(jobs_with_equal_ids: dict[str, Job]) -> None:
+    jobs_with_equal_ids["other"].retry()
     assert skipqueue("list", "--status", "discarded").code == 0
     assert skipqueue("list", "--status", "failed").code == 3
     assert skipqueue("health").code == 3
 
 
-def test_a_database_that_is_down_keeps_no_command_from_the_other_databases(twins: dict[str, Job], down: None) -> None:
+def test_a_database_that_is_down_keeps_no_command_from_the_other_databases(
+    jobs_with_equal_ids: dict[str, Job], other_is_down: None
+) -> None:
     result = skipqueue("retry", "--status", "discarded", "--yes", "--all")
     assert result.code == 1
     assert "other: The database 'other' cannot be reached" in result.err
@@ -102,7 +104,9 @@ def test_a_database_that_is_down_keeps_no_command_from_the_other_databases(twins
 
 
 @pytest.mark.parametrize("command", [["status"], ["alerts"], ["doctor"], ["limits"]])
-def test_status_shows_the_numbers_of_the_reachable_databases(down: None, settings: Any, command: list[str]) -> None:
+def test_status_shows_the_numbers_of_the_reachable_databases(
+    other_is_down: None, settings: Any, command: list[str]
+) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("other", "default")}
     noop.using(database="default").defer()
     result = skipqueue(*command, "--json")
@@ -110,7 +114,7 @@ def test_status_shows_the_numbers_of_the_reachable_databases(down: None, setting
     assert "default" in [each["database"] for each in result.objects] or command == ["limits"]
 
 
-def test_the_doctor_has_a_finding_for_one_that_is_down(down: None) -> None:
+def test_the_doctor_has_a_finding_for_a_database_that_is_down(other_is_down: None) -> None:
     codes = {
         each["database"]: [one["code"] for one in each["findings"]] for each in skipqueue("doctor", "--json").objects
     }
@@ -118,7 +122,7 @@ def test_the_doctor_has_a_finding_for_one_that_is_down(down: None) -> None:
     assert "autovacuum" in codes["default"]
 
 
-def test_a_queue_is_paused_everywhere(twins: dict[str, Job]) -> None:
+def test_a_queue_is_paused_and_resumed_in_all_databases(jobs_with_equal_ids: dict[str, Job]) -> None:
     paused = [Queue.objects.using(alias).paused() for alias in BOTH]
     skipqueue("pause", "mail")
     assert [each.count() for each in paused] == [1, 1]
@@ -132,25 +136,25 @@ def test_a_queue_is_paused_everywhere(twins: dict[str, Job]) -> None:
     assert [each.all().count() for each in paused] == [1, 1]
 
 
-def test_a_verb_of_a_queue_names_where_nothing_was_done(down: None) -> None:
+def test_a_pause_names_the_database_in_which_the_queue_was_not_paused(other_is_down: None) -> None:
     with pytest.raises(OperationalError) as raised:
         Queue.pause("mail")
     assert raised.value.__notes__ == ["Nothing was done in the database other. Repeat it there."]
     assert Queue.objects.paused().count() == 1
 
 
-def test_a_job_is_put_where_its_placement_says(settings: Any) -> None:
+def test_defer_puts_a_job_into_the_database_that_the_placement_chooses(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH, "PLACEMENT": lambda call: "other"}
     assert skipqueue("defer", noop.name).out.startswith("other:")
     assert skipqueue("defer", noop.name, "--database", "default").out.startswith("default:")
 
 
-def test_what_is_no_id_is_refused() -> None:
+def test_an_argument_that_is_no_id_of_a_job_is_refused() -> None:
     for text in (":7", "other:", "other:x"):
         assert f"'{text}' is not the id of a job" in skipqueue("retry", text).err
 
 
-def test_prunejobs_prunes_all(down: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prunejobs_prunes_all_reachable_databases(other_is_down: None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CommandError, match="'other' cannot be reached"):
         call_command("prunejobs")
     assert capsys.readouterr().out.startswith("default: ")

@@ -17,21 +17,25 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def send(payment_id: int, *, copy: bool = False) -> None:
-    """A task."""
+    """Do nothing: the tests only enqueue this task."""
 
 
 @pytest.fixture(autouse=True)
-def _task(registry: Registry) -> None:
+def send_task_with_a_worker(registry: Registry) -> None:
     job(name="shop.jobs.send", queue_name="mail")(send)
     make_worker(queues=["mail"])
 
 
 @pytest.mark.core
-def test_it_prints_the_id_and_nothing_else() -> None:
+def test_defer_prints_the_id_of_the_job_and_nothing_else() -> None:
     result = skipqueue("defer", "shop.jobs.send", '{"payment_id": 1, "copy": true}')
-    made = Job.objects.get()
-    assert (result.code, result.out, result.err) == (0, f"{made.pk}\n", "")
-    assert (made.kwargs, made.queue_name, made.status) == ({"payment_id": 1, "copy": True}, "mail", "queued")
+    deferred = Job.objects.get()
+    assert (result.code, result.out, result.err) == (0, f"{deferred.pk}\n", "")
+    assert (deferred.kwargs, deferred.queue_name, deferred.status) == (
+        {"payment_id": 1, "copy": True},
+        "mail",
+        "queued",
+    )
 
 
 @pytest.mark.core
@@ -41,11 +45,11 @@ def test_positional_arguments_are_a_list_and_the_end_of_the_name_is_enough() -> 
 
 
 @pytest.mark.core
-def test_options_change_the_job() -> None:
+def test_options_of_defer_set_the_queue_the_priority_and_the_delay() -> None:
     result = skipqueue("defer", "send", "[7]", "--in", "5m", "--queue", "slow", "--priority", "-3")
-    made = Job.objects.get()
-    assert (made.queue_name, made.priority, made.status) == ("slow", -3, "scheduled")
-    assert made.run_after - made.enqueued_at == timedelta(minutes=5)
+    deferred = Job.objects.get()
+    assert (deferred.queue_name, deferred.priority, deferred.status) == ("slow", -3, "scheduled")
+    assert deferred.run_after - deferred.enqueued_at == timedelta(minutes=5)
     assert result.err == "No live worker serves the queue slow.\n"
 
 
@@ -59,7 +63,7 @@ def test_options_change_the_job() -> None:
         (["send", "[1]", "--queue", "a,b"], "queue_name must be"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_writes_nothing(arguments: list[str], message: str) -> None:
+def test_a_wrong_argument_is_reported_in_one_sentence_and_enqueues_nothing(arguments: list[str], message: str) -> None:
     result = skipqueue("defer", *arguments)
     assert (result.code, result.out) == (1, "")
     assert message in result.err
@@ -67,7 +71,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(arguments: list[str], mess
 
 
 @pytest.mark.parametrize("text", ["{payment_id: 1}", "[" * 100_000, "1", '"x"'])
-def test_what_is_no_json_object_or_list_is_a_usage_error(manage: Callable[..., Any], text: str) -> None:
+def test_arguments_that_are_no_json_object_or_list_are_a_usage_error(manage: Callable[..., Any], text: str) -> None:
     process = manage("skipqueue", "defer", "tests.app.jobs.noop", text)
     assert process.wait() == 2
     assert """Write for example '{"payment_id": 1}'.""" in process.log

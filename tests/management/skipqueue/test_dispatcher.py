@@ -1,4 +1,4 @@
-"""`manage.py skipqueue`: the dispatcher, its exit codes, and what goes to which stream."""
+"""`manage.py skipqueue`: how it calls its subcommands, its exit codes, and what it writes to stdout and stderr."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_it_needs_a_subcommand() -> None:
+def test_skipqueue_needs_a_subcommand() -> None:
     with pytest.raises(CommandError, match="Give a subcommand: alerts, batches, cancel, "):
         call_command("skipqueue")
 
@@ -34,20 +34,22 @@ def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[...
     assert job.status == "completed"
 
 
-def test_it_needs_no_framework_of_tasks(manage: Callable[..., Any]) -> None:
+def test_the_command_needs_neither_django_tasks_nor_celery(manage: Callable[..., Any]) -> None:
     """Django 5.2 has no `django.tasks`, and its backport is an optional dependency."""
-    gone = "import sys; sys.modules |= dict.fromkeys(['django_tasks', 'django.tasks', 'kombu', 'celery'])"
-    process = manage("skipqueue", "status", settings=gone)
+    hide_frameworks = "import sys; sys.modules |= dict.fromkeys(['django_tasks', 'django.tasks', 'kombu', 'celery'])"
+    process = manage("skipqueue", "status", settings=hide_frameworks)
     assert process.wait() == 0, process.log
 
 
 @pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands])
 def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
     parser = Command().create_parser("manage.py", "skipqueue")
-    of_django = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}
+    django_options = {
+        option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings
+    }
     [subparsers] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    taken = {option for action in subparsers.choices[subcommand]._actions for option in action.option_strings}
-    assert taken >= of_django
+    options = {option for action in subparsers.choices[subcommand]._actions for option in action.option_strings}
+    assert options >= django_options
 
 
 def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage: Callable[..., Any]) -> None:
@@ -62,34 +64,34 @@ def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage:
     assert "\x1b" not in process.log
 
 
-WATCHED = {each.name for each in Command.subcommands if isinstance(each, Watchable)}
+WATCHABLE_SUBCOMMANDS = {each.name for each in Command.subcommands if isinstance(each, Watchable)}
 
 
-def test_what_lists_or_shows_is_shown_again_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = {"show": [make_job().pk]}
-    slept: list[float] = []
+def test_the_option_watch_repeats_lists_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    required_arguments = {"show": [make_job().pk]}
+    sleeps: list[float] = []
 
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) % 2 == 0:
+    def interrupt_every_second_sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) % 2 == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("django_skipqueue.console.cli.subcommand.sleep", sleep)
-    assert {"alerts", "batches", "doctor", "limits", "list", "schedules", "show", "status"} <= WATCHED
-    for name in sorted(WATCHED):
-        once = skipqueue(name, *needed.get(name, ()), "--json")
-        again = skipqueue(name, *needed.get(name, ()), "--json", "--watch", "3s")
+    monkeypatch.setattr("django_skipqueue.console.cli.subcommand.sleep", interrupt_every_second_sleep)
+    assert {"alerts", "batches", "doctor", "limits", "list", "schedules", "show", "status"} <= WATCHABLE_SUBCOMMANDS
+    for name in sorted(WATCHABLE_SUBCOMMANDS):
+        once = skipqueue(name, *required_arguments.get(name, ()), "--json")
+        again = skipqueue(name, *required_arguments.get(name, ()), "--json", "--watch", "3s")
         assert again.code == once.code, name
         assert len(again.objects) == 2 * len(once.objects), name
         assert len(again.err.splitlines()) == 2 * len(once.err.splitlines()), name
-    assert set(slept) == {3.0}
+    assert set(sleeps) == {3.0}
 
 
-def test_a_verb_is_not_repeated() -> None:
+def test_a_subcommand_that_changes_something_has_no_option_watch() -> None:
     assert skipqueue("schedules", "run", "x", "--watch").code == 2
 
 
-def test_the_other_commands_are_subcommands_as_well(manage: Callable[..., Any]) -> None:
+def test_runrelay_and_import_tasks_are_subcommands_as_well(manage: Callable[..., Any]) -> None:
     relay = manage("skipqueue", "relay")
     assert relay.wait() == 1
     assert "CARRIERS" in relay.log
@@ -103,7 +105,7 @@ def test_prune_does_what_prunejobs_does() -> None:
     assert skipqueue("prune").out == "Deleted 1 jobs: 1 completed.\n"
 
 
-def test_a_database_that_cannot_be_reached_is_one_sentence(manage: Callable[..., Any]) -> None:
+def test_an_unreachable_database_is_reported_in_one_sentence(manage: Callable[..., Any]) -> None:
     process = manage("skipqueue", "status", settings="DATABASES['default']['PORT'] = 1")
     assert process.wait() == 1
     assert "CommandError: The database 'default' cannot be reached: " in process.log
@@ -118,7 +120,7 @@ def test_a_database_that_is_not_postgresql_is_refused(manage: Callable[..., Any]
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_each_subcommand_takes_the_database() -> None:
-    job, here = make_job("failed", using="other"), make_job("failed")
+    job, in_default = make_job("failed", using="other"), make_job("failed")
     assert [each["id"] for each in skipqueue("list", "--failed", "--json", "--database", "other").objects] == [job.pk]
     assert skipqueue("retry", job.pk, "--database", "other").code == 0
     assert (Job.objects.using("other").get().status, Job.objects.get().status) == ("queued", "failed")
@@ -130,15 +132,15 @@ def test_each_subcommand_takes_the_database() -> None:
         assert skipqueue(subcommand, "--database", "other").code in (0, 3)
     assert skipqueue("reindex", "--dry-run", "--database", "other").code == 0
     assert settings.database == "default"
-    assert here.status == "failed"
+    assert in_default.status == "failed"
 
 
 @pytest.mark.parametrize("subcommand", [each.name for each in subcommands() if not isinstance(each, Alias)])
-def test_an_unknown_database_is_one_sentence(subcommand: str) -> None:
-    needed: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
-    needed |= {"postpone": ["1", "--for", "1h"], "reschedule": ["1", "--to", "1h"]}
-    needed |= {"change-queue": ["1", "--to", "q"], "change-priority": ["1", "--to", "1"]}
-    result = skipqueue(subcommand, *needed.get(subcommand, ()), "--database", "nosuch")
+def test_an_unknown_database_is_reported_in_one_sentence(subcommand: str) -> None:
+    required_arguments: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
+    required_arguments |= {"postpone": ["1", "--for", "1h"], "reschedule": ["1", "--to", "1h"]}
+    required_arguments |= {"change-queue": ["1", "--to", "q"], "change-priority": ["1", "--to", "1"]}
+    result = skipqueue(subcommand, *required_arguments.get(subcommand, ()), "--database", "nosuch")
     assert result.code == 1
     assert "DATABASES has no alias 'nosuch'" in result.err
 
@@ -150,13 +152,13 @@ def test_a_wrong_option_is_a_usage_error(manage: Callable[..., Any]) -> None:
 
 
 @override_settings(SKIPQUEUE={"DATABASE": "nosuch"})
-def test_an_error_can_be_caught_by_a_caller() -> None:
+def test_call_command_raises_command_error() -> None:
     with pytest.raises(CommandError, match="'nosuch'"):
         call_command("skipqueue", "status")
 
 
-def test_a_reader_that_has_read_enough_is_no_error() -> None:
-    """`skipqueue list | head` ends its reader."""
+def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
+    """In `skipqueue list | head`, `head` closes the pipe early."""
     make_job()
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -166,7 +168,7 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("list", "--queue"), ("health", "--name")])
-def test_an_argument_that_is_no_text_is_an_error(arguments: tuple[str, ...]) -> None:
+def test_an_argument_that_is_not_utf_8_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     """A terminal passes bytes that are not UTF-8 in this way."""
     result = skipqueue(*arguments, "\udcff")
     assert (result.code, result.err.count("\n")) == (2, 1)

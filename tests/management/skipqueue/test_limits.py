@@ -15,11 +15,11 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def pay(token: str) -> None:
+def pay_with_token(token: str) -> None:
     """A task with a secret in the key of its limit."""
 
 
-def status() -> dict[str, Any]:
+def status_json() -> dict[str, Any]:
     (found,) = skipqueue("status", "--json").objects
     return found
 
@@ -60,7 +60,7 @@ def test_the_list_has_a_maximum_of_keys() -> None:
     assert "not a whole number above 0" in skipqueue("limits", "--limit", "0").err
 
 
-def test_without_a_waiting_job_the_exit_code_says_so() -> None:
+def test_the_command_exits_with_3_if_no_job_waits_for_a_permit() -> None:
     make_keyed("limit:t", "running")
     result = skipqueue("limits")
     assert (result.code, result.out) == (3, "")
@@ -74,7 +74,7 @@ class TestOneKey:
         lines = skipqueue("limits", "k").out.splitlines()
         assert [line.split()[0] for line in lines if line] == ["key", "k", "id", str(holder.pk), str(waiting.pk)]
 
-    def test_in_json(self) -> None:
+    def test_one_key_is_printed_as_json(self) -> None:
         holder, waiting = make_keyed("k", "running"), make_keyed("k")
         (found,) = skipqueue("limits", "k", "--json").objects
         assert (found["key"], found["held_by"], found["next_jobs"]) == ("k", [holder.pk], [waiting.pk])
@@ -91,14 +91,14 @@ class TestOneKey:
         assert "\x1b" not in result.err
 
 
-def test_no_row_can_control_the_terminal() -> None:
+def test_a_key_with_escape_sequences_cannot_control_the_terminal() -> None:
     make_limited("\x1b[31mred")
     for arguments in ([], ["\x1b[31mred"]):
         assert skipqueue("limits", *arguments).out.replace("\n", "").isprintable()
 
 
 def test_a_secret_in_a_key_is_masked(registry: Registry) -> None:
-    job(name="shop.pay", concurrency=limit(1, by="token"))(pay)
+    job(name="shop.pay", concurrency=limit(1, by="token"))(pay_with_token)
     key = 'limit:shop.pay token="tok-4711"'
     make_keyed(key, task="shop.pay", kwargs={"token": "tok-4711"})
     for arguments in ([], [key]):
@@ -110,23 +110,23 @@ class TestStatus:
     def test_the_status_shows_blocked_jobs_and_halted_sequences(self) -> None:
         failed = make_halted("sequence:t", waiting=2, minutes=12, queue_name="mail")
         make_job(queue_name="mail")
-        (queue,) = status()["queues"]
+        (queue,) = status_json()["queues"]
         assert queue["blocked"] == {"count": 2, "or_more": False}
-        assert status()["halted_sequences"] == {"count": 1, "or_more": False}
+        assert status_json()["halted_sequences"] == {"count": 1, "or_more": False}
         out = skipqueue("status").out
         assert re.search(r"^queue .* blocked .*\nmail +1 +\S+ +2 ", out, re.MULTILINE)
         assert f"Halted sequences: 1 (job {failed.pk} failed 12" in out
 
     def test_a_queue_with_nothing_but_blocked_jobs_is_shown(self) -> None:
         make_limited("k", held=0, waiting=2, queue_name="mail")
-        assert [(queue["queue"], queue["blocked"]["count"]) for queue in status()["queues"]] == [("mail", 2)]
+        assert [(queue["queue"], queue["blocked"]["count"]) for queue in status_json()["queues"]] == [("mail", 2)]
 
-    def test_without_a_halted_sequence_there_is_no_such_line(self) -> None:
+    def test_the_status_without_halted_sequences_does_not_mention_them(self) -> None:
         make_job()
         out = skipqueue("status").out
         assert "Halted" not in out
         assert "Blocked" not in out
-        assert status()["halted_sequences"]["count"] == 0
+        assert status_json()["halted_sequences"]["count"] == 0
 
 
 class TestRates:
@@ -141,7 +141,7 @@ class TestRates:
         assert re.search(r" rate +tokens now +jobs wait +next admitted +oldest job$", lines[3])
         assert re.match(r"rate:b +1/m +1 +3 +10", lines[4])
 
-    def test_without_limits_the_rates_are_the_list(self) -> None:
+    def test_without_limits_the_command_lists_only_rates(self) -> None:
         make_rated("rate:b")
         [found] = skipqueue("limits", "--json").objects
         assert {name: found[name] for name in ("key", "kind", "rate", "burst", "tokens", "due_in_seconds")} == {

@@ -1,4 +1,4 @@
-"""Every list of the command line, as text and as JSON, for a queue that uses no part."""
+"""Every list of the command line, as text and as JSON, for a project that uses no optional part."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from .running import skipqueue
 pytestmark = [pytest.mark.core, pytest.mark.django_db(transaction=True)]
 
 TASK = "tests.app.jobs.noop"
-SAID = {
+EXPECTED_TEXTS = {
     "list": TASK,
     "list --failed": TASK,
     "list --retrying": TASK,
@@ -20,8 +20,8 @@ SAID = {
 """The commands, each with a text that its output contains."""
 
 
-@pytest.mark.parametrize("command", SAID)
-def test_a_list_shows_what_there_is(command: str) -> None:
+@pytest.mark.parametrize("command", EXPECTED_TEXTS)
+def test_each_list_shows_the_jobs(command: str) -> None:
     for status in ("queued", "running", "scheduled", "completed", "failed", "discarded"):
         make_job(status, queue_name="mail")
     make_job("scheduled", attempts=1)
@@ -29,10 +29,10 @@ def test_a_list_shows_what_there_is(command: str) -> None:
     for options in ((), ("--json",)):
         result = skipqueue(*command.split(), *options)
         assert (result.code in (0, 3), result.out.strip() != "") == (True, True), result
-        assert SAID[command] in result.out
+        assert EXPECTED_TEXTS[command] in result.out
 
 
-def test_a_job_is_shown() -> None:
+def test_show_prints_the_job() -> None:
     job = make_job("failed", last_error="ValueError: no")
     assert "ValueError: no" in skipqueue("show", job.pk).out
     [shown] = skipqueue("show", job.pk, "--json").objects

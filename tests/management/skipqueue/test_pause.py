@@ -1,4 +1,4 @@
-"""`skipqueue pause`, `resume`."""
+"""`skipqueue pause` and `skipqueue resume`: an operator pauses a queue."""
 
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ def test_a_pause_may_have_an_end() -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_a_queue_that_nothing_has_is_refused_with_a_suggestion(command: str) -> None:
+def test_an_unknown_queue_is_refused_with_a_suggestion(command: str) -> None:
     make_job(queue_name="mail")
     result = skipqueue(command, "mial")
     assert result.code == 1
@@ -44,7 +44,7 @@ def test_a_queue_that_nothing_has_is_refused_with_a_suggestion(command: str) -> 
     assert not Queue.objects.exists()
 
 
-def test_a_queue_that_is_not_paused_is_an_exit_code() -> None:
+def test_resume_exits_with_3_if_the_queue_is_not_paused() -> None:
     make_job(queue_name="mail")
     result = skipqueue("resume", "mail")
     assert (result.code, result.err) == (3, "Queue mail is not paused.\n")

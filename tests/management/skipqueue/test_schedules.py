@@ -1,5 +1,6 @@
 """The subcommand `skipqueue schedules`."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -43,7 +44,7 @@ def test_schedules_print_json() -> None:
     assert len(found["next_runs"]) == 5
 
 
-def test_without_a_schedule_the_exit_code_says_so() -> None:
+def test_the_subcommand_exits_with_3_if_there_is_no_schedule() -> None:
     result = skipqueue("schedules")
     assert (result.code, result.out) == (3, "")
     assert "There is no schedule." in result.err
@@ -67,7 +68,7 @@ def test_the_subcommand_pauses_and_resumes_a_schedule() -> None:
     assert (result.code, result.err) == (3, "Schedule often is not paused.\n")
 
 
-def test_what_it_refuses() -> None:
+def test_the_subcommand_refuses_unknown_schedules_and_unknown_tasks() -> None:
     make_schedule("often")
     result = skipqueue("schedules", "run", "oftn")
     assert (result.code, result.err) == (1, "No schedule is called 'oftn'. Did you mean 'often'?\n")
@@ -76,3 +77,20 @@ def test_what_it_refuses() -> None:
     result = skipqueue("schedules", "run", "broken")
     assert result.code == 1
     assert "No task is registered as 'gone.jobs.gone'" in result.err
+
+
+def test_the_subcommand_shows_a_schedule_with_its_last_jobs() -> None:
+    runs = [make_job("failed", last_error="ValueError: no", attempts=1).pk for _ in range(2)]
+    make_schedule("often", due=-60, last_job_id=runs[1], earlier_job_ids=runs[:1], interval=timedelta(minutes=5))
+    result = skipqueue("schedules", "often")
+    assert result.code == 0
+    shown = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line[0] != " ")
+    assert (shown["name"], shown["state"], shown["fires"]) == ("often", "failing", "every 5 min")
+    assert shown["error"] == "ValueError: no"
+    assert re.search(rf"^last jobs +job {runs[1]} failed, enqueued .* ValueError: no$", result.out, re.MULTILINE)
+    assert re.search(rf"^ +job {runs[0]} failed", result.out, re.MULTILINE)
+    (found,) = skipqueue("schedules", "often", "--json").objects
+    assert [run["id"] for run in found["runs"]] == runs[::-1]
+    assert skipqueue("schedules", "oftn").err == "No schedule is called 'oftn'. Did you mean 'often'?\n"
+    result = skipqueue("schedules", "start", "often")
+    assert (result.code, result.err) == (2, "'start' is no verb for schedules: pause, resume, run.\n")

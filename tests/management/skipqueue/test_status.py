@@ -21,7 +21,7 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def snapshot() -> dict[str, Any]:
+def status_json() -> dict[str, Any]:
     [found] = skipqueue("status", "--json").objects
     return found
 
@@ -33,7 +33,7 @@ def test_each_queue_has_its_jobs_and_workers() -> None:
     make_worker(queues=["mail"])
     make_worker(queues=["other"])
     make_worker(queues=["mail"], heartbeat=timedelta(hours=-1))
-    [queue] = snapshot()["queues"]
+    [queue] = status_json()["queues"]
     assert {name: queue[name] for name in ("queue", "queued", "running", "workers", "is_paused")} == {
         "queue": "mail",
         "queued": 1,
@@ -52,7 +52,7 @@ def test_jobs_outside_of_the_queues_are_counted() -> None:
     assert "No job is queued or running, and none has ended lately." in skipqueue("status").out
     make_job("blocked")
     make_job("failed", finished_at=timedelta(hours=-2))
-    found = {name: count["count"] for name, count in snapshot()["jobs"].items()}
+    found = {name: count["count"] for name, count in status_json()["jobs"].items()}
     assert found == {"scheduled": 1, "retrying": 1, "blocked": 1, "failed": 2, "failed_in_last_hour": 1}
     out = skipqueue("status").out
     assert "Jobs: 1 scheduled, 1 retrying, 1 blocked, 2 failed (1 in the last hour)." in out
@@ -62,11 +62,11 @@ def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
     for _ in range(4):
         make_job("failed")
-    assert snapshot()["jobs"]["failed"] == {"count": 2, "or_more": True}
+    assert status_json()["jobs"]["failed"] == {"count": 2, "or_more": True}
     assert "more than 2 failed (more than 2 in the last hour)." in skipqueue("status").out
 
 
-def test_a_number_that_may_be_higher_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_may_be_higher_is_printed_with_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     """If many jobs are scheduled, only the jobs that are due next are counted."""
     monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
     for number in range(6):
@@ -77,11 +77,11 @@ def test_a_number_that_may_be_higher_says_so(monkeypatch: pytest.MonkeyPatch) ->
 def test_late_workers_are_named() -> None:
     make_worker(name="web-1/1")
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-45))
-    assert snapshot()["workers"] == {"live": 1, "late": 1, "stale": 0}
+    assert status_json()["workers"] == {"live": 1, "late": 1, "stale": 0}
     assert "Workers: 1 live, 1 late, 0 stale (web-2/1 late for 4" in skipqueue("status").out
 
 
-def test_a_queue_that_nobody_serves_and_a_paused_one_are_noted() -> None:
+def test_a_queue_without_a_worker_and_a_paused_queue_have_notes() -> None:
     make_job(queue_name="mail")
     Queue.pause("reports", for_=timedelta(hours=1), by="ann", reason="the disk is full")
     with override_settings(TIME_ZONE="Asia/Kathmandu"):
@@ -90,7 +90,7 @@ def test_a_queue_that_nobody_serves_and_a_paused_one_are_noted() -> None:
     assert re.search(r"^reports .* paused until \d{4}-\S+ \S+ \+0545 by ann: the disk is full$", out, re.MULTILINE)
 
 
-def test_no_row_can_control_the_terminal() -> None:
+def test_names_with_escape_sequences_cannot_control_the_terminal() -> None:
     make_job(queue_name="\x1b[31mred")
     make_worker(name="\x1b]0;x\x07", heartbeat=timedelta(seconds=-45))
     Queue.pause("default", reason="\x9b2J")
@@ -98,7 +98,7 @@ def test_no_row_can_control_the_terminal() -> None:
     assert skipqueue("status").out.replace("\n", "").isprintable()
 
 
-def test_watch_shows_it_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
+def test_watch_prints_the_status_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
     process = manage("skipqueue", "status", "--watch", "0.2s")
     process.wait_for("Workers: 0 live", times=2)
     make_job(queue_name="mail")
@@ -108,7 +108,7 @@ def test_watch_shows_it_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
     assert "Traceback" not in process.log
 
 
-def test_watch_needs_no_duration(manage: Callable[..., Any]) -> None:
+def test_the_option_watch_needs_no_duration(manage: Callable[..., Any]) -> None:
     process = manage("skipqueue", "status", "--watch")
     process.wait_for("Workers: 0 live", times=2)
     process.send(signal.SIGINT)
@@ -146,13 +146,13 @@ class TestCarriers:
     def carriers(self, settings: Any) -> None:
         settings.SKIPQUEUE = CARRIERS
 
-    def test_each_has_a_line_and_an_object(self) -> None:
-        assert snapshot()["carriers"] == []
+    def test_each_carrier_has_a_line_and_a_json_object(self) -> None:
+        assert status_json()["carriers"] == []
         make_carrier(refused=1_234)
         make_relay()
         oldest = make_carried(locked_at=timedelta(minutes=-5))
         make_carried()
-        [carrier] = snapshot()["carriers"]
+        [carrier] = status_json()["carriers"]
         assert 300 <= carrier.pop("oldest_seconds") < 330
         assert 0 <= carrier.pop("heartbeat_age_seconds") < 30
         assert parse_datetime(carrier.pop("oldest_at")) == oldest.locked_at
@@ -165,36 +165,36 @@ class TestCarriers:
             "is_reachable": True,
             "refused": 1_234,
         }
-        said = (
+        expected_line = (
             "^Carrier celery: 2 of 2,000 jobs with it, the first for 5m..s; 1 relay, broker reachable, 1,234 refused.$"
         )
-        assert re.search(said, skipqueue("status").out, re.MULTILINE)
+        assert re.search(expected_line, skipqueue("status").out, re.MULTILINE)
 
-    def test_without_a_relay_nothing_is_known_of_the_broker(self) -> None:
+    def test_without_a_relay_the_status_does_not_say_whether_the_broker_is_reachable(self) -> None:
         make_carrier()
-        assert snapshot()["carriers"][0]["is_reachable"] is None
+        assert status_json()["carriers"][0]["is_reachable"] is None
         assert "Carrier celery: 0 of 2,000 jobs with it; no relay is alive." in skipqueue("status").out
 
-    def test_a_relay_is_no_worker(self) -> None:
+    def test_a_relay_does_not_count_as_a_worker(self) -> None:
         make_carrier()
         make_relay()
-        assert snapshot()["workers"] == {"live": 0, "late": 0, "stale": 0}
+        assert status_json()["workers"] == {"live": 0, "late": 0, "stale": 0}
         assert "Workers: 0 live, 0 late, 0 stale." in skipqueue("status").out
 
-    def test_a_carried_queue_without_a_relay_says_so(self) -> None:
+    def test_a_carried_queue_without_a_relay_has_a_note(self) -> None:
         make_worker(queues=[])
         make_job(queue_name="pdf")
         assert re.search(r"^pdf .*no relay of its carrier is alive$", skipqueue("status").out, re.MULTILINE)
         make_relay()
         assert "no relay of its carrier" not in skipqueue("status").out
 
-    def test_a_carried_job_is_with_its_carrier(self) -> None:
+    def test_show_says_that_a_carrier_has_the_job(self) -> None:
         make_carrier()
         job = make_carried()
         assert re.search(r"running, with celery since \d\d:\d\d:\d\d", skipqueue("show", job.pk).out)
 
 
-def test_a_probe_finds_relays_and_no_carrier(settings: Any) -> None:
+def test_the_health_probe_counts_relays_and_not_carriers(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
     make_carrier(hostname=socket.gethostname())
     assert skipqueue("health").code == 3

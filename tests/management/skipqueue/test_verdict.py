@@ -17,13 +17,13 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_all_is_well_is_0() -> None:
+def test_without_problems_the_verdict_exits_with_0() -> None:
     make_worker()
     result = skipqueue("verdict")
     assert (result.code, result.out, result.err) == (0, "All is well.\n", "")
 
 
-def test_below_each_problem_stand_advice_and_a_command() -> None:
+def test_advice_and_a_command_are_printed_below_each_problem() -> None:
     make_worker(name="w", queues=["other"], heartbeat=timedelta(seconds=-40))
     make_job(queue_name="re ports")
     result = skipqueue("verdict")
@@ -38,13 +38,13 @@ def test_below_each_problem_stand_advice_and_a_command() -> None:
     assert others[3].startswith("    ")
 
 
-def test_it_says_for_how_long_a_problem_is_known() -> None:
+def test_the_verdict_says_for_how_long_a_problem_is_known() -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="", since="2026-01-01T00:00Z")
     assert skipqueue("verdict").out.startswith("CRITICAL: No worker is alive, and jobs wait (for ")
 
 
-def test_json_has_the_problems(settings: Any, tmp_path: Any) -> None:
+def test_the_verdict_is_printed_as_json_in_english(settings: Any, tmp_path: Any) -> None:
     speak(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo"})
     make_job()
     (found,) = skipqueue("verdict", "--json").objects
@@ -54,15 +54,15 @@ def test_json_has_the_problems(settings: Any, tmp_path: Any) -> None:
     assert problem["title"] == "No worker is alive, and jobs wait"
 
 
-def test_it_is_red_on_a_terminal() -> None:
+def test_a_critical_problem_is_red_on_a_terminal() -> None:
     make_job()
     assert skipqueue("verdict", "--force-color").out.startswith("\x1b[31mCRITICAL: ")
 
 
-def test_status_begins_with_it() -> None:
+def test_the_status_begins_with_the_verdict() -> None:
     make_job()
     assert skipqueue("status").out.startswith(
-        "CRITICAL: No worker is alive, and jobs wait.\n    Start one.\n    python "
+        "CRITICAL: No worker is alive, and jobs wait.\n    Start a worker.\n    python "
     )
     (found,) = skipqueue("status", "--json").objects
     assert found["verdict"]["problems"][0]["code"] == "no-worker"
@@ -70,7 +70,7 @@ def test_status_begins_with_it() -> None:
     assert skipqueue("status").out.startswith("All is well.\n")
 
 
-def test_watch_shows_it_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
+def test_watch_prints_the_verdict_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
     make_worker()
     process = manage("skipqueue", "verdict", "--watch", "0.2s")
     process.wait_for("All is well.", times=2)
@@ -80,13 +80,13 @@ def test_watch_shows_it_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
     assert "Traceback" not in process.log
 
 
-def test_no_row_can_control_the_terminal() -> None:
+def test_names_with_escape_sequences_cannot_control_the_terminal() -> None:
     make_worker(queues=["other"])
     make_job(queue_name="\x1b[31mred")
     assert skipqueue("verdict").out.replace("\n", "").isprintable()
 
 
-def test_a_database_that_cannot_be_reached_is_1() -> None:
+def test_the_verdict_exits_with_1_if_the_database_cannot_be_reached() -> None:
     with reached_at("default", NOBODY):
         result = skipqueue("verdict")
     assert result.code == 1
@@ -94,7 +94,7 @@ def test_a_database_that_cannot_be_reached_is_1() -> None:
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_the_verdict_is_no_for_all_if_one_of_several_databases_has_a_problem(settings: Any) -> None:
+def test_the_verdict_exits_with_3_if_one_of_two_databases_has_a_problem(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     make_worker()
     result = skipqueue("verdict", "--json")

@@ -1,4 +1,4 @@
-"""The types of options: what may be typed, and what it means."""
+"""The types of the command line's options: durations, times, ids of jobs and arguments."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from django_skipqueue.console.durations import duration, moment
 from django_skipqueue.events.log_format import in_words
 
 
-def test_a_duration_has_units(subtests: pytest.Subtests) -> None:
+def test_durations_are_read_with_their_units(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, float]] = [
         ("90s", 90),
         ("15m", 900),
@@ -33,7 +33,7 @@ def test_a_duration_that_is_printed_can_be_typed(seconds: int) -> None:
     assert duration(in_words(seconds)) == timedelta(seconds=seconds)
 
 
-def test_what_is_no_such_value_is_refused(subtests: pytest.Subtests) -> None:
+def test_invalid_values_of_options_are_refused(subtests: pytest.Subtests) -> None:
     cases: list[tuple[Callable[[str], Any], str]] = [
         *(
             (duration, text)
@@ -50,7 +50,7 @@ def test_what_is_no_such_value_is_refused(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-def test_a_time_is_one_of_the_time_zone(zone: str, subtests: pytest.Subtests) -> None:
+def test_times_are_read_in_the_current_time_zone(zone: str, subtests: pytest.Subtests) -> None:
     with override(zone):
         midnight = localtime().replace(hour=0, minute=0, second=0, microsecond=0)
         tz = get_current_timezone()
@@ -67,11 +67,11 @@ def test_a_time_is_one_of_the_time_zone(zone: str, subtests: pytest.Subtests) ->
                 assert moment(text) == expected
 
 
-def test_a_time_may_be_a_duration() -> None:
+def test_a_time_may_be_given_as_a_duration() -> None:
     assert moment("1h30m") == timedelta(minutes=90)
 
 
-def test_an_argument_has_a_name_and_a_value() -> None:
+def test_the_option_arg_is_split_at_the_first_equals_sign() -> None:
     assert argument("order.id=a=b") == ("order.id", "a=b")
 
 

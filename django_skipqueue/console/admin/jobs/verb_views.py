@@ -142,7 +142,7 @@ class VerbViews(JobViews):
     def search_view(self, request: HttpRequest) -> HttpResponse:
         """Enqueue a job that searches all of a list, whose query the address has, and show its progress.
 
-        The page of the progress is for users who may view jobs, also if the list is that of the archive.
+        The page of the progress is for users who may view jobs, whichever list the jobs are from.
         """
         if not self.admin_site.get_model_admin(Job).has_view_permission(request):
             raise PermissionDenied
@@ -175,6 +175,8 @@ class VerbViews(JobViews):
         bulk = BulkAction.of(job)
         if bulk is None:
             raise Http404
+        if not bulk.may_be_viewed(self.admin_site, request):
+            raise PermissionDenied
         may_stop = self.may(request, CANCEL) or bulk.user_id == request.user.pk
         if request.method == "POST":
             if not may_stop:

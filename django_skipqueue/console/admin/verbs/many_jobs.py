@@ -1,7 +1,7 @@
 """The jobs that an action is for, their summary before they are changed, and how a verb is applied to them.
 
 The summary says how many jobs there are, of which tasks and errors. Invariant: whatever the size of the table, the
-summary reads at most `MOST_JOBS_READ` jobs, and counts as far as a list does.
+summary reads at most `MOST_JOBS_SUMMARISED` jobs, and counts as far as a list does.
 
 Jobs are changed in batches; what cannot be changed is skipped and counted. Invariant: each batch is one statement of
 the queue, committed by itself. An action stops within the time that web servers allow. Then its message says how many
@@ -89,7 +89,7 @@ def newest_id() -> int:
 
 KINDS_SHOWN = 8
 
-MOST_JOBS_READ = 5_000
+MOST_JOBS_SUMMARISED = 5_000
 """Jobs whose tasks and errors are read: their rows may be anywhere in the table."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
@@ -125,10 +125,10 @@ class Summary:
         fits = ExpressionWrapper(verb.condition, BooleanField())
         rows = list(
             selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
-                :MOST_JOBS_READ
+                :MOST_JOBS_SUMMARISED
             ]
         )
-        is_all = len(rows) < MOST_JOBS_READ and not is_lower_bound
+        is_all = len(rows) < MOST_JOBS_SUMMARISED and not is_lower_bound
         count = Count(len(rows)) if is_all else replace(selection.total, is_lower_bound=is_lower_bound)
         unfit = Counter(status for status, *_, fits in rows if not fits)
         refused = [(unfit[status], status.label) for status in Status if unfit[status]]
