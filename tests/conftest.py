@@ -1,5 +1,6 @@
 """What every part of the suite shares. Tests use real PostgreSQL, and wait for conditions, never for a time."""
 
+import gc
 import os
 import secrets
 import signal
@@ -42,6 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PGAPPNAME"] = APPLICATION_NAME
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what is there until the end: with Django and all tests in memory, it is slow."""
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ once, at import, from the core's own text and from what the parts add.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, Protocol, Self
@@ -108,7 +109,7 @@ class Part:
 
 def console_of(package: str) -> Callable[[], Any]:
     """Returns the field `console` of the part in this package: imports the constant `CONSOLE` of its `console.py`."""
-    return lambda: import_module(f"{package}.console").CONSOLE
+    return cache(lambda: import_module(f"{package}.console").CONSOLE)
 
 
 def later(path: str) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
 """A real Chromium for the tests of the admin.
 
-If no Chromium is installed, the browser tests are skipped; with SKIPQUEUE_REQUIRE_BROWSER=1 they fail instead.
-The tests of a module share a browser, because starting it takes longer than most tests; each test has windows of its
-own. Playwright's event loop runs in the thread of the tests. It is hidden whenever no test uses the browser: Django,
-which cleans up the database after each test, refuses to work in a thread that runs an event loop.
+Without one those tests are skipped, for one reason that names it; with SKIPQUEUE_REQUIRE_BROWSER=1 they fail instead.
+All tests share one, each with windows of its own: to start it takes longer than most tests. Playwright's event loop
+runs in the thread of the tests. It is hidden whenever no test uses the browser: Django, which cleans up the database
+after each test, refuses to work in a thread that runs an event loop.
 """
 
 import asyncio
@@ -103,9 +103,9 @@ class Chromium:
             asyncio._set_running_loop(before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_chromium() -> Iterator[Chromium]:
-    """The Chromium of this module's tests."""
+    """The Chromium of all tests of this process."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         reason = f"there is no Chromium ({', '.join(NAMES)}) for the browser tests"

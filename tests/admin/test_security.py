@@ -13,6 +13,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.db.models.functions import Now
 from django.test import Client, override_settings
 from django.urls import reverse
@@ -214,10 +215,13 @@ class Rows:
         return read_everything() == self.before
 
 
-def read_everything() -> list[list[Any]]:
+def read_everything() -> list[Any]:
     """All rows that the admin can change."""
     models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, Queue, Schedule, Worker, LogEntry)
-    return [list(model.objects.order_by("pk").values()) for model in models]
+    tables = [f"SELECT to_jsonb(one)::text FROM {model._meta.db_table} AS one" for model in models]
+    with connection.cursor() as cursor:
+        cursor.execute(f"{' UNION ALL '.join(tables)} ORDER BY 1")
+        return cursor.fetchall()
 
 
 @pytest.fixture
@@ -271,6 +275,8 @@ class TestViews:
                         assert response.status_code == 403
                     else:
                         assert response.status_code == (200 if name else 302)
+                    if response.status_code == 200 and person != "boss":
+                        break  # HEAD makes the page again, which is asked of whoever may change everything
                 assert rows.are_unchanged()
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:

@@ -157,7 +157,7 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
 def test_a_worker_has_not_imported_the_rules_of_its_supervisor(
     runworker: Callable[..., ManagePy],
 ) -> None:
-    runworker(jobs=KNOWS_CONSOLE, terminal=True)  # as a fresh process, which has imported nothing yet
+    runworker(jobs=KNOWS_CONSOLE, is_new=True)  # as a fresh process, which has imported nothing yet
     wait_until(lambda: Incident.objects.filter(rule="").exists(), "the supervisor has applied the rules")
     job = make_job(task="extra.jobs.has_rules")
     wait_until(lambda: Job.objects.get(pk=job.pk).status == "completed", "the worker has run the job")

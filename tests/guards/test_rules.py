@@ -14,13 +14,14 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
-    """A machine that goes down loses all its running jobs once. The finding names the task of most of these jobs."""
+    """Every job that a machine loses has one death. The task that was running is named instead."""
     job = make_job("scheduled", task="shop.render", errors=[{"exception": WORKER_DIED}])
-    count_attempts("shop.render", recovered=3)
+    count_attempts("", "", deaths=1)
+    count_attempts("shop.render", recovered=3, deaths=1)
     count_failures(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
     (finding,) = rules.worker_deaths(DEFAULT)
     assert finding.severity == "warning"
-    assert finding.title.endswith(": 3 running jobs were lost, 3 of them of shop.render")
+    assert finding.title.endswith(" while shop.render was running, and 3 running jobs were lost")
 
 
 def test_deaths_of_workers_do_not_count_as_failures_of_the_task() -> None:

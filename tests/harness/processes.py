@@ -1,13 +1,11 @@
 """Real `manage.py runworker` processes on the database under test, as an operator starts and signals them."""
 
 import contextlib
-import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
-import termios
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -50,6 +48,7 @@ class ManagePy:
     settings: more source for the settings module.
     terminal: it runs in a terminal of its own, on which `type` types.
     module: run this in place of Django's commands, such as `celery`.
+    is_new: a new Python, which has imported nothing before, and not a copy of one that has.
     """
 
     def __init__(
@@ -62,6 +61,7 @@ class ManagePy:
         environment: Mapping[str, str] | None = None,
         terminal: bool = False,
         module: str = "django",
+        is_new: bool = False,
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
@@ -91,9 +91,13 @@ class ManagePy:
         }
         self.process: subprocess.Popen[bytes] | Forked
         if terminal:
-            self.process = self._in_terminal(command, folder, environment)
-        elif module == "django" and "--reload" not in arguments:
-            self.process = template().start(list(arguments), folder, environment, self._log)
+            self._keyboard, screen = pty.openpty()
+            environment["TERM"] = "xterm"
+            self.process = template().start(list(arguments), folder, environment, self._log, os.ttyname(screen))
+            os.close(screen)
+            threading.Thread(target=self._read_screen, daemon=True).start()
+        elif module == "django" and not is_new:
+            self.process = template().start(list(arguments), folder, environment, self._log, None)
         else:
             self.process = self._in_background(command, folder, environment)
 
@@ -108,23 +112,6 @@ class ManagePy:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-
-    def _in_terminal(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        self._keyboard, screen = pty.openpty()
-        process = subprocess.Popen(
-            command,
-            env={**environment, "TERM": "xterm"},
-            cwd=folder,
-            stdin=screen,
-            stdout=screen,
-            stderr=screen,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(screen)
-        self._log.touch()
-        threading.Thread(target=self._read_screen, daemon=True).start()
-        return process
 
     def _read_screen(self) -> None:
         with self._log.open("ab", buffering=0) as log, contextlib.suppress(OSError):  # raised when nobody writes to it

@@ -19,7 +19,7 @@ from django_skipqueue.queue.store import Store
 from ..app.rows import make_job
 from ..app.sessions import Session
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("new_tables")]
 
 store = Store("default")
 

@@ -124,6 +124,7 @@ def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
     assert CLAIM_INDEX in result.err
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_the_name_of_an_index_is_quoted_in_sql(connect: Any) -> None:
     name = 'x"; DROP TABLE skipqueue_job; --'
     other = connect()
