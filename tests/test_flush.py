@@ -21,7 +21,7 @@ def empty_filled_tables() -> str:
     return "; ".join(statements)
 
 
-def test_a_filled_table_is_empty_filled_tables() -> None:
+def test_a_filled_table_is_emptied() -> None:
     make_job()
     empty_filled_tables()
     assert not Job.objects.exists()
