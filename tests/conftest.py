@@ -35,9 +35,9 @@ from .harness.table import forget_gates, row  # noqa: F401 (a fixture)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any connection is made: tests that cut those of others shall know their own.
+    """Name the connections of this process, so that tests can end all others, and let SIGINT through.
 
-    A shell starts what runs in its background with SIGINT ignored, and so would the processes of the tests be.
+    A shell starts background commands with SIGINT ignored; processes that the tests start would inherit that.
     """
     config.addinivalue_line("markers", "slow: takes long and seldom fails; runs only where SKIPQUEUE_SLOW is set")
     os.environ["PGAPPNAME"] = APPLICATION_NAME
@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is slow and seldom red is left to the checks before a merge, and so is what needs a node of RabbitMQ."""
+    """Skip slow tests and tests that need a RabbitMQ node, unless SKIPQUEUE_SLOW is set, as before a merge."""
     for item in items:
         is_slow = item.get_closest_marker("slow") or "rabbitmq_node" in getattr(item, "fixturenames", ())
         if is_slow and not os.environ.get("SKIPQUEUE_SLOW"):
@@ -63,20 +63,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Before the databases are dropped, end what is left in them: a thread that a test has left stuck has a session."""
+    """Before the test databases are dropped, end their open sessions: a thread that a test left stuck has one."""
     flush_little()
     yield
     close_asyncs_connections()
     with django_db_blocker.unblock():
         for connection in connections.all():
-            if connection.settings_dict["NAME"].startswith("test_"):  # others were not made
+            if connection.settings_dict["NAME"].startswith("test_"):  # pytest-django created no other database
                 with connection.cursor() as cursor:
                     cursor.execute(END_OTHER_SESSIONS)
 
 
 @pytest.fixture(autouse=True)
 def forgetful_gates() -> None:
-    """A process remembers of each gate when it looks again. No test goes on where the one before it has ended."""
+    """Forget when each gate is due again, which a process remembers: no test depends on the test before it."""
     forget_gates()
 
 
@@ -89,7 +89,7 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 @pytest.fixture
 def session(transactional_db: None) -> Iterator[Callable[[], sessions.Session]]:
-    """Makes further users of the queue, each a thread with a connection of its own."""
+    """Makes database sessions: each is a thread with its own connection, in which a test calls functions."""
     with ExitStack() as stack:
 
         def make() -> sessions.Session:
@@ -121,5 +121,5 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 @pytest.fixture
 def worker_id() -> str:
-    """The id of a worker process, as it stands in `locked_by`."""
+    """The id of a worker process, as `Job.locked_by` has it."""
     return f"w:{secrets.token_hex(6)}"

@@ -23,19 +23,21 @@ from django_skipqueue.values import backoff
     ],
     ids=["exponential", "base 3", "exponential capped", "linear", "linear capped", "constant", "no delay"],
 )
-def test_the_delay_of_each_attempt(delays: backoff.Backoff, expected: list[float]) -> None:
+def test_the_delays_after_the_first_five_attempts(delays: backoff.Backoff, expected: list[float]) -> None:
     assert [delays(attempt) for attempt in range(1, 6)] == expected
 
 
 @pytest.mark.parametrize("attempt", [10, 100, 1_000, 32_767])
 def test_an_exponential_delay_stops_growing_at_fifteen_minutes(attempt: int) -> None:
     assert backoff.exponential(jitter=0)(attempt) == 900
-    assert backoff.exponential(2, jitter=0)(attempt) == 900, "a whole base must not make numbers of thousands of digits"
+    assert backoff.exponential(2, jitter=0)(attempt) == 900, (
+        "an integer base is not raised to a number of thousands of digits"
+    )
 
 
 @pytest.mark.parametrize("jitter", [0, 0.1, 0.9])
 @pytest.mark.parametrize("make", [backoff.exponential, backoff.linear])
-def test_no_delay_is_longer_than_the_cap_and_those_at_the_cap_are_spread_as_well(
+def test_no_delay_exceeds_the_cap_and_jitter_spreads_delays_at_the_cap(
     make: Callable[..., backoff.Backoff], jitter: float
 ) -> None:
     delays = {make(50, cap=3600, jitter=jitter)(100) for _ in range(300)}
@@ -44,7 +46,7 @@ def test_no_delay_is_longer_than_the_cap_and_those_at_the_cap_are_spread_as_well
 
 
 @pytest.mark.parametrize("make", [backoff.exponential, backoff.linear, backoff.constant])
-def test_jobs_that_failed_together_do_not_come_back_together(make: Callable[..., backoff.Backoff]) -> None:
+def test_jitter_spreads_the_retries_of_jobs_that_failed_together(make: Callable[..., backoff.Backoff]) -> None:
     exact = make(jitter=0)(3)
     delays = [make()(3) for _ in range(1_000)]
     assert exact * 0.9 <= min(delays) < exact * 0.93
@@ -53,6 +55,7 @@ def test_jobs_that_failed_together_do_not_come_back_together(make: Callable[...,
 
 
 @pytest.mark.parametrize(
+    # The backoff, its arguments, and the argument that the error names.
     ("make", "given", "name"),
     [
         (backoff.constant, {"seconds": "60"}, "seconds"),
@@ -71,11 +74,13 @@ def test_jobs_that_failed_together_do_not_come_back_together(make: Callable[...,
         (backoff.exponential, {"cap": -1}, "cap"),
     ],
 )
-def test_a_number_that_gives_no_delay_is_refused_at_once(make: Any, given: dict[str, Any], name: str) -> None:
+def test_a_backoff_refuses_a_number_from_which_no_delay_can_be_computed(
+    make: Any, given: dict[str, Any], name: str
+) -> None:
     with pytest.raises(InvalidOption, match=f"{name} of a backoff must be a number"):
         make(**given)
 
 
 @pytest.mark.parametrize("attempt", [1, 2_000, 32_767])
-def test_without_a_cap_a_whole_base_gives_a_delay_as_well(attempt: int) -> None:
+def test_an_integer_base_without_a_cap_gives_a_delay(attempt: int) -> None:
     assert backoff.exponential(2, cap=float("inf"), jitter=0)(attempt) >= 2

@@ -14,7 +14,7 @@ from .harness import flush
 pytestmark = pytest.mark.django_db
 
 
-def emptied() -> str:
+def empty_filled_tables() -> str:
     """Empty the tables of the models, and return the statements."""
     statements = flush.statements(no_style(), connection)
     connection.ops.execute_sql_flush(statements)
@@ -23,7 +23,7 @@ def emptied() -> str:
 
 def test_a_filled_table_is_emptied() -> None:
     make_job()
-    emptied()
+    empty_filled_tables()
     assert not Job.objects.exists()
 
 
@@ -39,18 +39,18 @@ def test_rows_that_migrate_writes_are_kept() -> None:
 def test_a_large_table_is_truncated_with_those_that_refer_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     User.objects.create_user("ann")
     monkeypatch.setattr(flush, "LARGE_TABLE_BYTES", 0)
-    truncated = emptied().partition("TRUNCATE ")[2].split(", ")
+    truncated = empty_filled_tables().partition("TRUNCATE ")[2].split(", ")
     assert {"auth_user", "auth_user_groups"} <= set(truncated)
     assert not User.objects.exists()
 
 
-def test_an_empty_table_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_statement_is_sent_for_empty_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     make_job()
     monkeypatch.setattr(flush, "LARGE_TABLE_BYTES", 0)
-    emptied()
-    assert emptied() == ""
+    empty_filled_tables()
+    assert empty_filled_tables() == ""
     monkeypatch.undo()
     make_job()
-    statements = emptied()
+    statements = empty_filled_tables()
     assert f"DELETE FROM {Job._meta.db_table}" in statements
     assert Worker._meta.db_table not in statements

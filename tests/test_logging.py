@@ -47,23 +47,23 @@ CODE = """
 """
 
 
-def record(message: str = "hello", *args: Any, **attributes: Any) -> logging.LogRecord:
+def log_record(message: str = "hello", *args: Any, **attributes: Any) -> logging.LogRecord:
     made = logging.LogRecord("shop", logging.INFO, __file__, 1, message, args, None)
     made.__dict__.update(attributes)
     return made
 
 
-def line(made: logging.LogRecord) -> dict[str, Any]:
+def json_line(made: logging.LogRecord) -> dict[str, Any]:
     text = JsonFormatter().format(made)
     assert "\n" not in text
     found: dict[str, Any] = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
     return found
 
 
-def test_a_line_has_the_time_in_utc_and_every_attribute_that_was_given() -> None:
-    made = record("sent %s", "it", job_id=7, duration_ms=1.5, order={"id": 4}, queue_name=None)
+def test_a_json_line_has_the_time_in_utc_and_every_attribute_of_its_record() -> None:
+    made = log_record("sent %s", "it", job_id=7, duration_ms=1.5, order={"id": 4}, queue_name=None)
     made.created = 1_700_000_000.25
-    assert line(made) == {
+    assert json_line(made) == {
         "time": "2023-11-14T22:13:20.250Z",
         "level": "INFO",
         "logger": "shop",
@@ -74,21 +74,21 @@ def test_a_line_has_the_time_in_utc_and_every_attribute_that_was_given() -> None
     }
 
 
-def test_an_exception_has_its_type_message_and_stack() -> None:
-    made = record()
+def test_a_json_line_has_type_message_and_stack_of_an_exception() -> None:
+    made = log_record()
     try:
         raise KeyError("no such order")
     except KeyError:
         made.exc_info = sys.exc_info()
-    found = line(made)["exception"]
+    found = json_line(made)["exception"]
     assert (found["type"], found["message"]) == ("builtins.KeyError", "'no such order'")
     assert found["stack"].splitlines()[0] == "Traceback (most recent call last):"
     made.exc_text = "masked"
-    assert line(made)["exception"]["stack"] == "masked"
+    assert json_line(made)["exception"]["stack"] == "masked"
 
 
-def test_a_stack_that_was_asked_for_is_in_the_line() -> None:
-    assert line(record(stack_info="Stack: here"))["stack"] == "Stack: here"
+def test_a_json_line_has_the_stack_of_a_record_with_stack_info() -> None:
+    assert json_line(log_record(stack_info="Stack: here"))["stack"] == "Stack: here"
 
 
 class Broken:
@@ -98,42 +98,42 @@ class Broken:
     __repr__ = __str__
 
 
-def test_no_record_makes_the_formatter_raise() -> None:
+def test_the_formatter_raises_for_no_record() -> None:
     circle: list[Any] = []
     circle.append(circle)
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
     values = {"circle": circle, "nan": float("nan"), "keys": {(1, 2): 3}, "broken": Broken(), "text": "\ud800\u2028ü"}
-    found = line(record("%d", "no number", deep=deep, when=object, **values))
+    found = json_line(log_record("%d", "no number", deep=deep, when=object, **values))
     assert found["message"] == "%d ('no number',)"
     assert found["nan"] == "nan"
     assert found["keys"] == "{(1, 2): 3}"
     assert found["broken"] == "<Broken that cannot be shown: RuntimeError>"
     assert found["text"] == values["text"]
     assert found["when"] == "<class 'object'>"
-    broken = record()
+    broken = log_record()
     broken.exc_info = (KeyError, KeyError(Broken()), None)
-    assert line(broken)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
+    assert json_line(broken)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
 
 
 def test_an_attribute_cannot_replace_the_fields_of_the_line() -> None:
-    made = record(time="never", level="none", logger="other", exception="none")
-    assert line(made).keys() == {"time", "level", "logger", "message"}
-    assert line(made)["level"] == "INFO"
+    made = log_record(time="never", level="none", logger="other", exception="none")
+    assert json_line(made).keys() == {"time", "level", "logger", "message"}
+    assert json_line(made)["level"] == "INFO"
 
 
 def test_outside_of_an_attempt_a_record_has_no_job() -> None:
-    made = record()
+    made = log_record()
     assert JobContextFilter().filter(made)
     assert {name: getattr(made, name) for name in CONTEXT} == dict.fromkeys(CONTEXT)
 
 
-def test_within_an_attempt_a_record_has_its_job_unless_it_is_about_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_context, "worker", {"worker_id": "host/1:0", "worker_name": "host/1"})
     token = log_context.job.set(JOB)
     try:
-        own, other = record(), record(job_id=8, task=None)
+        own, other = log_record(), log_record(job_id=8, task=None)
         assert JobContextFilter().filter(own)
         assert JobContextFilter().filter(other)
     finally:
@@ -146,18 +146,20 @@ def test_within_an_attempt_a_record_has_its_job_unless_it_is_about_another(monke
 
 
 @pytest.mark.django_db(transaction=True)
-def test_lines_of_tasks_name_their_job_in_text(runworker: Run) -> None:
+def test_text_lines_that_a_task_logs_name_its_job(runworker: Run) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
     process = runworker("--drain", jobs=CODE)
     assert process.wait() == 0
     assert f" WARNING order 1 job={send.pk}\n    forged\n" in process.log
     assert f" WARNING order 2 job={asend.pk}\n" in process.log
-    assert f" ERROR   it failed job={fail.pk}\n    Traceback" in process.log, "the traceback of a line of one's own"
+    assert f" ERROR   it failed job={fail.pk}\n    Traceback" in process.log, (
+        "the traceback of a line that the project has logged"
+    )
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("by", ["option", "environment"])
-def test_every_line_is_an_object_with_the_job_of_the_task(runworker: Run, by: str) -> None:
+def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -> None:
     send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
     options = ("--log-format", "json") if by == "option" else ()
     environment = {} if options else {"SKIPQUEUE_LOG_FORMAT": "json"}
@@ -168,9 +170,9 @@ def test_every_line_is_an_object_with_the_job_of_the_task(runworker: Run, by: st
     assert own.keys() == {send.pk, asend.pk, fail.pk}
     assert (own[send.pk]["message"], own[send.pk]["order"]) == ("order 1\nforged", 1)
     for job in (send, asend, fail):
-        line = own[job.pk]
-        assert (line["task"], line["queue_name"], line["attempt"]) == (job.task, "default", 1)
-        assert line["worker_id"].startswith(f"{line['worker_name']}:")
+        json_line = own[job.pk]
+        assert (json_line["task"], json_line["queue_name"], json_line["attempt"]) == (job.task, "default", 1)
+        assert json_line["worker_id"].startswith(f"{json_line['worker_name']}:")
     (failed,) = (each for each in found if each.get("event") == "job_failed")
     assert failed["exception"]["type"] == "builtins.KeyError"
     assert (failed["job_id"], failed["attempt"], failed["level"]) == (fail.pk, 1, "ERROR")
@@ -180,7 +182,7 @@ CALLS = [("send", "[1]"), ("asend", "[2]"), ("fail", "[]")]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_project_that_configures_the_log_gets_what_it_configures(runworker: Run) -> None:
+def test_logging_that_the_project_configures_wins_over_the_log_format_option(runworker: Run) -> None:
     Job.objects.enqueue("extra.jobs.send", args="[1]")
     settings = """
         LOGGING = {

@@ -58,7 +58,7 @@ def exported() -> Exported:
     return found
 
 
-def registered(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
+def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
     """A task made of a function of a test."""
     function.__qualname__ = function.__name__
     decorate: Any = job(**options)
@@ -103,7 +103,7 @@ def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) 
     assert processed.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
 
 
-def test_the_context_is_in_the_metadata_beside_that_of_the_caller(exported: Exported) -> None:
+def test_the_trace_context_is_stored_beside_the_callers_metadata(exported: Exported) -> None:
     job = Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
     (sent,) = exported.spans("send default")
     assert sent.context is not None
@@ -148,14 +148,14 @@ def test_secret_arguments_are_masked_in_a_span(exported: Exported, registry: Reg
     def charge(token: str) -> None:
         raise ValueError(f"no card {token}")
 
-    registered(charge, max_attempts=1).defer(token="4111-1111")
+    registered_task(charge, max_attempts=1).defer(token="4111-1111")
     run_jobs()
     (span,) = exported.spans("process default")
     assert "4111-1111" not in span.to_json()
     assert "no card ••••••" in str(span.status.description)
 
 
-def test_what_a_task_asks_for_is_no_error(exported: Exported) -> None:
+def test_snooze_and_discard_are_no_errors_of_a_span(exported: Exported) -> None:
     jobs.snooze.defer()
     jobs.discard.defer()
     jobs.ask_for_retry.using(max_attempts=1).defer()
@@ -170,7 +170,7 @@ def test_what_a_task_asks_for_is_no_error(exported: Exported) -> None:
     assert found["nowhere.task"].status.status_code is StatusCode.UNSET
 
 
-def test_threads_and_coroutines_have_spans_of_their_own(
+def test_attempts_in_threads_and_coroutines_have_separate_spans(
     exported: Exported, registry: Registry, worker_thread: Callable[..., Any]
 ) -> None:
     """Spans that the project opens in a task are children of the attempt's span, also when attempts alternate."""
@@ -183,8 +183,8 @@ def test_threads_and_coroutines_have_spans_of_their_own(
         with exported.tracer.start_as_current_span(name):
             await asyncio.sleep(0.01)
 
-    registered(inner).defer_many([(f"def {number}",) for number in range(8)])
-    registered(ainner).defer_many([(f"async {number}",) for number in range(8)])
+    registered_task(inner).defer_many([(f"def {number}",) for number in range(8)])
+    registered_task(ainner).defer_many([(f"async {number}",) for number in range(8)])
     worker_thread(concurrency=4)
     wait_for_statuses(completed=16)
     processed = {span.context.span_id: span for span in exported.spans("process default") if span.context}
@@ -205,13 +205,15 @@ def test_a_task_that_defers_a_job_goes_on_with_the_trace(exported: Exported, reg
     def first() -> None:
         deferred.defer()
 
-    deferred = registered(last)
-    registered(first).defer()
+    deferred = registered_task(last)
+    registered_task(first).defer()
     run_jobs()
     assert len({span.context.trace_id for span in exported.spans("process default") if span.context}) == 1
 
 
-def test_an_insert_that_fails_is_an_error_of_its_span(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_insert_marks_the_sending_span_as_an_error(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> None:
         raise ConnectionError("gone")
 
@@ -223,13 +225,13 @@ def test_an_insert_that_fails_is_an_error_of_its_span(exported: Exported, monkey
     assert span.status.status_code is StatusCode.ERROR
 
 
-def test_a_call_that_is_refused_has_no_span(exported: Exported) -> None:
+def test_a_defer_call_with_wrong_arguments_has_no_span(exported: Exported) -> None:
     with pytest.raises(InvalidArguments):
         jobs.noop.defer(object())  # type: ignore[call-arg]
     assert exported.spans("send default") == []
 
 
-def test_what_is_not_sampled_is_not_sampled_by_the_worker_either() -> None:
+def test_the_worker_samples_no_attempt_of_an_unsampled_trace() -> None:
     """The worker gets the decision of the request. Otherwise it would sample jobs of unsampled requests."""
     sender, worker = Exported(ALWAYS_OFF), Exported(ParentBased(ALWAYS_ON))
     tracing.use(OpenTelemetryTracer(sender.provider))
@@ -242,7 +244,7 @@ def test_what_is_not_sampled_is_not_sampled_by_the_worker_either() -> None:
     assert worker.spans("process default") == []
 
 
-def test_without_a_provider_nothing_is_stored() -> None:
+def test_without_a_tracer_provider_no_metadata_is_stored() -> None:
     instrument(trace.NoOpTracerProvider())
     jobs.noop.defer()
     assert Job.objects.get().metadata == {}
@@ -259,7 +261,7 @@ def test_a_job_without_a_usable_context_begins_a_trace(exported: Exported, metad
     assert span.parent is None
 
 
-# The seam
+# Tracers in general
 
 
 class Broken:
@@ -291,7 +293,7 @@ def test_a_tracer_that_raises_harms_nothing(exported: Exported, caplog: pytest.L
     assert [ran.status for ran in run_jobs()] == ["completed", "completed"]
     for part in ("sending", "sent", "attempt", "ended"):
         assert f"A tracer raised: RuntimeError('{part}')" in caplog.messages
-    assert len(exported.spans("process default")) == 1, "the others go on"
+    assert len(exported.spans("process default")) == 1, "the other tracer goes on"
 
 
 def test_the_interruption_of_an_attempt_passes_through_a_tracer() -> None:
@@ -318,13 +320,13 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     assert 'pip install "django-skipqueue[sentry]"' in done.stdout
 
 
-def test_a_tracer_that_is_used_again_takes_the_place_of_the_first(exported: Exported) -> None:
+def test_instrumenting_twice_replaces_the_first_tracer(exported: Exported) -> None:
     instrument(exported.provider)
     assert [type(tracer) for tracer in tracing.tracers] == [OpenTelemetryTracer]
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_of_several_databases_the_id_of_a_message_names_the_one_with_the_job(exported: Exported, settings: Any) -> None:
+def test_with_several_databases_the_message_id_names_the_database_of_the_job(exported: Exported, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     deferred = jobs.noop.using(database="other").defer()
     run_jobs()

@@ -33,7 +33,7 @@ def work_once() -> Callable[[], int]:
     return found
 
 
-def test_the_loop_of_the_page_settles_whatever_a_task_is_and_does(work_once: Callable[[], int]) -> None:
+def test_the_loop_of_the_documentation_settles_every_kind_of_task(work_once: Callable[[], int]) -> None:
     expected = {
         jobs.add.using(queue_name="gpu").defer(1, 2).pk: ("completed", 3),
         worker_jobs.awrite.using(queue_name="gpu").defer("async").pk: ("completed", None),
@@ -48,7 +48,7 @@ def test_the_loop_of_the_page_settles_whatever_a_task_is_and_does(work_once: Cal
     assert set(Ledger.objects.values_list("entry", flat=True)) == {"async", "kept"}
 
 
-def claimed(task: str = "tests.app.jobs.noop", **fields: Any) -> Job:
+def make_claimed_job(task: str = "tests.app.jobs.noop", **fields: Any) -> Job:
     make_job(task=task, **fields)
     (found,) = Job.objects.claim(queue_names=["default"], worker_id="gpu:0123456789ab")
     return found
@@ -56,7 +56,7 @@ def claimed(task: str = "tests.app.jobs.noop", **fields: Any) -> Job:
 
 @pytest.mark.core
 def test_a_task_that_stays_unknown_fails_after_the_grace() -> None:
-    job = claimed("gone.jobs.unknown", unknown_since=timedelta(days=-1))
+    job = make_claimed_job("gone.jobs.unknown", unknown_since=timedelta(days=-1))
     run(job)
     assert Job.objects.get().status == "failed"
 
@@ -68,8 +68,8 @@ def test_a_job_that_was_not_claimed_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("task", ["tests.app.jobs.noop", "tests.app.worker_jobs.atomic_write"])
-def test_a_job_that_somebody_has_taken_is_not_written(task: str) -> None:
-    job = claimed(task, args=[] if task.endswith("noop") else ["x"])
+def test_a_job_that_was_cancelled_after_its_claim_is_not_run(task: str) -> None:
+    job = make_claimed_job(task, args=[] if task.endswith("noop") else ["x"])
     Job.objects.get(pk=job.pk).cancel()
     with pytest.raises(LeaseLost):
         run(job)
@@ -78,8 +78,8 @@ def test_a_job_that_somebody_has_taken_is_not_written(task: str) -> None:
 
 
 @pytest.mark.core
-def test_the_attempt_is_returned_and_the_job_knows_its_status() -> None:
-    job = claimed()
+def test_run_returns_the_attempt_and_updates_the_status_of_the_job() -> None:
+    job = make_claimed_job()
     attempt = run(job)
     assert (attempt.worker, attempt.outcome.status, job.status) == ("gpu", "completed", "completed")
     row = Job.objects.get()
@@ -90,13 +90,13 @@ def test_the_attempt_is_returned_and_the_job_knows_its_status() -> None:
 
 
 def test_a_task_gets_its_context_and_may_complete_its_job_itself() -> None:
-    attempt = run(claimed("tests.app.worker_jobs.completes_itself", args=["x"]))
+    attempt = run(make_claimed_job("tests.app.worker_jobs.completes_itself", args=["x"]))
     assert attempt.is_written
     assert (Job.objects.get().result, Ledger.objects.get().entry) == ("by hand", "x")
 
 
-def test_ctrl_c_ends_the_loop_and_is_kept_as_a_failure() -> None:
-    job = claimed("tests.app.worker_jobs.raise_base_exception", args=["KeyboardInterrupt"])
+def test_a_keyboard_interrupt_is_raised_again_and_settled_as_a_failure() -> None:
+    job = make_claimed_job("tests.app.worker_jobs.raise_base_exception", args=["KeyboardInterrupt"])
     with pytest.raises(KeyboardInterrupt):
         run(job)
     assert Job.objects.get().status in ("failed", "scheduled")

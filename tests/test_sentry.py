@@ -84,7 +84,7 @@ def start() -> Iterator[Start]:
             ],
             **{"traces_sample_rate": 1.0, **options},
         )
-        if not tracing.tracers:  # the SDK sets an integration up once for each process
+        if not tracing.tracers:  # the SDK calls it once in each process
             SkipqueueIntegration.setup_once()
         return recorder
 
@@ -96,7 +96,7 @@ def start() -> Iterator[Start]:
     signals.worker_stopped.disconnect(dispatch_uid="django_skipqueue.integrations.sentry")
 
 
-def registered(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
+def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
     """A task made of a function of a test."""
     function.__qualname__ = function.__name__
     decorate: Any = job(**options)
@@ -104,7 +104,7 @@ def registered(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
     return made
 
 
-def entries() -> list[dict[str, Any]]:
+def error_entries() -> list[dict[str, Any]]:
     errors: list[dict[str, Any]] = Job.objects.get().errors
     return errors
 
@@ -119,7 +119,7 @@ def test_only_the_last_failure_is_captured_and_its_id_is_kept(start: Start) -> N
     assert (value["type"], value["value"]) == ("ValueError", "as asked")
     assert value["mechanism"] == {"type": "skipqueue", "handled": False}
     assert value["stacktrace"]["frames"][-1]["function"] == "fail"
-    assert [entry.get("sentry_event_id") for entry in entries()] == [None, None, error["event_id"]]
+    assert [entry.get("sentry_event_id") for entry in error_entries()] == [None, None, error["event_id"]]
 
 
 def test_failures_that_are_retried_are_captured_on_request(start: Start) -> None:
@@ -127,18 +127,18 @@ def test_failures_that_are_retried_are_captured_on_request(start: Start) -> None
     jobs.fail.defer()
     run_jobs()
     assert [error["tags"]["attempt"] for error in recorder.errors] == [1, 2, 3]
-    assert [entry["sentry_event_id"] for entry in entries()] == [error["event_id"] for error in recorder.errors]
+    assert [entry["sentry_event_id"] for entry in error_entries()] == [error["event_id"] for error in recorder.errors]
 
 
-def fire_job_of(name: str, **schedule: Any) -> None:
+def run_job_of_schedule(name: str, **schedule: Any) -> None:
     """Enqueue the job of a schedule, and run it."""
     run_now(Store("default"), make_schedule(name, **schedule).pk)
     run_jobs()
 
 
-def test_a_job_of_a_schedule_is_a_check_in(start: Start) -> None:
+def test_a_job_of_a_schedule_sends_check_ins(start: Start) -> None:
     recorder = start(monitors=True)
-    fire_job_of("Daily.sum up", task=jobs.noop.name, cron="0 9 * * *", timezone="Europe/Berlin")
+    run_job_of_schedule("Daily.sum up", task=jobs.noop.name, cron="0 9 * * *", timezone="Europe/Berlin")
     first, last = recorder.check_ins
     assert (first["monitor_slug"], first["status"], last["status"]) == ("daily-sum-up", "in_progress", "ok")
     assert first["check_in_id"] == last["check_in_id"]
@@ -146,33 +146,33 @@ def test_a_job_of_a_schedule_is_a_check_in(start: Start) -> None:
     assert last["monitor_config"] == {"schedule": schedule, "timezone": "Europe/Berlin"}
 
 
-def test_a_job_that_is_retried_is_in_progress_until_it_fails(start: Start) -> None:
+def test_the_check_in_of_a_retried_job_is_in_progress_until_the_job_fails(start: Start) -> None:
     recorder = start(monitors=True)
-    fire_job_of("often", task=jobs.fail.name, interval=timedelta(hours=2))
+    run_job_of_schedule("often", task=jobs.fail.name, interval=timedelta(hours=2))
     assert [each["status"] for each in recorder.check_ins] == ["in_progress"] * 3 + ["error"]
     assert len({each["check_in_id"] for each in recorder.check_ins}) == 1
     schedule = {"type": "interval", "value": 2, "unit": "hour"}
     assert recorder.check_ins[0]["monitor_config"] == {"schedule": schedule}
 
 
-def test_other_jobs_have_no_check_in(start: Start) -> None:
+def test_jobs_outside_of_monitored_schedules_send_no_check_in(start: Start) -> None:
     recorder = start(monitors=True)
     jobs.noop.defer()
     run_jobs()
-    fire_job_of("seconds", task=jobs.noop.name, cron="* * * * * *")
-    fire_job_of("odd", task=jobs.noop.name, interval=timedelta(seconds=90))
+    run_job_of_schedule("seconds", task=jobs.noop.name, cron="* * * * * *")
+    run_job_of_schedule("odd", task=jobs.noop.name, interval=timedelta(seconds=90))
     assert recorder.check_ins == []
     recorder = start()
-    fire_job_of("daily", task=jobs.noop.name, cron="0 9 * * *")
+    run_job_of_schedule("daily", task=jobs.noop.name, cron="0 9 * * *")
     assert recorder.check_ins == []
 
 
 @pytest.mark.parametrize("rule", [{}, {"every": "day"}, {"every": 0}, {"every": None}, {"cron": 7}, {"cron": ""}])
-def test_metadata_of_the_projects_own_is_no_rule(rule: dict[str, Any]) -> None:
+def test_metadata_that_is_no_schedule_gives_no_monitor_config(rule: dict[str, Any]) -> None:
     assert config_of({"name": "own", **rule}) is None
 
 
-def test_what_a_task_asks_for_is_not_captured(start: Start) -> None:
+def test_snooze_discard_and_retry_are_not_captured_as_errors(start: Start) -> None:
     recorder = start(capture_retries=True)
     jobs.snooze.defer()
     jobs.discard.defer()
@@ -232,8 +232,11 @@ def test_secret_arguments_are_masked_everywhere(start: Start, registry: Registry
             raise ValueError(f"no card {token} {card['number']} {copied}") from None
 
     recorder = start(capture_retries=True)
-    token, number = "-".join(["4111"] * 2), "-".join(["5222"] * 2)  # an event has the lines of this file
-    deferred = registered(charge, max_attempts=1, redact=["card"]).defer(4, token, card={"number": number})
+    token, number = (
+        "-".join(["4111"] * 2),
+        "-".join(["5222"] * 2),
+    )  # not literals: an event contains the source lines of this file
+    deferred = registered_task(charge, max_attempts=1, redact=["card"]).defer(4, token, card={"number": number})
     run_jobs()
     message, error = recorder.errors
     assert message["message"] == "trying 4"
@@ -259,7 +262,7 @@ def test_an_unknown_task_has_a_transaction_too(start: Start) -> None:
     assert recorder.transaction("nowhere.task")["contexts"]["job"]["args"] == ["x"]
 
 
-def test_the_tags_of_one_attempt_are_not_those_of_the_next(start: Start) -> None:
+def test_tags_of_an_attempt_are_gone_after_it(start: Start) -> None:
     recorder = start()
     sentry_sdk.add_breadcrumb(message="before")
     jobs.fail.using(max_attempts=1).defer()
@@ -285,7 +288,7 @@ def test_the_log_line_of_a_failure_makes_no_second_event(
     assert {error.get("logger") for error in recorder.errors} == {None}
 
 
-def test_other_lines_are_events_as_they_are_without_the_integration(start: Start) -> None:
+def test_log_lines_other_than_a_failure_with_its_exception_are_events(start: Start) -> None:
     recorder = start(level=logging.WARNING)
     logger = logging.getLogger("django_skipqueue.worker")
     error = ValueError("no")
@@ -297,14 +300,14 @@ def test_other_lines_are_events_as_they_are_without_the_integration(start: Start
     assert found == ["worker died", "job failed", "job retrying"]
 
 
-def test_without_the_integration_nothing_happens(start: Start) -> None:
+def test_without_the_integration_no_envelope_is_sent(start: Start) -> None:
     start()
     recorder = Recorder()
     sentry_sdk.init(dsn="https://key@errors.example.com/1", transport=recorder, default_integrations=False)
     jobs.fail.using(max_attempts=1).defer()
     assert Job.objects.get().metadata == {}
     run_jobs()
-    assert (recorder.envelopes, "sentry_event_id" in entries()[0]) == ([], False)
+    assert (recorder.envelopes, "sentry_event_id" in error_entries()[0]) == ([], False)
 
 
 CODE = """
@@ -350,7 +353,7 @@ SETTINGS = """
 """
 
 
-def test_a_worker_sends_what_is_left_before_it_ends(runworker: Run) -> None:
+def test_a_worker_sends_waiting_envelopes_before_it_ends(runworker: Run) -> None:
     for name in ("fail", "afail"):
         Job.objects.enqueue(f"extra.jobs.{name}", max_attempts=1)
     process = runworker("--drain", jobs=CODE, settings=SETTINGS)
@@ -366,10 +369,10 @@ def test_a_worker_sends_what_is_left_before_it_ends(runworker: Run) -> None:
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 class TestSeveralDatabases:
     @pytest.fixture(autouse=True)
-    def _two(self, settings: Any) -> None:
+    def _two_databases(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
 
-    def test_an_event_names_the_one_with_the_job(self, start: Start) -> None:
+    def test_an_event_names_the_database_of_the_job(self, start: Start) -> None:
         recorder = start(traces_sample_rate=1.0)
         deferred = jobs.fail.using(database="other", max_attempts=1).defer()
         run_jobs()

@@ -29,12 +29,12 @@ FLAGS = [
     "--disable-sync",
 ]
 POLICY = "default-src 'self'"
-PATIENCE = 20_000
-"""Milliseconds for which a test waits until a page is as it should be."""
+PAGE_TIMEOUT = 20_000
+"""Milliseconds for which a test waits for the state of a page that it expects."""
 another_look = pytest.mark.skipif(
     os.environ.get("SKIPQUEUE_ALL_WIDTHS") != "1", reason="SKIPQUEUE_ALL_WIDTHS=1 is not set"
 )
-"""Marks what opens a page in one more width or colour. `make test` opens it in the one that fails most easily."""
+"""Marks the repetition of a test in one more width or colour, which `make test` skips."""
 
 
 class ContentSecurityPolicy:
@@ -89,7 +89,7 @@ class Chromium:
                     window.close()
 
     def hidden(self) -> AbstractContextManager[None]:
-        """Between the tests: as if no event loop ran in this thread."""
+        """Hide the event loop of this thread between the tests."""
         return self._running(None)
 
     @staticmethod
@@ -112,7 +112,7 @@ def shared_chromium() -> Iterator[Chromium]:
         if os.environ.get("SKIPQUEUE_REQUIRE_BROWSER") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
-    expect.set_options(timeout=PATIENCE)
+    expect.set_options(timeout=PAGE_TIMEOUT)
     with sync_playwright() as playwright:
         shared = Chromium(playwright, path)
         with shared.hidden():
@@ -128,7 +128,7 @@ def chromium(server: str, shared_chromium: Chromium) -> Iterator[Browser]:
 
 @pytest.fixture
 def complaints() -> Complaints:
-    """What the pages of this test have complained about."""
+    """The complaints of the pages that this test opens."""
     return Complaints()
 
 
@@ -157,7 +157,7 @@ def open_admin(chromium: Browser, server: str, complaints: Complaints, client: A
         contexts.append(context)
         context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": server}])
         page = context.new_page()
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(PAGE_TIMEOUT)
         complaints.listen_to(page)
         page.goto(server + address)
         return page

@@ -19,7 +19,7 @@ WORKERS = "/admin/django_skipqueue/worker/"
 
 
 def page(name: str, job_id: int) -> str:
-    """The address of a page of one job: change, retry, discard, run_again, delete, history."""
+    """The address of a page of one job, by its name: `change`, `retry`, `discard`, `run_again`, `delete`, `history`."""
     return reverse(f"admin:django_skipqueue_job_{name}", args=[job_id])
 
 
@@ -30,13 +30,13 @@ def task_page(task: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _fresh_notices() -> None:
-    """A process looks for what it has to say only now and then; each test is a process of its own."""
+    """Forget the problems that the process has found and caches for some seconds."""
     notices_cache.clear()
 
 
 @pytest.fixture
 def log_in(db: None) -> Callable[..., Client]:
-    """Makes a browser of somebody with these permissions on jobs, and on workers `view_worker`; `*`: all there are."""
+    """Logs a user with these permissions into a test client; `*` makes a superuser."""
 
     def make(*codenames: str) -> Client:
         user = User.objects.create_user("ann", password="secret", is_staff=True, is_superuser="*" in codenames)
@@ -52,12 +52,12 @@ def log_in(db: None) -> Callable[..., Client]:
 
 @pytest.fixture
 def operator(log_in: Callable[..., Client]) -> Client:
-    """The browser of somebody who may do everything."""
+    """The test client of a superuser."""
     return log_in("*")
 
 
 def messages_of(response: Any) -> list[str]:
-    """What the page that was redirected to says."""
+    """The messages on the page to which the response was redirected."""
     return [str(message) for message in response.context["messages"]]
 
 

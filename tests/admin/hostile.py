@@ -1,4 +1,4 @@
-"""Rows that somebody with the right to write them has filled with whatever could harm who looks at them."""
+"""Jobs and workers whose texts attack the browser of an operator: scripts, templates, control characters."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ TEXTS = {
 LONG = 1_000_000
 
 
-def fill(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, Job]:
-    """A job in each of these statuses (default: all) with this text in whatever is text, and a worker.
+def make_hostile_jobs(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, Job]:
+    """Make a worker, and a job in each of these statuses (default: all), with this text in every column of text.
 
     within_an_index: whether the text is short enough for the names of tasks and queues.
     """
@@ -47,7 +47,7 @@ def fill(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, J
 
 
 def addresses(jobs: dict[str, Job], *statuses: str) -> list[str]:
-    """Every page of the admin on which something of the jobs in these statuses stands, below `django_skipqueue/`."""
+    """Every admin page, below `django_skipqueue/`, that shows the jobs in these statuses."""
     pages = ["job/", "worker/", "job/?q=a", "job/?time=day"]
     for status in statuses or STATUSES:
         job = jobs[status]

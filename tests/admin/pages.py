@@ -1,4 +1,4 @@
-"""Every page of the admin, with the rows that it shows: for tests that look at all of them."""
+"""The address of every admin page, and the rows that the pages show, for tests that open all pages."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -37,7 +37,7 @@ JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES, BATCHES = (
 QUESTIONS = {
     f"question of {name}": {"action": name, "select_across": "1", "_selected_action": "all"} for name in BY_ACTION
 }
-"""The pages that the list of jobs shows after a POST: by its name, the fields that are posted."""
+"""The questions that the list of jobs asks after a POST: the name of each, and the fields to post."""
 
 
 def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = True) -> None:
@@ -53,7 +53,7 @@ def made_addresses(transactional_db: None, settings: Any, registry: Registry) ->
 
 
 def make_pages() -> Mapping[str, str]:
-    """Make a shop in trouble. Returns the address of each page by its name.
+    """Make the jobs and workers of a shop with problems. Returns the address of each page by its name.
 
     The setting `ARCHIVE` is on; the caller drops the partitions.
     """
@@ -62,7 +62,7 @@ def make_pages() -> Mapping[str, str]:
     Pruner(Store("default")).batch()
     workers = scene.make_workers()
     found = {each.status: each for each in scene.make_jobs(workers)}
-    failed = _make_failed_with_a_place(found["failed"])
+    failed = _set_place_of_failure(found["failed"])
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
     batches = _make_batches()
@@ -93,7 +93,7 @@ def make_pages() -> Mapping[str, str]:
         "change priority": f"{JOBS}{queued}/change-priority/",
         "run again": f"{JOBS}{done}/run-again/",
         "edit": f"{JOBS}{failed.pk}/edit/",
-        "progress": f"{JOBS}{_make_bulk().pk}/progress/",
+        "progress": f"{JOBS}{_make_bulk_action().pk}/progress/",
         "progress of a search": f"{JOBS}{(search := _make_search(failed)).pk}/progress/",
         "jobs of a search": f"{JOBS}?found={search.pk}",
         "limits": f"{JOBS}limits/",
@@ -130,7 +130,7 @@ def make_pages() -> Mapping[str, str]:
     }
 
 
-def _make_failed_with_a_place(failed: Job) -> Job:
+def _set_place_of_failure(failed: Job) -> Job:
     failed.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in failed.errors]
     failed.save(update_fields=["errors"])
     return failed
@@ -149,13 +149,13 @@ def _make_schedules(last: Job) -> dict[str, Schedule]:
 
 
 def _make_limits() -> int:
-    """Keys for which jobs wait, one of them halted. Returns the id of a job that waits."""
+    """Make two limit keys for which jobs wait, one of them halted. Returns the id of a waiting job."""
     make_halted("sequence:ledger.jobs.book customer_id=17", minutes=42, waiting=3)
     return make_limited("limit:crm.jobs.push_to_crm account_id=4711", held=2, waiting=4, minutes=8)[0].pk
 
 
 def _make_batches() -> dict[str, Batch]:
-    """One that runs, with a batch in it; one that has failed; one with more jobs than can be drawn one by one."""
+    """Make a running batch with an inner batch, a failed batch, and a batch with more jobs than its graph draws."""
     with Batch(name="receipts", on_success=jobs.echo.s("sent"), on_finish=jobs.noop) as receipts:
         first, second = jobs.add.defer(1), jobs.add.defer(2)
         jobs.echo.using(after=[first, second]).defer("report")
@@ -177,7 +177,7 @@ def _make_search(found: Job) -> Job:
     return make_job("running", task=BULK_TASK, kwargs=call, metadata={"progress": progress})
 
 
-def _make_bulk() -> Job:
+def _make_bulk_action() -> Job:
     call = {"action": "retry_selected", "query": "status=failed", "site": "admin", "user_id": 1, "user": "ann"}
     progress = {"newest": 9_000, "edges": [None, None], "after": 4_000, "changed": 3_900, "skipped": 100}
     return make_job("running", task=BULK_TASK, kwargs=call | {"number": 12_000}, metadata={"progress": progress})

@@ -1,4 +1,4 @@
-"""A shop on a busy evening, for pictures of the admin and for tests that look at whole pages."""
+"""The jobs and workers of a shop on a busy evening, for pictures of the admin and tests of whole pages."""
 
 from datetime import timedelta
 from typing import Any
@@ -45,12 +45,12 @@ psp.errors.GatewayUnavailable: psp.example.com cannot be reached
 
 
 def at(seconds: float) -> timedelta:
-    """So many seconds ago."""
+    """The timedelta from now to a moment so many seconds ago."""
     return timedelta(seconds=-seconds)
 
 
 def make_workers() -> list[Worker]:
-    """Two machines, of which one sends no heartbeats any more."""
+    """Make four workers on three machines; the last worker sends no heartbeats any more."""
     fields: list[dict[str, Any]] = [
         {
             "name": "web-1/1",
@@ -91,12 +91,12 @@ def make_workers() -> list[Worker]:
 
 
 def ago(seconds: float) -> str:
-    """The time so many seconds ago, as JSON has it."""
+    """The moment so many seconds ago, as a string for JSON."""
     return (timezone.now() + at(seconds)).isoformat()
 
 
 def error(worker: Worker, number: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
-    """The entry of a failed attempt."""
+    """An entry of `Job.errors`: a failed attempt."""
     return {
         "attempt": number,
         "worker": worker.name,
@@ -170,7 +170,7 @@ def make_running_job(worker: Worker) -> Job:
 
 
 def make_jammed(worker: Worker) -> None:
-    """Jobs that hang in all of its slots."""
+    """Make jobs that hang in all slots of a worker."""
     for minutes in (12, 11, 9, 7):
         make_job(
             "running", task="crm.jobs.push_to_crm", kwargs={"customer_id": 4000 + minutes}, locked_by=worker.pk,
@@ -180,7 +180,7 @@ def make_jammed(worker: Worker) -> None:
 
 
 def make_jobs(workers: list[Worker]) -> list[Job]:
-    """What a busy shop has in its queue, the newest last: most of it done, some of it in trouble."""
+    """Make the jobs of a busy shop, the newest last: most are completed, some have problems."""
     first, second, *_ = (str(worker.pk) for worker in workers)
     done: list[tuple[str, dict[str, Any], float]] = [
         ("payments.jobs.send_receipt", {"payment_id": 1171, "email": "mia@example.com"}, 58),
@@ -218,7 +218,7 @@ def make_jobs(workers: list[Worker]) -> list[Job]:
 
 
 def make_limits() -> None:
-    """Accounts of which two jobs run at once, and the statements of customers, one of which has halted."""
+    """Make jobs that wait for limits of two jobs an account, and a sequence that has halted."""
     for number, (account, minutes) in enumerate((("hamburg", 9.0), ("lisbon", 4.0), ("oslo", 1.5))):
         make_limited(
             f'limit:crm.jobs.push_to_crm account="{account}"', held=2, waiting=7 - 2 * number, minutes=minutes,
@@ -235,34 +235,36 @@ def make_batches() -> Batch:
 
     Returns the first.
     """
-    with Batch(name="mailing", on_failure=_call("crm.jobs.warn")) as failed:
-        sent, refused = failed.add(*[_call("crm.jobs.send_newsletter") for _ in range(2)])
-    _set("completed", sent, finished_at=at(5_000))
-    _set("failed", refused, finished_at=at(4_900), last_error="SMTPServerDisconnected: Connection unexpectedly closed")
+    with Batch(name="mailing", on_failure=_make_call("crm.jobs.warn")) as failed:
+        sent, refused = failed.add(*[_make_call("crm.jobs.send_newsletter") for _ in range(2)])
+    _set_status("completed", sent, finished_at=at(5_000))
+    _set_status(
+        "failed", refused, finished_at=at(4_900), last_error="SMTPServerDisconnected: Connection unexpectedly closed"
+    )
     finish_batches(Store.default(), [failed.id])
     JobBatch.objects.filter(pk=failed.id).update(created_at=Now() + at(5_400), finished_at=Now() + at(4_890))
     failed.jobs.queued().cancel()
-    publish, warn = _call("shop.jobs.publish_prices"), _call("shop.jobs.warn_buyers")
+    publish, warn = _make_call("shop.jobs.publish_prices"), _make_call("shop.jobs.warn_buyers")
     with Batch(name="prices of Nordwind", on_success=publish, on_failure=warn) as batch:
-        fetched = _call("catalogue.jobs.fetch_feed").defer()
-        parts = [_call("catalogue.jobs.read_prices").after(fetched).defer() for _ in range(3)]
-        _call("search.jobs.index_products").after(*parts).defer()
-        with Batch(name="pictures", on_finish=_call("shop.jobs.clear_cache")) as pictures:
-            resized = pictures.add(*[_call("media.jobs.resize_image") for _ in range(24)])
-    _set("completed", fetched, *resized[:17], finished_at=at(20))
-    _set("completed", parts[0], finished_at=at(12))
-    _set("running", parts[1], *resized[17:19], locked_at=at(10), started_at=at(10))
-    _set("queued", parts[2])
+        fetched = _make_call("catalogue.jobs.fetch_feed").defer()
+        parts = [_make_call("catalogue.jobs.read_prices").after(fetched).defer() for _ in range(3)]
+        _make_call("search.jobs.index_products").after(*parts).defer()
+        with Batch(name="pictures", on_finish=_make_call("shop.jobs.clear_cache")) as pictures:
+            resized = pictures.add(*[_make_call("media.jobs.resize_image") for _ in range(24)])
+    _set_status("completed", fetched, *resized[:17], finished_at=at(20))
+    _set_status("completed", parts[0], finished_at=at(12))
+    _set_status("running", parts[1], *resized[17:19], locked_at=at(10), started_at=at(10))
+    _set_status("queued", parts[2])
     JobBatch.objects.filter(pk__in=[batch.id, pictures.id]).update(created_at=Now() + at(94))
     return batch
 
 
-def _call(task: str) -> TaskCall:
+def _make_call(task: str) -> TaskCall:
     return TaskCall(JobSpec(task), EncodedCall("[]", "{}"))
 
 
-def _set(status: str, *jobs: Job, **times: Any) -> None:
-    """Bring these jobs into a status; a timedelta counts from now."""
+def _set_status(status: str, *jobs: Job, **times: Any) -> None:
+    """Set the status and the times of jobs; a timedelta counts from now."""
     ids = [job.pk for job in jobs]
     fields = {name: Now() + value if isinstance(value, timedelta) else value for name, value in times.items()}
     Job.objects.filter(pk__in=ids).update(status=status, held=None, gate=None, attempts=1, lease=2, **fields)
@@ -270,19 +272,19 @@ def _set(status: str, *jobs: Job, **times: Any) -> None:
 
 
 def make_schedules() -> None:
-    """A summary, an import that is late, and one that is paused."""
+    """Make four schedules; one of them is late, and one is paused."""
     last = make_job("completed", task="shop.jobs.summary", finished_at=at(3600 * 5))
     make_schedule(
-        "daily summary", due=-_until_nine(), last_job_id=last.pk, last_run_at=Now() - timedelta(hours=5), source="code",
-        cron="0 9 * * mon-fri", timezone="Europe/Berlin", digest="d", task="shop.jobs.summary",
+        "daily summary", due=-_seconds_until_nine(), last_job_id=last.pk, last_run_at=Now() - timedelta(hours=5),
+        source="code", cron="0 9 * * mon-fri", timezone="Europe/Berlin", digest="d", task="shop.jobs.summary",
     )  # fmt: skip
     make_schedule("exchange rates", due=-230, interval=timedelta(minutes=10), source="settings", task="shop.jobs.rates")
     make_schedule("import", due=700, interval=timedelta(minutes=15), task="catalogue.jobs.import_all")
     make_schedule("clean up", paused_at=Now(), paused_by="ann", cron="*/10 * * * *", task="shop.jobs.clean_up")
 
 
-def _until_nine() -> float:
-    """Seconds until it is nine in Berlin on a working day."""
+def _seconds_until_nine() -> float:
+    """The seconds until the next working day's nine o'clock in Berlin."""
     now = timezone.now()
     table = timetable(cron="0 9 * * mon-fri", interval=None, zone="Europe/Berlin")
     following = next(time for time in upcoming(table, now, 2) if time > now)

@@ -39,18 +39,18 @@ CONTRASTS = """elements => elements.filter(element => element.isConnected).map(e
     const [low, high] = [luminance(style.color), luminance(style.backgroundColor)].sort((a, b) => a - b);
     return [element.textContent.trim(), (high + 0.05) / (low + 0.05)];
 })"""
-"""The text of each element and its contrast. An element that the page has replaced meanwhile has no colours."""
+"""JavaScript: the text and the contrast of each element. An element that the page has replaced is left out."""
 
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """Somebody who may do everything."""
+    """A superuser."""
     return User.objects.create_superuser("boss")
 
 
 @pytest.fixture
 def viewer(transactional_db: None) -> User:
-    """Somebody who may only look."""
+    """A user who may only view jobs and workers."""
     user = User.objects.create_user("viewer", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_worker"]))
     return user
@@ -106,7 +106,7 @@ def test_all_matching_jobs_are_retried_after_a_question(
     assert complaints == []
 
 
-def test_the_keyboard_is_enough(boss: User, open_admin: Callable[..., Page]) -> None:
+def test_a_job_can_be_discarded_with_the_keyboard_alone(boss: User, open_admin: Callable[..., Page]) -> None:
     job = make_job("queued")
     page = open_admin(boss, f"{JOBS}{job.pk}/change/")
     page.get_by_role("link", name="Discard").focus()
@@ -118,7 +118,7 @@ def test_the_keyboard_is_enough(boss: User, open_admin: Callable[..., Page]) -> 
     expect(page.locator("h1 .skipqueue-badge")).to_have_text("discarded")
 
 
-def test_who_may_only_look_sees_no_buttons(viewer: User, open_admin: Callable[..., Page]) -> None:
+def test_a_user_who_may_only_view_jobs_sees_no_buttons(viewer: User, open_admin: Callable[..., Page]) -> None:
     jobs = make_everything()
     page = open_admin(viewer, JOBS)
     expect(page.locator("#result_list")).to_be_visible()
@@ -150,7 +150,7 @@ def test_a_queue_is_paused_for_own_minutes_and_resumed(
     assert complaints == []
 
 
-def test_a_worker_is_restarted(
+def test_an_operator_restarts_a_worker(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, runworker: Callable[..., Any]
 ) -> None:
     runworker("--name", "m")
@@ -164,7 +164,7 @@ def test_a_worker_is_restarted(
     assert complaints == []
 
 
-def test_no_page_breaks_the_policy_or_runs_what_a_job_carries(
+def test_no_page_breaks_the_content_security_policy_or_runs_scripts_of_a_job(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints
 ) -> None:
     jobs = make_everything()
@@ -183,7 +183,7 @@ def test_no_page_breaks_the_policy_or_runs_what_a_job_carries(
     assert complaints == []
 
 
-def test_a_page_that_breaks_the_policy_would_be_noticed(
+def test_a_page_that_breaks_the_content_security_policy_is_noticed(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints
 ) -> None:
     page = open_admin(boss, JOBS)
@@ -225,8 +225,8 @@ def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_adm
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def rows_in_sight(page: Page) -> int:
-    """How many jobs are seen without scrolling."""
+def visible_rows(page: Page) -> int:
+    """The number of jobs that are visible without scrolling."""
     bottoms = "rows => rows.filter(row => row.getBoundingClientRect().bottom <= window.innerHeight).length"
     return int(page.locator("#result_list tbody tr").evaluate_all(bottoms))
 
@@ -243,9 +243,9 @@ def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
     scene.make_jobs(list(workers))
     Job.objects.update(id=F("id") + jobs_before)
     for task in Job.objects.values_list("task", flat=True).distinct():
-        register(name=task)(_task)  # so that there is no problem to show above the list
+        register(name=task)(_task)  # an unknown task would be a problem, shown above the list
     page = open_admin(boss, JOBS, viewport=DESKTOP)
-    assert rows_in_sight(page) >= 12
+    assert visible_rows(page) >= 12
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     one_line = "cells => cells.every(cell => cell.getClientRects().length === 1)"
     for part in ("badge", "name", "detail", "queue", "error"):
@@ -294,10 +294,10 @@ GERMAN: dict[Text, Text] = {
     "waiting %(span)s": "wartet seit %(span)s",
     "due %(span)s ago": "fällig seit %(span)s",
 }
-"""Longer words than the English ones."""
+"""Translations that are longer than the English texts."""
 
 
-def test_a_laptop_shows_all_columns_with_longer_words_as_well(
+def test_a_laptop_shows_all_columns_with_longer_german_words(
     boss: User, open_admin: Callable[..., Page], registry: Registry, settings: Any, tmp_path: Path
 ) -> None:
     speak(settings, tmp_path, GERMAN)
@@ -308,7 +308,7 @@ def test_a_laptop_shows_all_columns_with_longer_words_as_well(
 
 
 @pytest.mark.parametrize("width", [390, pytest.param(820, marks=another_look), pytest.param(1000, marks=another_look)])
-def test_below_a_laptop_jobs_are_cards_with_their_errors_and_filters_are_folded(
+def test_on_a_narrow_screen_jobs_are_cards_and_filters_are_folded(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, registry: Registry, width: int
 ) -> None:
     scene.make_jobs([make_worker(), make_worker()])
@@ -351,7 +351,7 @@ def test_retrying_jobs_are_run_now_from_their_tab(
     assert complaints == []
 
 
-def test_where_nothing_is_found_there_are_links_to_look_elsewhere(boss: User, open_admin: Callable[..., Page]) -> None:
+def test_a_search_without_a_match_links_to_other_lists(boss: User, open_admin: Callable[..., Page]) -> None:
     job = make_job("failed", last_error="KeyError: 'psp'")
     page = open_admin(boss, f"{JOBS}?status=completed&q=KeyError")
     expect(page.locator(".skipqueue-empty")).to_contain_text("No match.")

@@ -1,4 +1,4 @@
-"""What operators do on the page of a job, in a real Chromium under a strict policy."""
+"""What operators do on the page of a job, in a real Chromium under a strict content security policy."""
 
 import signal
 from collections.abc import Callable
@@ -32,13 +32,15 @@ def boss(transactional_db: None) -> User:
     return User.objects.create_superuser("boss")
 
 
-def address(name: str, job: Job) -> str:
+def job_address(name: str, job: Job) -> str:
     return address_of(name, job.pk).removeprefix("/admin/")
 
 
-def test_a_job_is_rescheduled_and_moved(boss: User, open_admin: Open, complaints: Complaints) -> None:
+def test_an_operator_reschedules_a_job_and_changes_its_queue(
+    boss: User, open_admin: Open, complaints: Complaints
+) -> None:
     job = make_job("scheduled")
-    page = open_admin(boss, address("change", job), viewport=DESKTOP)
+    page = open_admin(boss, job_address("change", job), viewport=DESKTOP)
     page.get_by_role("link", name="Reschedule…").click()
     page.get_by_label("Due at:").fill("2100-01-01T12:30:15")
     page.get_by_role("button", name=f"Reschedule job {job.pk}").click()
@@ -50,9 +52,11 @@ def test_a_job_is_rescheduled_and_moved(boss: User, open_admin: Open, complaints
     assert complaints == []
 
 
-def test_a_job_is_run_again_with_other_arguments(boss: User, open_admin: Open, complaints: Complaints) -> None:
+def test_an_operator_runs_a_job_again_with_other_arguments(
+    boss: User, open_admin: Open, complaints: Complaints
+) -> None:
     job = make_job("failed", task=add.name, args=[1], kwargs={"b": {"token": "s3cret-value", "n": 1}})
-    page = open_admin(boss, address("change", job), viewport=DESKTOP)
+    page = open_admin(boss, job_address("change", job), viewport=DESKTOP)
     expect(page.get_by_text('add.defer(1, b={"n": 1, "token": ...})')).to_be_visible()
     page.get_by_role("link", name="Run again with other arguments…").click()
     assert "s3cret" not in page.content()
@@ -67,13 +71,15 @@ def test_a_job_is_run_again_with_other_arguments(boss: User, open_admin: Open, c
     assert complaints == []
 
 
-def test_the_code_of_a_job_is_copied(boss: User, open_admin: Open, complaints: Complaints) -> None:
+def test_an_operator_copies_the_code_that_defers_a_job(boss: User, open_admin: Open, complaints: Complaints) -> None:
     job = make_job("completed", task=add.name, args=[1, 2])
-    page = open_admin(boss, address("change", job), viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
+    page = open_admin(
+        boss, job_address("change", job), viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"]
+    )
     code, button = (page.locator(name).bounding_box() for name in ("#skipqueue-code", "#skipqueue-defer-call button"))
     assert code
     assert button
-    assert button["y"] > code["y"], "the button stands in the corner of the code, not of the page"
+    assert button["y"] > code["y"], "the button is in the corner of the code, not of the page"
     page.locator("#skipqueue-defer-call button").click()
     expect(page.locator("#skipqueue-defer-call button")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
@@ -81,7 +87,7 @@ def test_the_code_of_a_job_is_copied(boss: User, open_admin: Open, complaints: C
     assert complaints == []
 
 
-def test_a_worker_changes_many_jobs_and_the_page_follows(
+def test_a_worker_retries_many_jobs_and_the_page_shows_the_progress(
     boss: User,
     open_admin: Open,
     complaints: Complaints,

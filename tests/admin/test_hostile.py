@@ -1,4 +1,4 @@
-"""Whatever a row carries is text on every page, and no page grows with it: checked here, and in a real browser."""
+"""Every page escapes the texts of a job and cuts long texts: in its HTML, and in a real browser."""
 
 import time
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from ..app.rows import make_job
 from ..harness.table import Row
 from .browser import Complaints
 from .conftest import LIST, page
-from .hostile import LONG, TEXTS, addresses, fill
+from .hostile import LONG, TEXTS, addresses, make_hostile_jobs
 
 ROOT = "/admin/django_skipqueue/"
 ADDRESSES = ("href", "src", "action", "formaction")
 
 
 class Markup(HTMLParser):
-    """The elements of a page with the names of their attributes, and what is text in it."""
+    """The elements and attributes of a page that can run code or load files."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class Markup(HTMLParser):
         self.elements += [f"{name}={value}" for name, value in attrs if name in ADDRESSES and "script:" in str(value)]
 
 
-def markup(client: Client, address: str) -> list[str]:
-    """What of a page could do something."""
+def active_markup(client: Client, address: str) -> list[str]:
+    """The elements and attributes of the page at this address that can run code or load files."""
     response = client.get(ROOT + address)
     assert response.status_code == 200
     return Markup(response.text).elements
@@ -52,7 +52,7 @@ def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: 
     expected: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
         with row(name):
-            found = [markup(operator, address) for address in addresses(fill(text))]
+            found = [active_markup(operator, address) for address in addresses(make_hostile_jobs(text))]
             expected = expected or found
             assert found == expected
 
@@ -60,15 +60,18 @@ def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: 
 @pytest.mark.django_db
 @pytest.mark.parametrize("verb", ["retry", "discard", "run_again"])
 def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, row: Row, verb: str) -> None:
-    """Also the refusal that names the key, and the log of actions."""
+    """So are the refusal that names the unique key, and the admin log."""
     expected: list[list[str]] = []
     for name, text in HARMLESS_FIRST.items():
         with row(name):
-            job = fill(text)["queued" if verb == "discard" else "discarded"]
-            key_taken = fill(text + "2")["failed"]
+            job = make_hostile_jobs(text)["queued" if verb == "discard" else "discarded"]
+            key_taken = make_hostile_jobs(text + "2")["failed"]
             make_job("queued", unique_key=key_taken.unique_key)
             responses = [operator.post(page(verb, each.pk), follow=True).text for each in (job, key_taken)]
-            found = [*(Markup(response).elements for response in responses), markup(operator, f"job/{job.pk}/history/")]
+            found = [
+                *(Markup(response).elements for response in responses),
+                active_markup(operator, f"job/{job.pk}/history/"),
+            ]
             expected = expected or found
             assert found == expected
 
@@ -76,14 +79,15 @@ def test_hostile_text_in_the_response_to_a_button_is_escaped(operator: Client, r
 @pytest.mark.django_db
 def test_hostile_text_in_a_url_is_escaped(operator: Client, row: Row) -> None:
     lists = {
-        key: markup(operator, f"job/?{key}=harmless") for key in ("q", "status", "queue", "task", "time", "p", "o")
+        key: active_markup(operator, f"job/?{key}=harmless")
+        for key in ("q", "status", "queue", "task", "time", "p", "o")
     }
     of_a_job = Markup(operator.get(f"{LIST}harmless/change/", follow=True).text).elements
     for name, text in TEXTS.items():
         with row(name):
             quoted = quote(text, safe="")
             for key, expected in lists.items():
-                assert markup(operator, f"job/?{key}={quoted}") == expected, key
+                assert active_markup(operator, f"job/?{key}={quoted}") == expected, key
             found = operator.get(f"{LIST}{quoted}/change/", follow=True)
             assert found.status_code == 404 or Markup(found.text).elements == of_a_job
 
@@ -94,7 +98,7 @@ class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
     def test_long_texts_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
         text = (unit * LONG)[:LONG]
-        jobs = fill(text, "failed", "completed", within_an_index=False)
+        jobs = make_hostile_jobs(text, "failed", "completed", within_an_index=False)
         for _ in range(20):
             make_job("completed", task=text[:300], last_error=text)
         for address in addresses(jobs, *jobs):
@@ -104,14 +108,14 @@ class TestMegabytes:
             assert len(response.content) < 600_000, address
             assert time.perf_counter() - began < 10, address
 
-    def test_what_is_cut_has_a_mark(self, operator: Client) -> None:
-        job = fill("x" * LONG, "failed", within_an_index=False)["failed"]
+    def test_a_text_that_is_cut_has_a_mark(self, operator: Client) -> None:
+        job = make_hostile_jobs("x" * LONG, "failed", within_an_index=False)["failed"]
         text = operator.get(page("change", job.pk)).text
         assert text.count("characters left out") >= 5  # arguments, metadata, message, traceback, error
         assert text.count("x…") >= 3  # task, worker, key
         assert "x…" in operator.get(LIST).text
 
-    def test_many_small_arguments_are_cut_as_well(self, operator: Client) -> None:
+    def test_many_small_arguments_are_cut(self, operator: Client) -> None:
         job = make_job("completed", kwargs={f"a{number}": number for number in range(50_000)}, args=[[1] * 200_000])
         response = operator.get(page("change", job.pk))
         assert "49951 more arguments are not shown" in response.text
@@ -135,15 +139,15 @@ class TestMegabytes:
 @pytest.mark.slow  # it opens every page in a browser
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
-def test_a_real_browser_shows_it_as_text_and_runs_nothing(
+def test_a_real_browser_shows_hostile_texts_and_runs_no_script(
     open_admin: Callable[..., Page], complaints: Complaints
 ) -> None:
     window = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/")
     root = window.url.removesuffix("job/")
-    filled = {text: fill(text) for text in TEXTS.values()}
+    filled = {text: make_hostile_jobs(text) for text in TEXTS.values()}
     pages = dict.fromkeys(["job/?status=failed", "job/?time=day", "worker/"], "")
     for text, jobs in filled.items():
-        pages |= {f"job/{jobs[status].pk}/change/": visible(text)[:40] for status in ("failed", "completed")}
+        pages |= {f"job/{jobs[status].pk}/change/": visible_text(text)[:40] for status in ("failed", "completed")}
         pages |= dict.fromkeys([f"job/{jobs['failed'].pk}/{name}/" for name in ("history", "delete")], "")
     for address, text in pages.items():
         response = window.goto(root + address)
@@ -151,7 +155,7 @@ def test_a_real_browser_shows_it_as_text_and_runs_nothing(
         assert response.status == 200
         assert "content-security-policy" in response.headers
         expect(window.locator("#content")).to_be_visible()
-        assert text in visible(window.locator("#content").inner_text())
+        assert text in visible_text(window.locator("#content").inner_text())
     for jobs in filled.values():
         window.goto(f"{root}job/{jobs['discarded'].pk}/change/")
         window.get_by_role("button", name="Retry").click()
@@ -159,6 +163,6 @@ def test_a_real_browser_shows_it_as_text_and_runs_nothing(
     assert complaints == []
 
 
-def visible(text: str) -> str:
-    """What is left of a text where a browser shows it: no line of its own, and no character that it leaves out."""
+def visible_text(text: str) -> str:
+    """A text as a browser shows it: in one line, without characters that cannot be printed."""
     return " ".join("".join(each for each in text if each.isprintable() or each.isspace()).split())

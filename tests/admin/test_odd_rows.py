@@ -83,8 +83,8 @@ RETURNING id
 STATUSES = ("running", "blocked", "failed", "completed")
 
 
-def rows() -> Iterator[tuple[str, str]]:
-    """The columns, and what is written into each, as SQL."""
+def odd_values() -> Iterator[tuple[str, str]]:
+    """Each column of a job with each odd value for it, as SQL."""
     for column, values in COLUMNS.items():
         yield from ((column, f"'{value}'::jsonb") for value in values)
     for column, values in SCALARS.items():
@@ -92,15 +92,15 @@ def rows() -> Iterator[tuple[str, str]]:
 
 
 SHIFTS = [0, *(pytest.param(shift, marks=pytest.mark.slow) for shift in (1, 2, 3))]
-"""Each row has one of the four statuses; with all of these, each has had all of them."""
+"""How far the statuses are shifted: with all four shifts, each odd value is in a job of each status."""
 
 
 @pytest.fixture(params=SHIFTS)
-def odd(request: pytest.FixtureRequest) -> dict[int, str]:
-    """Makes the rows that PostgreSQL takes, each in a status that the number of the row says: the column by the id."""
+def odd_jobs(request: pytest.FixtureRequest) -> dict[int, str]:
+    """Make a job with each odd value that PostgreSQL accepts. Returns column, value and status by id."""
     made = {}
     with connection.cursor() as cursor:
-        for number, (column, value) in enumerate(rows()):
+        for number, (column, value) in enumerate(odd_values()):
             status = STATUSES[(number + request.param) % len(STATUSES)]
             cursor.execute(INSERT, {"status": "failed" if column == "finished_at" else status})
             ((pk,),) = cursor.fetchall()
@@ -113,7 +113,7 @@ def odd(request: pytest.FixtureRequest) -> dict[int, str]:
     return made
 
 
-def test_every_page_shows_them(operator: Client, odd: dict[int, str], subtests: pytest.Subtests) -> None:
+def test_every_list_shows_odd_jobs(operator: Client, odd_jobs: dict[int, str], subtests: pytest.Subtests) -> None:
     for address in (
         "", "?status=running", "?status=blocked", "?status=failed", "?status=completed", "?q=x", "?q=a%3D5",
         "?status=failed&q=5", "?time=day", "?runs=5", "dashboard/", "failures/", "limits/", "doctor/",
@@ -127,8 +127,8 @@ def test_every_page_shows_them(operator: Client, odd: dict[int, str], subtests: 
                 break
 
 
-def test_their_own_pages_show_them(operator: Client, odd: dict[int, str], subtests: pytest.Subtests) -> None:
-    for pk, name in odd.items():
+def test_the_pages_of_odd_jobs_show_them(operator: Client, odd_jobs: dict[int, str], subtests: pytest.Subtests) -> None:
+    for pk, name in odd_jobs.items():
         for view in ("change", "history"):
             with subtests.test(name, view=view):
                 response = operator.get(page(view, pk))
@@ -137,8 +137,8 @@ def test_their_own_pages_show_them(operator: Client, odd: dict[int, str], subtes
 
 
 @pytest.mark.slow
-def test_their_verbs_answer(operator: Client, odd: dict[int, str], subtests: pytest.Subtests) -> None:
-    for pk, name in odd.items():
+def test_every_verb_answers_for_odd_jobs(operator: Client, odd_jobs: dict[int, str], subtests: pytest.Subtests) -> None:
+    for pk, name in odd_jobs.items():
         column = name.partition(" ")[0]
         if column not in ("args", "kwargs", "metadata", "errors", "operations", "retention"):
             continue
@@ -151,8 +151,10 @@ def test_their_verbs_answer(operator: Client, odd: dict[int, str], subtests: pyt
                 assert operator.post(page(verb, pk), {"confirmed": "yes"}, follow=True).status_code == 200
 
 
-def test_a_copy_has_nothing_that_stands_for_unreadable_json(operator: Client, odd: dict[int, str]) -> None:
-    for pk in odd:
+def test_a_copy_of_an_odd_job_has_no_placeholder_for_unreadable_json(
+    operator: Client, odd_jobs: dict[int, str]
+) -> None:
+    for pk in odd_jobs:
         operator.post(page("run_again", pk), {"confirmed": "yes"})
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM skipqueue_job AS job WHERE job::text LIKE %s", [f"%{UNREADABLE[1:-1]}%"])
@@ -160,12 +162,12 @@ def test_a_copy_has_nothing_that_stands_for_unreadable_json(operator: Client, od
 
 
 @pytest.mark.slow
-def test_the_commands_print_them(odd: dict[int, str], subtests: pytest.Subtests) -> None:
+def test_the_commands_print_odd_jobs(odd_jobs: dict[int, str], subtests: pytest.Subtests) -> None:
     for command in (["list", "--limit", "500"], ["status"], ["limits"], ["doctor"], ["health"]):
         for more in ([], ["--json"]) if command[0] != "health" else ([],):
             with subtests.test(" ".join([*command, *more])):
                 assert skipqueue(*command, *more).code in (0, 1, 3)
-    for pk, name in odd.items():
+    for pk, name in odd_jobs.items():
         with subtests.test(name):
             assert skipqueue("show", pk).code == 0
             assert skipqueue("show", pk, "--json").code == 0
@@ -212,7 +214,7 @@ OTHERS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         {"paused_at": TIMES, "paused_until": TIMES, "concurrency": ("32767",)},
     ),
 }
-"""For each other model an INSERT, and values of a column."""
+"""For each other model: an INSERT, and the odd values of each column."""
 
 
 @pytest.mark.slow
@@ -239,7 +241,7 @@ def test_the_pages_of_other_models_show_odd_rows(operator: Client, subtests: pyt
 
 
 ACTION = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 1, "user": "ann", "number": 2}
-"""Arguments of the package's own task."""
+"""Arguments of a bulk action."""
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ ACTION = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 1
         [ACTION],
     ],
 )
-def test_the_page_of_an_action_that_nobody_has_asked_for_does_not_exist(operator: Client, kwargs: Any) -> None:
+def test_a_bulk_action_with_invalid_arguments_has_no_progress_page(operator: Client, kwargs: Any) -> None:
     job = make_job("running", task=BULK_TASK, kwargs=kwargs)
     assert operator.get(page("progress", job.pk)).status_code == 404
     assert operator.get(page("change", job.pk)).status_code == 200
@@ -265,6 +267,6 @@ def test_the_page_of_an_action_that_nobody_has_asked_for_does_not_exist(operator
 @pytest.mark.parametrize(
     "progress", [5, {}, {"edges": 5}, {"edges": [1], "newest": 1}, {"edges": [None, None], "newest": "a"}]
 )
-def test_the_page_of_an_action_shows_no_progress_that_no_worker_has_written(operator: Client, progress: Any) -> None:
+def test_the_progress_page_ignores_invalid_progress(operator: Client, progress: Any) -> None:
     job = make_job("running", task=BULK_TASK, kwargs=ACTION, metadata={"progress": progress})
     assert "0 of 2 jobs" in operator.get(page("progress", job.pk)).text

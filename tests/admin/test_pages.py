@@ -1,4 +1,4 @@
-"""Every page of the admin in a real Chromium: what axe-core finds in it, and what the browser complains about."""
+"""Every page of the admin in a real Chromium: accessibility by axe-core, the content security policy, and widths."""
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
@@ -49,8 +49,8 @@ POST = """fields => {
 }"""
 
 
-def opened(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
-    """Open one page after the other. Yields the name of each."""
+def open_each(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
+    """Open every page and every question in turn. Yields the name of each."""
     home = page.url
     for name, address in addresses.items():
         answer = page.goto(home + address)
@@ -64,7 +64,7 @@ def opened(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
         yield name
 
 
-def findings_of(page: Page) -> list[str]:
+def axe_findings(page: Page) -> list[str]:
     """What axe-core finds in the page that is open."""
     page.evaluate(AXE)
     found: list[str] = page.evaluate(FIND)
@@ -79,7 +79,7 @@ def test_axe_finds_nothing_serious(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], look: dict[str, Any]
 ) -> None:
     page = open_admin(User.objects.create_superuser("ann"), bypass_csp=True, **look)
-    found = {name: findings for name in opened(page, addresses) if (findings := findings_of(page))}
+    found = {name: findings for name in open_each(page, addresses) if (findings := axe_findings(page))}
     assert found == {}
 
 
@@ -90,11 +90,11 @@ narrow_first = pytest.mark.parametrize(
 
 @pytest.mark.slow  # it opens every page in a browser
 @narrow_first
-def test_every_page_keeps_the_policy_and_fits_into_its_window(
+def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
 ) -> None:
     page = open_admin(User.objects.create_superuser("ann"), **look)
-    too_wide = [name for name in opened(page, addresses) if page.evaluate(IS_TOO_WIDE)]
+    too_wide = [name for name in open_each(page, addresses) if page.evaluate(IS_TOO_WIDE)]
     assert complaints == []
     assert too_wide == []
 
@@ -110,14 +110,14 @@ BROKEN = """
     })
     .map(each => each.textContent.trim())
 """
-"""The texts that are broken into many more lines than they have words."""
+"""JavaScript: the texts that are broken into many more lines than they have words."""
 
 TALL = """
 () => [...document.querySelectorAll("#content tbody tr")]
     .filter(row => getComputedStyle(row).display === "table-row" && row.clientHeight > 150)
     .map(row => row.textContent.trim())
 """
-"""The rows of tables, not cards, that a narrow column makes taller than they need be."""
+"""JavaScript: the rows of tables that a narrow column makes too tall."""
 
 TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 
@@ -126,12 +126,12 @@ TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
 @pytest.mark.parametrize(
     "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
 )
-def test_a_tablet_scrolls_no_page_sideways_and_breaks_no_name_into_letters(
+def test_on_a_tablet_no_page_of_all_scrolls_sideways_or_breaks_a_name(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]
 ) -> None:
     page = open_admin(User.objects.create_superuser("ann"), viewport=DESKTOP)
     found = {}
-    for name in opened(page, addresses):
+    for name in open_each(page, addresses):
         for width in widths:
             page.set_viewport_size({"width": width, "height": 1_100})
             found[name, width] = (page.evaluate(IS_TOO_WIDE), page.evaluate(BROKEN), page.evaluate(TALL))
@@ -139,8 +139,8 @@ def test_a_tablet_scrolls_no_page_sideways_and_breaks_no_name_into_letters(
 
 
 @pytest.fixture
-def locked(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Somebody holds a lock on the jobs, and no query waits for long."""
+def _locked_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hold a lock on the table of jobs, and let each query wait for 0.2 seconds."""
     monkeypatch.setattr(time_limit, "QUERY_SECONDS", 0.2)
     session = Session()
     session.begin()
@@ -150,7 +150,7 @@ def locked(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     session.close()
 
 
-@pytest.mark.usefixtures("locked")
+@pytest.mark.usefixtures("_locked_jobs")
 @narrow_first
 def test_the_page_about_a_slow_database_fits_into_the_window(
     open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
@@ -160,4 +160,4 @@ def test_the_page_about_a_slow_database_fits_into_the_window(
     expect(page.locator("h1", has_text="The database took too long")).to_be_visible()
     assert not page.evaluate(IS_TOO_WIDE)
     assert [each for each in complaints if "status of 503" not in each] == []
-    assert findings_of(open_admin(boss, JOBS, bypass_csp=True, **look)) == []
+    assert axe_findings(open_admin(boss, JOBS, bypass_csp=True, **look)) == []

@@ -1,6 +1,6 @@
 """The pictures of the admin in the documentation: `make pictures` takes them again.
 
-Other tests open the pages; without SKIPQUEUE_PICTURES these here are left to SKIPQUEUE_ALL_WIDTHS.
+Other tests open the pages as well, so without SKIPQUEUE_PICTURES these tests run only with SKIPQUEUE_ALL_WIDTHS.
 """
 
 import os
@@ -33,7 +33,7 @@ if "SKIPQUEUE_PICTURES" not in os.environ:
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """Somebody who may do everything."""
+    """A superuser."""
     return User.objects.create_superuser("ann")
 
 
@@ -51,11 +51,11 @@ def register_tasks() -> None:
 def take(
     request: pytest.FixtureRequest, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
 ) -> Callable[..., None]:
-    """Opens a page in one of the two schemes, does something there, and takes its picture."""
+    """Opens a page in the light or the dark scheme, calls `then`, and takes a picture of the page."""
     request.getfixturevalue("registry")
 
     def make(name: str, address: str, *, height: int = 1000, then: Callable[[Page], None] | None = None) -> None:
-        if name not in ("job-failed", "job-running", "task"):  # these show what the code of the task says
+        if name not in ("job-failed", "job-running", "task"):  # these pages would show the signature of the task
             register_tasks()
         viewport = DESKTOP | {"height": height}
         page = open_admin(boss, f"django_skipqueue/{address}", viewport=viewport, color_scheme=request.param)
@@ -135,7 +135,7 @@ def test_the_doctor(take: Callable[..., None]) -> None:
 
 @pytest.fixture
 def jobs(transactional_db: None, registry: Registry) -> None:
-    """What a busy shop has in its queue."""
+    """The jobs of a busy shop."""
     scene.make_jobs(scene.make_workers())
 
 

@@ -1,4 +1,4 @@
-"""The pages of the admin, of a queue that uses no part."""
+"""The admin pages of a queue that uses no optional part."""
 
 import pytest
 from django.test import Client
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.core, pytest.mark.django_db]
 
 
 @pytest.mark.parametrize("status", ["queued", "scheduled", "running", "completed", "failed", "discarded"])
-def test_the_page_of_a_job(operator: Client, status: str) -> None:
+def test_the_page_of_a_job_in_each_status(operator: Client, status: str) -> None:
     job = make_job(status, queue_name="mail")
     answer = operator.get(page("change", job.pk))
     assert answer.status_code == 200
@@ -21,7 +21,7 @@ def test_the_page_of_a_job(operator: Client, status: str) -> None:
     "address",
     ["/admin/", "/admin/django_skipqueue/", LIST, f"{LIST}?status=failed", f"{LIST}dashboard/", QUEUES, WORKERS],
 )
-def test_the_pages_of_all_jobs(operator: Client, address: str) -> None:
+def test_lists_and_dashboard_of_a_plain_queue(operator: Client, address: str) -> None:
     for status in ("queued", "running", "failed"):
         make_job(status, queue_name="mail")
     make_worker(queues=["mail"])

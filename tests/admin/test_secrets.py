@@ -1,4 +1,4 @@
-"""Every place that shows an error, a key or a row, with a secret in it: the admin, the commands, the log, the row."""
+"""No page of the admin, no command, no log line and no stored error shows a secret argument."""
 
 import logging
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def log_in(user: str, password: str) -> Any:
 
 
 def pay(token: UUID, amount: int = 1) -> None:
-    """A task whose secret has an annotation."""
+    """A task whose secret argument has an annotation."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def _tasks(registry: Registry) -> None:
     job(name="shop.pay", max_attempts=1)(pay)
 
 
-def make(status: str, *, number: int = 0, **fields: Any) -> Job:
-    """A job that has the secret in every column that may quote an argument."""
+def make_job_with_secrets(status: str, *, number: int = 0, **fields: Any) -> Job:
+    """Make a job that has the secret in every column that may quote an argument."""
     error = {"attempt": 1, "exception": "builtins.ValueError", "message": f"not {SECRET}", "place": "shop.log_in"}
     values: dict[str, Any] = {
         "task": TASK,
@@ -77,20 +77,22 @@ def make(status: str, *, number: int = 0, **fields: Any) -> Job:
 
 @pytest.fixture
 def jobs() -> dict[str, Job]:
-    found = {status: make(status, enqueued_at=LONG_AGO, run_after=LONG_AGO) for status in STATUSES}
-    make("blocked", number=1, limit_key=None, limit_kind=None, capacity=None)  # waits for its rate alone
+    found = {status: make_job_with_secrets(status, enqueued_at=LONG_AGO, run_after=LONG_AGO) for status in STATUSES}
+    make_job_with_secrets(
+        "blocked", number=1, limit_key=None, limit_kind=None, capacity=None
+    )  # without a limit: it waits for its rate
     return found
 
 
-def follow(client: Client, address: str, **posted: str) -> str:
+def post_and_follow(client: Client, address: str, **posted: str) -> str:
     return str(client.post(address, posted, follow=True).text)
 
 
-def test_no_page_of_the_admin_shows_it(
+def test_no_page_of_the_admin_shows_a_secret(
     operator: Client, jobs: dict[str, Job], registry: Registry, settings: Any, subtests: pytest.Subtests
 ) -> None:
     settings.SKIPQUEUE = {"ARCHIVE": None}
-    archived = make("failed", number=2, finished_at=timedelta(days=-40))
+    archived = make_job_with_secrets("failed", number=2, finished_at=timedelta(days=-40))
     Pruner(Store("default")).batch()
     schedule = make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
     fire_all()
@@ -98,7 +100,7 @@ def test_no_page_of_the_admin_shows_it(
         registry.get(TASK).defer("bob", SECRET)
     cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
     finished = {status: jobs[status].pk for status in ("completed", "failed", "discarded")}
-    unfitting = make("failed", number=3, task="shop.pay", args=[SECRET])
+    unfitting = make_job_with_secrets("failed", number=3, task="shop.pay", args=[SECRET])
     pages = {
         LIST: TASK,
         **{f"{LIST}?status={status}": TASK for status in STATUSES},
@@ -135,15 +137,17 @@ def test_no_page_of_the_admin_shows_it(
     pay_schedule = make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
     broken_schedule = make_schedule("u", task=TASK, kwargs={"password": SECRET, "user": SECRET})
     answers: dict[str, Callable[[], str]] = {
-        "run now": lambda: follow(operator, run),
-        "run now, with a key that is taken": lambda: follow(operator, run),
-        "run now, with an argument that does not fit": lambda: follow(operator, f"{SCHEDULES}{pay_schedule.pk}/run/"),
-        "run now, with a secret twice": lambda: follow(operator, f"{SCHEDULES}{broken_schedule.pk}/run/"),
-        "run again unchanged, with an argument that does not fit": lambda: follow(
+        "run now": lambda: post_and_follow(operator, run),
+        "run now, with a key that is taken": lambda: post_and_follow(operator, run),
+        "run now, with an argument that does not fit": lambda: post_and_follow(
+            operator, f"{SCHEDULES}{pay_schedule.pk}/run/"
+        ),
+        "run now, with a secret twice": lambda: post_and_follow(operator, f"{SCHEDULES}{broken_schedule.pk}/run/"),
+        "run again unchanged, with an argument that does not fit": lambda: post_and_follow(
             operator, page("edit", unfitting.pk), confirmed="yes", argument_0=f'"{MASK}"', argument_1=""
         ),
-        "retry, with a key that is taken": lambda: follow(
-            operator, page("retry", make("failed", number=4, unique_key=jobs["queued"].unique_key).pk)
+        "retry, with a key that is taken": lambda: post_and_follow(
+            operator, page("retry", make_job_with_secrets("failed", number=4, unique_key=jobs["queued"].unique_key).pk)
         ),
     }
     for name, answer in answers.items():
@@ -154,7 +158,7 @@ def test_no_page_of_the_admin_shows_it(
     drop_partitions()
 
 
-def test_no_command_prints_it(jobs: dict[str, Job], registry: Registry, subtests: pytest.Subtests) -> None:
+def test_no_command_prints_a_secret(jobs: dict[str, Job], registry: Registry, subtests: pytest.Subtests) -> None:
     with Batch(name="b", on_finish=registry.get(TASK).s("ada", SECRET)) as batch:
         registry.get(TASK).defer("bob", SECRET)
     make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
@@ -185,7 +189,7 @@ def test_no_command_prints_it(jobs: dict[str, Job], registry: Registry, subtests
             assert SECRET not in result.out + result.err
 
 
-def test_neither_the_row_nor_the_log_of_an_attempt_has_it_in_an_error(
+def test_neither_the_row_nor_the_log_of_a_failed_attempt_has_a_secret(
     caplog: pytest.LogCaptureFixture, worker_thread: Callable[..., Any]
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
@@ -206,7 +210,7 @@ def test_neither_the_row_nor_the_log_of_an_attempt_has_it_in_an_error(
     assert SECRET not in caplog.text
 
 
-def test_the_error_of_a_schedule_does_not_have_it() -> None:
+def test_the_error_of_a_schedule_has_no_secret() -> None:
     make_schedule("s", task="shop.pay", kwargs={"token": SECRET, "amont": SECRET}, due=1)
     fire_all()
     assert SECRET not in Schedule.objects.get().error != ""

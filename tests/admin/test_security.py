@@ -1,6 +1,6 @@
 """Who may do what in the admin: every view and every action, for each kind of user, by GET and by POST.
 
-The views are those that the admin's own `get_urls` has: a new one fails here until the table says whom it is for.
+The tests read the views from `get_urls` of the admin: they fail on a new view until the table says whom it is for.
 """
 
 from collections.abc import Iterator
@@ -31,6 +31,7 @@ from .conftest import LIST
 
 pytestmark = pytest.mark.django_db
 
+# A kind of user: its permissions.
 PEOPLE: dict[str, list[str]] = {
     "anonymous": [],
     "staff": [],
@@ -43,7 +44,7 @@ PEOPLE: dict[str, list[str]] = {
     "scheduler": ["view_schedule", "run_schedule"],
     "planner": ["view_schedule", "add_schedule", "change_schedule", "delete_schedule"],
     "pauser": ["view_queue", "change_queue"],
-    "changer": ["change_job", "change_worker"],  # which Django takes for a permission to view
+    "changer": ["change_job", "change_worker"],  # Django lets users who may change a model view it as well
     "blind": [
         "retry_job",
         "discard_job",
@@ -58,29 +59,29 @@ PEOPLE: dict[str, list[str]] = {
     ],
     "boss": ["*"],
 }
-LOOKERS = {"viewer", "retrier", "discarder", "acknowledger", "copier", "deleter", "changer", "boss"}
-PLANS = {"viewer", "scheduler", "planner", "boss"}
+JOB_VIEWERS = {"viewer", "retrier", "discarder", "acknowledger", "copier", "deleter", "changer", "boss"}
+SCHEDULE_VIEWERS = {"viewer", "scheduler", "planner", "boss"}
 STAFF = set(PEOPLE) - {"anonymous"}
 
 
 class View(NamedTuple):
-    """Whom a view is for."""
+    """The kinds of users who may use a view."""
 
     readers: set[str]
-    """Who gets a page by GET, or is led to one."""
+    """The users who get a page, or a redirect to one, by GET."""
     writers: set[str]
-    """For whom a POST changes something."""
+    """The users for whom a POST changes something."""
     is_post: bool = False
-    """Whether a GET is refused to everybody."""
+    """Whether the view refuses every GET."""
 
 
 NOBODY: set[str] = set()
 VIEWS: dict[tuple[str, str | None], View] = {
-    ("job", "changelist"): View(LOOKERS, NOBODY),
+    ("job", "changelist"): View(JOB_VIEWERS, NOBODY),
     ("job", "add"): View(NOBODY, NOBODY),
-    ("job", "history"): View(LOOKERS, NOBODY),
+    ("job", "history"): View(JOB_VIEWERS, NOBODY),
     ("job", "delete"): View({"deleter", "boss"}, NOBODY),
-    ("job", "change"): View(LOOKERS, NOBODY),
+    ("job", "change"): View(JOB_VIEWERS, NOBODY),
     ("job", "retry"): View(NOBODY, {"retrier", "boss"}, is_post=True),
     ("job", "run_now"): View(NOBODY, {"retrier", "boss"}, is_post=True),
     ("job", "reschedule"): View({"retrier", "boss"}, {"retrier", "boss"}),
@@ -88,19 +89,19 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "change_priority"): View({"retrier", "boss"}, {"retrier", "boss"}),
     ("job", "discard"): View({"discarder", "boss"}, {"discarder", "boss"}),
     ("job", "cancel"): View({"discarder", "boss"}, {"discarder", "boss"}),
-    ("job", "progress"): View(LOOKERS, {"discarder", "boss"}),
-    ("job", "search"): View(NOBODY, LOOKERS, is_post=True),
+    ("job", "progress"): View(JOB_VIEWERS, {"discarder", "boss"}),
+    ("job", "search"): View(NOBODY, JOB_VIEWERS, is_post=True),
     ("job", "edit"): View({"copier", "boss"}, {"copier", "boss"}),
     ("job", "run_again"): View({"copier", "boss"}, {"copier", "boss"}),
-    ("job", "dashboard"): View(LOOKERS, NOBODY),
-    ("job", "failures"): View(LOOKERS, NOBODY),
-    ("job", "cause"): View(LOOKERS, NOBODY),
+    ("job", "dashboard"): View(JOB_VIEWERS, NOBODY),
+    ("job", "failures"): View(JOB_VIEWERS, NOBODY),
+    ("job", "cause"): View(JOB_VIEWERS, NOBODY),
     ("job", "acknowledge"): View(NOBODY, {"acknowledger", "boss"}, is_post=True),
-    ("job", "task"): View(LOOKERS, NOBODY),
-    ("job", "limits"): View(LOOKERS, NOBODY),
-    ("job", "doctor"): View(LOOKERS, NOBODY),
-    ("job", "metrics"): View(LOOKERS, NOBODY),
-    ("job", None): View(STAFF, NOBODY),  # leads to the page of the job
+    ("job", "task"): View(JOB_VIEWERS, NOBODY),
+    ("job", "limits"): View(JOB_VIEWERS, NOBODY),
+    ("job", "doctor"): View(JOB_VIEWERS, NOBODY),
+    ("job", "metrics"): View(JOB_VIEWERS, NOBODY),
+    ("job", None): View(STAFF, NOBODY),  # redirects to the page of the job
     ("queue", "changelist"): View({"viewer", "pauser", "boss"}, NOBODY),
     ("queue", "pause"): View({"pauser", "boss"}, {"pauser", "boss"}),
     ("queue", "resume"): View(NOBODY, {"pauser", "boss"}, is_post=True),
@@ -111,14 +112,14 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("queue", "delete"): View(NOBODY, NOBODY),
     ("queue", "change"): View({"viewer", "pauser", "boss"}, NOBODY),
     ("queue", None): View(STAFF, NOBODY),
-    ("schedule", "changelist"): View(PLANS, NOBODY),
+    ("schedule", "changelist"): View(SCHEDULE_VIEWERS, NOBODY),
     ("schedule", "pause"): View(NOBODY, {"scheduler", "boss"}, is_post=True),
     ("schedule", "resume"): View(NOBODY, {"scheduler", "boss"}, is_post=True),
     ("schedule", "run"): View(NOBODY, {"scheduler", "boss"}, is_post=True),
     ("schedule", "add"): View({"planner", "boss"}, {"planner", "boss"}),
-    ("schedule", "history"): View(PLANS, NOBODY),
+    ("schedule", "history"): View(SCHEDULE_VIEWERS, NOBODY),
     ("schedule", "delete"): View({"planner", "boss"}, {"planner", "boss"}),
-    ("schedule", "change"): View(PLANS, {"planner", "boss"}),
+    ("schedule", "change"): View(SCHEDULE_VIEWERS, {"planner", "boss"}),
     ("schedule", None): View(STAFF, NOBODY),
     ("jobbatch", "changelist"): View({"viewer", "boss"}, NOBODY),
     ("jobbatch", "add"): View(NOBODY, NOBODY),
@@ -135,6 +136,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("worker", "change"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", None): View(STAFF, NOBODY),
 }
+# An action of the list of jobs: the kinds of users who may use it.
 ACTIONS = {
     "retry_selected": {"retrier", "boss"},
     "run_now_selected": {"retrier", "boss"},
@@ -182,10 +184,10 @@ class Rows:
         self.batch = JobBatch.objects.create(name="b")
         for part in modules_of_parts("admin_pages"):
             part.make_rows()
-        self.before = everything()
+        self.before = read_everything()
 
     def address(self, model: str, name: str | None) -> str:
-        """Of a view, for the row that it fits."""
+        """The address of a view, for a row that the view can change."""
         jobs = {
             "run_now": self.scheduled, "reschedule": self.queued, "change_queue": self.queued,
             "change_priority": self.queued, "discard": self.queued, "cancel": self.running, "run_again": self.done,
@@ -208,13 +210,13 @@ class Rows:
         query = cause_query(BAD_VALUE) if name in ("cause", "acknowledge") else ""
         return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 
-    def are_as_they_were(self) -> bool:
-        """Whether nothing was changed, nor is there an entry that says so."""
-        return everything() == self.before
+    def are_unchanged(self) -> bool:
+        """Whether no row has changed, and the admin log has no new entry."""
+        return read_everything() == self.before
 
 
-def everything() -> list[Any]:
-    """All that the admin can change."""
+def read_everything() -> list[Any]:
+    """All rows that the admin can change."""
     models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, Queue, Schedule, Worker, LogEntry)
     tables = [f"SELECT to_jsonb(one)::text FROM {model._meta.db_table} AS one" for model in models]
     with connection.cursor() as cursor:
@@ -229,7 +231,7 @@ def rows(db: None) -> Rows:
     return Rows()
 
 
-def browser_of(person: str, **options: Any) -> Client:
+def log_in_as(person: str, **options: Any) -> Client:
     client = Client(**options)
     if person != "anonymous":
         user = User.objects.create_user(person, is_staff=True, is_superuser=person == "boss")
@@ -240,19 +242,19 @@ def browser_of(person: str, **options: Any) -> Client:
     return client
 
 
-def views() -> Iterator[tuple[str, str | None]]:
-    """Model and name of every view that the admins of the models have."""
+def registered_views() -> Iterator[tuple[str, str | None]]:
+    """The model and the name of every view of the admin."""
     for model in (Job, JobBatch, Queue, Schedule, Worker):
         name = str(model._meta.model_name)
         for pattern in admin.site._registry[model].get_urls():
             yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")
 
 
-def test_every_view_is_in_the_table() -> None:
-    assert sorted(views(), key=str) == sorted(VIEWS, key=str)
+def test_the_table_has_every_view_of_the_admin() -> None:
+    assert sorted(registered_views(), key=str) == sorted(VIEWS, key=str)
 
 
-def test_every_action_is_in_the_table() -> None:
+def test_the_table_has_every_action_of_the_admin() -> None:
     actions = admin.site._registry[Job].actions or ()
     assert {getattr(action, "__name__", action) for action in actions} == set(ACTIONS)
     assert not admin.site._registry[Worker].actions
@@ -260,8 +262,8 @@ def test_every_action_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("person", PEOPLE)
 class TestViews:
-    def test_a_get_shows_what_the_table_says_and_changes_nothing(self, rows: Rows, row: Row, person: str) -> None:
-        client = browser_of(person)
+    def test_a_get_shows_a_view_to_its_readers_and_changes_nothing(self, rows: Rows, row: Row, person: str) -> None:
+        client = log_in_as(person)
         for (model, name), view in VIEWS.items():
             with row(model=model, name=name):
                 for method in (client.get, client.head):
@@ -276,17 +278,17 @@ class TestViews:
                         assert response.status_code == (200 if name else 302)
                     if response.status_code == 200 and person != "boss":
                         break  # HEAD makes the page again, which is asked of whoever may change everything
-                assert rows.are_as_they_were()
+                assert rows.are_unchanged()
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:
-        client = browser_of(person)
+        client = log_in_as(person)
         for (model, name), view in VIEWS.items():
             with row(model=model, name=name):
                 response = client.post(
                     rows.address(model, name),
                     {"post": "yes", "confirmed": "yes", **ANSWERS, "status": "completed", "queue": "mail"},
                 )
-                assert rows.are_as_they_were() == (person not in view.writers)
+                assert rows.are_unchanged() == (person not in view.writers)
                 if person != "anonymous" and view.is_post:
                     assert response.status_code == (302 if person in view.writers else 403)
 
@@ -298,33 +300,33 @@ class TestActions:
         return {"action": action, "_selected_action": chosen, "confirmed": "yes", **ANSWERS}
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, row: Row, person: str) -> None:
-        client = browser_of(person)
+        client = log_in_as(person)
         for action, across in product(ACTIONS, ["0", "1"]):
             with row(action=action, across=across):
                 client.post(LIST, self.data(action, rows) | {"select_across": across})
-                assert rows.are_as_they_were() == (person not in ACTIONS[action])
+                assert rows.are_unchanged() == (person not in ACTIONS[action])
 
     def test_a_get_changes_nothing(self, rows: Rows, row: Row, person: str) -> None:
-        client = browser_of(person)
+        client = log_in_as(person)
         for action in ACTIONS:
             with row(action):
                 client.get(LIST, self.data(action, rows))
                 client.head(LIST, self.data(action, rows))
-                assert rows.are_as_they_were()
+                assert rows.are_unchanged()
 
 
 class TestForgeryAndRedirects:
-    def test_a_post_without_the_token_is_refused(self, rows: Rows, row: Row) -> None:
-        client = browser_of("boss", enforce_csrf_checks=True)
+    def test_a_post_without_the_csrf_token_is_refused(self, rows: Rows, row: Row) -> None:
+        client = log_in_as("boss", enforce_csrf_checks=True)
         for model, name in VIEWS:
             with row(model=model, name=name):
                 for action in (None, *ACTIONS):
                     data = {"action": action, "_selected_action": rows.failed.pk, "confirmed": "yes"} if action else {}
                     assert client.post(rows.address(model, name), data).status_code == 403
-                assert rows.are_as_they_were()
+                assert rows.are_unchanged()
 
-    def test_nobody_is_led_elsewhere(self, rows: Rows, row: Row) -> None:
-        client = browser_of("boss")
+    def test_no_view_redirects_to_another_site(self, rows: Rows, row: Row) -> None:
+        client = log_in_as("boss")
         for model, name in VIEWS:
             with row(model=model, name=name):
                 for send in (client.get, client.post):
@@ -333,8 +335,8 @@ class TestForgeryAndRedirects:
                     assert not location.startswith("//")
 
 
-def test_a_post_with_the_token_is_accepted(rows: Rows) -> None:
-    client = browser_of("boss", enforce_csrf_checks=True)
+def test_a_post_with_the_csrf_token_is_accepted(rows: Rows) -> None:
+    client = log_in_as("boss", enforce_csrf_checks=True)
     client.get(rows.address("job", "change"))
     data = {"csrfmiddlewaretoken": client.cookies["csrftoken"].value}
     assert client.post(rows.address("job", "retry"), data).status_code == 302
@@ -349,22 +351,22 @@ PAGES_OF_A_JOB = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow  # each address with each id that is none
+@pytest.mark.slow  # it tries each action and each page with each invalid id
 class TestForeignIds:
     @pytest.mark.parametrize("action", ACTIONS)
-    def test_what_is_no_id_changes_nothing(self, rows: Rows, row: Row, action: str) -> None:
-        client = browser_of("boss")
+    def test_an_action_on_an_invalid_id_changes_nothing(self, rows: Rows, row: Row, action: str) -> None:
+        client = log_in_as("boss")
         for foreign in NO_IDS:
             with row(foreign=foreign):
                 for confirmed in ("yes", ""):
                     data = {"action": action, "_selected_action": [foreign], "confirmed": confirmed}
                     response = client.post(LIST, data)
                     assert response.status_code == 200 or response.headers["Location"] == LIST
-                assert client.get(LIST).status_code == 200, "it shows what the answers have said"
-                assert rows.are_as_they_were()
+                assert client.get(LIST).status_code == 200, "the list shows the messages of the responses"
+                assert rows.are_unchanged()
 
-    def test_the_ids_of_another_model_change_nothing(self, rows: Rows, row: Row) -> None:
-        client = browser_of("boss")
+    def test_an_action_on_ids_of_another_model_changes_nothing(self, rows: Rows, row: Row) -> None:
+        client = log_in_as("boss")
         for action in ACTIONS:
             with row(action):
                 entry = LogEntry.objects.create(
@@ -372,27 +374,27 @@ class TestForeignIds:
                     user_id=client.session["_auth_user_id"],
                     action_flag=1,
                 )
-                before = everything()
+                before = read_everything()
                 data = {"action": action, "_selected_action": [entry.pk, rows.worker.pk], "confirmed": "yes"}
                 assert client.post(LIST, data, follow=True).status_code == 200
-                assert everything() == before
+                assert read_everything() == before
 
-    def test_all_that_match_are_the_filters_whatever_ids_are_sent(self, rows: Rows) -> None:
-        client = browser_of("boss")
+    def test_an_action_on_all_matching_jobs_ignores_the_selected_ids(self, rows: Rows) -> None:
+        client = log_in_as("boss")
         data = {"action": "delete_selected", "_selected_action": [rows.failed.pk], "confirmed": "yes"}
         client.post(f"{LIST}?status=completed", data | {"select_across": "1"})
         assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running, rows.scheduled, rows.bulk}
 
-    def test_a_page_of_no_job_is_no_error(self, rows: Rows, row: Row) -> None:
-        client = browser_of("boss")
+    def test_the_page_of_an_invalid_job_id_is_no_error(self, rows: Rows, row: Row) -> None:
+        client = log_in_as("boss")
         for name, foreign in product(PAGES_OF_A_JOB, NO_IDS_IN_ADDRESSES):
             with row(name=name, foreign=foreign):
                 for send in (client.get, client.post):
                     assert send(f"{LIST}{foreign}/{name}/").status_code in (302, 404, 405)
-                assert rows.are_as_they_were()
+                assert rows.are_unchanged()
 
 
 @pytest.mark.parametrize("model", ["job", "queue", "worker", "schedule", "jobbatch"])
 @pytest.mark.parametrize("name", ["change", "history", "delete"])
 def test_an_id_with_a_nul_is_not_found(model: str, name: str) -> None:
-    assert browser_of("boss").get(f"/admin/django_skipqueue/{model}/a%00b/{name}/").status_code == 404
+    assert log_in_as("boss").get(f"/admin/django_skipqueue/{model}/a%00b/{name}/").status_code == 404

@@ -1,7 +1,7 @@
 """Every text on the admin's pages goes through gettext.
 
-The pages are rendered in a language that puts each translated text into brackets; all that the rows carry is made of
-the letter z. Whatever else stands outside of brackets is a text that cannot be translated.
+The pages are rendered in a language that puts each translated text into brackets; the texts of the rows consist of
+the letter z. Every other text outside of brackets cannot be translated.
 """
 
 import re
@@ -42,7 +42,7 @@ class Texts(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.found: list[str] = []
-        """Of attributes, and of the elements together: a translated text may contain elements."""
+        """The texts of attributes, and all other text as one: a translated text may contain elements."""
         self._open: list[str] = []
         self._data: list[str] = []
         self.feed(html)
@@ -64,14 +64,14 @@ class Texts(HTMLParser):
             self._data.append(data)
 
 
-def texts_on(html: str) -> list[str]:
-    """The texts of a page, without those of other apps."""
+def page_texts(html: str) -> list[str]:
+    """The texts of a page, without the sidebar and other texts of Django."""
     return Texts(re.sub(r'(?s)<nav[^>]* id="nav-sidebar".*?</nav>|<div id="content-related".*', "", html)).found
 
 
 def untranslated(html: str) -> set[str]:
-    """The words of a page that stand outside of brackets."""
-    words = {word for text in texts_on(html) for word in outside_of_brackets(text)}
+    """The words of a page outside of brackets."""
+    words = {word for text in page_texts(html) for word in outside_of_brackets(text)}
     return {word for word in words if set(word.lower()) != {"z"}} - NOT_TO_BE_TRANSLATED
 
 
@@ -83,7 +83,7 @@ def _brackets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def boss(db: None) -> Client:
-    """The browser of somebody whose name needs no translation."""
+    """The test client of a superuser whose name needs no translation."""
     client = Client()
     client.force_login(User.objects.create_superuser("zz", password="secret"))
     return client
@@ -115,7 +115,7 @@ def make_rows() -> list[Job]:
     return jobs
 
 
-def addresses(jobs: list[Job]) -> Iterator[str]:
+def page_addresses(jobs: list[Job]) -> Iterator[str]:
     yield from ("/admin/django_skipqueue/", LIST, QUEUES, f"{QUEUES}pause/?queue=zz", WORKERS)
     yield from (
         f"{WORKERS}{name}/?worker={Worker.objects.values_list('pk', flat=True)[0]}" for name in ("restart", "stop")
@@ -128,7 +128,7 @@ def addresses(jobs: list[Job]) -> Iterator[str]:
 
 @pytest.mark.usefixtures("_brackets")
 def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
-    for address in addresses(make_rows()):
+    for address in page_addresses(make_rows()):
         notices_cache.clear()
         assert untranslated(boss.get(address, follow=True).text) == set(), address
 
@@ -156,7 +156,7 @@ def test_every_question_and_every_message_can_be_translated(boss: Client, regist
                 assert untranslated(text) == set(), (verb.name, job.status)
 
 
-def test_a_page_is_in_the_language_of_the_project(boss: Client, settings: Any, tmp_path: Path) -> None:
+def test_the_page_of_a_job_is_in_the_language_of_the_project(boss: Client, settings: Any, tmp_path: Path) -> None:
     words = ("Queue", "attempt %(number)s running", "running for %(span)s", "Cancel")
     speak(settings, tmp_path, {text: bracketed(text) for text in words})
     text = boss.get(page("change", make_job("running", task="zz.zz", queue_name="zz").pk)).text
@@ -173,5 +173,5 @@ def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: 
     assert many_jobs.question_of(DISCARD, Summary(Count(most), most, [], most, [])) == expected
 
 
-def test_what_is_not_translated_is_found() -> None:
+def test_an_untranslated_text_is_found() -> None:
     assert untranslated('<p title="⟦a ⟦b⟧ c⟧ late">⟦b⟧ Zz <b>later</b></p><code>d</code>') == {"late", "later"}

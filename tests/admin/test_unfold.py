@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow  # it opens every page in a browser once more
 @pytest.mark.browser
-@pytest.mark.timeout(300)  # for all its tests together
+@pytest.mark.timeout(300)  # for all tests of the subprocess together
 def test_the_pages_work_with_unfold() -> None:
     tests = [sys.executable, "-m", "pytest", "--ds=tests.unfold_settings", "tests/admin/unfold_pages.py"]
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

@@ -52,7 +52,7 @@ def _no_partitions_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
-def test_every_page_can_be_read(
+def test_every_page_has_readable_badges_with_unfold(
     open_admin: Callable[..., Page], picture: Callable[[Page, str], None], complaints: Complaints, colours: Any
 ) -> None:
     workers = scene.make_workers()
@@ -89,7 +89,7 @@ def test_every_page_can_be_read(
     assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
 
 
-def test_an_action_of_the_list_is_asked_and_done(open_admin: Callable[..., Page]) -> None:
+def test_an_action_of_the_list_works_with_unfold(open_admin: Callable[..., Page]) -> None:
     job = make_job("failed", task="shop.jobs.send")
     page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP)
     page.goto(page.url.removesuffix("/admin/") + f"{LIST}?status=failed")
@@ -103,7 +103,7 @@ def test_an_action_of_the_list_is_asked_and_done(open_admin: Callable[..., Page]
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 @pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
-def test_the_switch_between_databases_is_shown_and_leads_there(
+def test_the_database_menu_works_with_unfold(
     open_admin: Callable[..., Page],
     picture: Callable[[Page, str], None],
     complaints: Complaints,
@@ -135,4 +135,4 @@ OVERLAPPED = """element => [...element.parentElement.children]
     .filter(other => other.getBoundingClientRect().top < element.getBoundingClientRect().bottom)
     .filter(other => other.getBoundingClientRect().bottom > element.getBoundingClientRect().top)
     .map(other => other.outerHTML.slice(0, 80))"""
-"""The beginnings of the elements beside it that stand over it."""
+"""JavaScript: the beginnings of the elements that overlap the database menu."""

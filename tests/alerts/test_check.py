@@ -34,51 +34,51 @@ pytestmark = pytest.mark.django_db(transaction=True)
 STORE = Store("default")
 
 
-def announced() -> list[Alert]:
-    """Check, confirm the alerts, and return them."""
+def check_and_confirm() -> list[Alert]:
+    """Check for alerts, confirm them as announced, and return them."""
     found = check(STORE)
     for alert in found:
         confirm(STORE, alert)
     return found
 
 
-def later(seconds: float) -> None:
-    """Let time pass for the incidents."""
+def let_pass(seconds: float) -> None:
+    """Move the times of all incidents back, as if so many seconds had passed."""
     names = ("since", "found_at", "raised_at", "calm_since", "over_at", "claimed_at")
     Incident.objects.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
 
 
-def make_trouble(*queue_names: str) -> None:
+def make_unserved_jobs(*queue_names: str) -> None:
     """Make jobs in queues that no worker serves, which have waited long enough for an alert."""
     make_worker(queues=["other"])
     for name in queue_names or ("mail",):
         make_job(queue_name=name)
     check(STORE)
-    later(LASTS_SECONDS + 1)
+    let_pass(LASTS_SECONDS + 1)
 
 
-# What is announced
+# Which problems are announced
 
 
 def test_without_a_setting_a_problem_that_lasts_is_announced() -> None:
     make_worker(queues=["other"])
     make_job(queue_name="mail")
-    assert announced() == []
-    later(LASTS_SECONDS + 1)
-    (event,) = announced()
+    assert check_and_confirm() == []
+    let_pass(LASTS_SECONDS + 1)
+    (event,) = check_and_confirm()
     assert isinstance(event, AlertRaised)
     assert (event.database, event.rule, event.subject) == ("default", "queue-without-worker", "mail")
     assert (event.severity, event.title) == ("critical", Verdict.now(STORE).problems[0].title)
     assert event.since == Incident.objects.get(rule=event.rule).since
 
 
-def test_each_subject_has_an_incident_of_its_own() -> None:
-    make_trouble("mail", "sms")
-    assert [event.subject for event in announced()] == ["mail", "sms"]
+def test_each_subject_has_its_own_incident() -> None:
+    make_unserved_jobs("mail", "sms")
+    assert [event.subject for event in check_and_confirm()] == ["mail", "sms"]
     make_worker(queues=["mail"])
-    announced()
-    later(CALM_SECONDS + 1)
-    assert [(type(event), event.subject) for event in announced()] == [(AlertOver, "mail")]
+    check_and_confirm()
+    let_pass(CALM_SECONDS + 1)
+    assert [(type(event), event.subject) for event in check_and_confirm()] == [(AlertOver, "mail")]
 
 
 def test_a_restart_of_all_workers_is_no_incident() -> None:
@@ -86,34 +86,34 @@ def test_a_restart_of_all_workers_is_no_incident() -> None:
     worker = make_worker()
     for _ in range(3):
         Worker.objects.all().delete()
-        assert announced() == []
-        later(LASTS_SECONDS - 10)
+        assert check_and_confirm() == []
+        let_pass(LASTS_SECONDS - 10)
         worker.save(force_insert=True)
-        assert announced() == []
+        assert check_and_confirm() == []
 
 
-def test_since_when_it_lasts_is_what_the_rule_knows(rule: Callable[..., None]) -> None:
-    rule(Finding.of(Severity.WARNING, "so"), since_minutes=5)
-    assert announced() == [], "a check has found it only now"
-    later(LASTS_SECONDS + 1)
-    (event,) = announced()
+def test_an_alert_has_the_start_that_the_rule_knows(replace_rules: Callable[..., None]) -> None:
+    replace_rules(Finding.of(Severity.WARNING, "so"), since_minutes=5)
+    assert check_and_confirm() == [], "a check has found it only now"
+    let_pass(LASTS_SECONDS + 1)
+    (event,) = check_and_confirm()
     assert (event.rule, event.severity, event.title) == ("of-test", "warning", "so")
     assert event.since < Incident.objects.get().found_at - timedelta(minutes=4)
 
 
-def test_what_is_good_to_know_is_no_incident(rule: Callable[..., None]) -> None:
-    rule(Finding.of(Severity.INFO, "so"))
-    assert announced() == []
+def test_a_finding_of_the_severity_info_is_no_incident(replace_rules: Callable[..., None]) -> None:
+    replace_rules(Finding.of(Severity.INFO, "so"))
+    assert check_and_confirm() == []
     assert not Incident.objects.exists()
 
 
 def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(settings: Any) -> None:
-    make_trouble()
-    assert len(announced()) == 1
+    make_unserved_jobs()
+    assert len(check_and_confirm()) == 1
     settings.SKIPQUEUE = {"RULES": {"queue-without-worker": None}}
-    assert announced() == []
-    later(CALM_SECONDS + 1)
-    assert [type(event) for event in announced()] == [AlertOver]
+    assert check_and_confirm() == []
+    let_pass(CALM_SECONDS + 1)
+    assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
 
 def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings: Any, tmp_path: Any) -> None:
@@ -123,8 +123,8 @@ def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings
 
 
 @pytest.fixture
-def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replace all rules by a watched rule `of-test`, which finds this or raises an error."""
+def replace_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces all rules by the rule `of-test`, which returns the given findings or raises an error."""
 
     def choose(*found: Finding, since_minutes: int = 0, fails: bool = False) -> None:
         def find(store: Store) -> Iterator[Finding]:
@@ -139,112 +139,112 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return choose
 
 
-def test_a_rule_that_cannot_be_applied_neither_begins_nor_ends_an_incident(rule: Callable[..., None]) -> None:
-    rule(Finding.of(Severity.CRITICAL, "so"))
+def test_a_rule_that_cannot_be_applied_neither_begins_nor_ends_an_incident(replace_rules: Callable[..., None]) -> None:
+    replace_rules(Finding.of(Severity.CRITICAL, "so"))
     check(STORE)
-    later(LASTS_SECONDS + 1)
-    assert len(announced()) == 1
-    rule(fails=True)
+    let_pass(LASTS_SECONDS + 1)
+    assert len(check_and_confirm()) == 1
+    replace_rules(fails=True)
     for _ in range(3):
-        assert announced() == []
-        later(CALM_SECONDS + 1)
+        assert check_and_confirm() == []
+        let_pass(CALM_SECONDS + 1)
     assert [(each.rule, each.calm_since) for each in Incident.objects.open()] == [("of-test", None)]
 
 
-def test_without_tables_that_the_rules_need_nothing_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_trouble()
-    announced()
+def test_an_unusable_database_ends_no_incident(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_unserved_jobs()
+    check_and_confirm()
     unusable = Finding("database-unusable", Severity.CRITICAL, "gone")
     monkeypatch.setattr("django_skipqueue.console.rules.verdict.examine", lambda *_, **__: [unusable])
     assert check(STORE) == []
     assert Incident.objects.open().get().calm_since is None
 
 
-def test_findings_of_one_subject_are_one_incident(rule: Callable[..., None]) -> None:
-    rule(
+def test_findings_of_one_subject_are_one_incident(replace_rules: Callable[..., None]) -> None:
+    replace_rules(
         Finding.of(Severity.CRITICAL, "first", subject="a"),
         Finding.of(Severity.WARNING, "second", subject="a"),
         Finding.of(Severity.WARNING, "long", subject="x" * 5_000),
     )
     check(STORE)
-    later(LASTS_SECONDS + 1)
-    assert sorted(event.title for event in announced()) == ["first", "long"]
+    let_pass(LASTS_SECONDS + 1)
+    assert sorted(event.title for event in check_and_confirm()) == ["first", "long"]
 
 
-# Once
+# Each incident is announced once
 
 
 def test_an_incident_is_announced_once_at_its_beginning_and_once_at_its_end() -> None:
-    make_trouble()
-    assert [type(event) for event in announced()] == [AlertRaised]
+    make_unserved_jobs()
+    assert [type(event) for event in check_and_confirm()] == [AlertRaised]
     for _ in range(3):
-        later(100)
-        assert announced() == []
+        let_pass(100)
+        assert check_and_confirm() == []
     Job.objects.all().delete()
-    assert announced() == []
-    later(CALM_SECONDS + 1)
-    (event,) = announced()
+    assert check_and_confirm() == []
+    let_pass(CALM_SECONDS + 1)
+    (event,) = check_and_confirm()
     assert isinstance(event, AlertOver)
     assert (event.over_at - event.since).total_seconds() > 300
-    assert announced() == []
+    assert check_and_confirm() == []
     assert not Incident.objects.exclude(rule="").exists()
 
 
 def test_a_problem_that_comes_and_goes_is_one_incident() -> None:
-    make_trouble()
-    assert len(announced()) == 1
+    make_unserved_jobs()
+    assert len(check_and_confirm()) == 1
     for _ in range(3):
         Job.objects.all().delete()
-        assert announced() == [], "calm"
-        later(CALM_SECONDS - 5)
-        assert announced() == [], "not for long enough"
+        assert check_and_confirm() == [], "calm"
+        let_pass(CALM_SECONDS - 5)
+        assert check_and_confirm() == [], "not for long enough"
         make_job(queue_name="mail")
-        assert announced() == [], "found again"
+        assert check_and_confirm() == [], "found again"
     Job.objects.all().delete()
-    assert announced() == []
-    later(CALM_SECONDS - 5)
-    assert announced() == [], "calm since the last time only"
-    later(10)
-    assert [type(event) for event in announced()] == [AlertOver]
+    assert check_and_confirm() == []
+    let_pass(CALM_SECONDS - 5)
+    assert check_and_confirm() == [], "calm only since the problem was last found"
+    let_pass(10)
+    assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
 
-def test_many_processes_at_once_announce_it_once(session: Callable[[], Session]) -> None:
-    make_trouble()
+def test_only_one_of_many_processes_announces_an_incident(session: Callable[[], Session]) -> None:
+    make_unserved_jobs()
     sessions = [session() for _ in range(6)]
     start = threading.Barrier(len(sessions))
 
-    def together() -> list[Alert]:
+    def check_at_the_same_time() -> list[Alert]:
         start.wait(10)
         return check(STORE)
 
-    found = [each.start(together) for each in sessions]
+    found = [each.start(check_at_the_same_time) for each in sessions]
     assert [len(each.result(20)) for each in found].count(1) == 1
     assert sum(len(each.result()) for each in found) == 1
 
 
-def test_who_dies_before_it_confirms_is_replaced() -> None:
-    make_trouble()
+def test_an_alert_that_was_not_confirmed_is_announced_again() -> None:
+    make_unserved_jobs()
     assert len(check(STORE)) == 1
     assert check(STORE) == []
-    later(CONFIRM_PATIENCE_SECONDS + 1)
-    assert len(check(STORE)) == 1, "somebody else announces it"
+    let_pass(CONFIRM_PATIENCE_SECONDS + 1)
+    assert len(check(STORE)) == 1, "another process announces it"
     assert check(STORE) == []
 
 
-def test_an_end_that_comes_before_the_beginning_was_announced_follows_it() -> None:
-    make_trouble()
+def test_the_end_of_an_incident_is_announced_after_its_beginning() -> None:
+    make_unserved_jobs()
     assert len(check(STORE)) == 1
     Job.objects.all().delete()
     check(STORE)
-    later(max(CALM_SECONDS, CONFIRM_PATIENCE_SECONDS) + 1)
-    assert [type(event) for event in announced()] == [AlertRaised]
-    assert [type(event) for event in announced()] == [AlertOver]
+    let_pass(max(CALM_SECONDS, CONFIRM_PATIENCE_SECONDS) + 1)
+    assert [type(event) for event in check_and_confirm()] == [AlertRaised]
+    assert [type(event) for event in check_and_confirm()] == [AlertOver]
 
 
 # The service of supervisors
 
 
-class Watched:
+class AlertService:
     """The service of a supervisor, and the events that it has sent."""
 
     def __init__(self) -> None:
@@ -264,17 +264,17 @@ def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         return []
 
     monkeypatch.setattr("django_skipqueue.parts.alerts.watch.check", note)
-    for each in (Watched(), Watched(), Watched()):
+    for each in (AlertService(), AlertService(), AlertService()):
         each.run()
     assert len(checked) == 1
-    later(30)
-    Watched().run()
+    let_pass(30)
+    AlertService().run()
     assert len(checked) == 2
 
 
 def test_a_supervisor_confirms_an_alert_when_the_sinks_have_handled_it() -> None:
-    make_trouble()
-    one = Watched()
+    make_unserved_jobs()
+    one = AlertService()
     one.is_delivered = False
     one.run()
     one.run()
@@ -287,7 +287,7 @@ def test_a_supervisor_confirms_an_alert_when_the_sinks_have_handled_it() -> None
 
 
 def test_a_check_reads_no_whole_table(django_assert_max_num_queries: Any) -> None:
-    make_trouble()
+    make_unserved_jobs()
     with django_assert_max_num_queries(150) as queries:
         check(STORE)
     with connection.cursor() as cursor:

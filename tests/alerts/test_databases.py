@@ -21,11 +21,11 @@ BOTH = ("default", "other")
 
 
 @pytest.fixture(autouse=True)
-def _several(settings: Any) -> None:
+def _two_databases(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH}
 
 
-def announced(alias: str) -> list[tuple[type, str]]:
+def check_and_confirm(alias: str) -> list[tuple[type, str]]:
     store = Store(alias)
     alerts = check(store)
     for alert in alerts:
@@ -33,7 +33,7 @@ def announced(alias: str) -> list[tuple[type, str]]:
     return [(type(alert), alert.database) for alert in alerts]
 
 
-def make_trouble(alias: str) -> None:
+def make_unserved_job(alias: str) -> None:
     """Make jobs in a queue without a worker, which have waited long enough for an alert."""
     make_worker(using=alias, queues=["other"])
     make_job(using=alias, queue_name="mail")
@@ -41,24 +41,24 @@ def make_trouble(alias: str) -> None:
     Incident.objects.using(alias).update(found_at="2026-01-01T00:00Z")
 
 
-def test_each_database_has_an_incident_of_its_own() -> None:
+def test_each_database_has_its_own_incident() -> None:
     for alias in BOTH:
-        make_trouble(alias)
+        make_unserved_job(alias)
     for alias in BOTH:
-        assert announced(alias) == [(AlertRaised, alias)]
-        assert announced(alias) == []
+        assert check_and_confirm(alias) == [(AlertRaised, alias)]
+        assert check_and_confirm(alias) == []
         assert Incident.objects.using(alias).count() == 1
 
 
-def test_what_waits_in_one_is_no_incident_in_another() -> None:
+def test_a_problem_of_one_database_is_no_incident_of_another() -> None:
     make_worker()
-    make_trouble("other")
-    assert announced("default") == []
+    make_unserved_job("other")
+    assert check_and_confirm("default") == []
     assert not Incident.objects.using("default").exists()
 
 
 def test_the_log_and_the_webhook_name_the_database(caplog: pytest.LogCaptureFixture, settings: Any) -> None:
-    make_trouble("other")
+    make_unserved_job("other")
     (alert,) = check(Store("other"))
     send(alert)
     assert "alert raised database=other rule=queue-without-worker subject=mail severity=critical title=" in caplog.text
@@ -73,7 +73,7 @@ def test_the_log_and_the_webhook_name_the_database(caplog: pytest.LogCaptureFixt
 def test_the_command_checks_the_reachable_databases_if_one_is_down(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH)}
     make_worker()
-    make_trouble("other")
+    make_unserved_job("other")
     with reached_at("gone", NOBODY):
         result = skipqueue("alerts", "--json")
     assert result.code == 1

@@ -50,7 +50,7 @@ def test_an_alert_is_posted_as_json(server: Webhook) -> None:
     assert (over["event"], over["since"], over["over_at"]) == ("alert_over", NOON.isoformat(), OVER.over_at.isoformat())
 
 
-def test_log_lines_and_signals_come_as_well(
+def test_an_alert_is_also_logged_and_sent_as_a_signal(
     record_signal: Any, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
     settings.SKIPQUEUE = {}
@@ -71,7 +71,7 @@ def test_log_lines_and_signals_come_as_well(
 @pytest.mark.parametrize(
     "address", ["ftp://x/secret", "file:///etc/passwd", "https://user:secret@x/", "https://x/a secret", 5]
 )
-def test_what_is_no_address_is_a_mistake_that_does_not_show_it(settings: Any, address: Any) -> None:
+def test_the_error_for_an_invalid_webhook_address_does_not_show_it(settings: Any, address: Any) -> None:
     settings.SKIPQUEUE = {"ALERTS_WEBHOOK": address}
     (problem,) = conf.problems()
     assert problem == (
@@ -81,7 +81,7 @@ def test_what_is_no_address_is_a_mistake_that_does_not_show_it(settings: Any, ad
     assert list(conf.problems()) == []
 
 
-def test_an_error_of_the_server_is_tried_again(settings: Any) -> None:
+def test_a_post_that_fails_with_a_server_error_is_repeated(settings: Any) -> None:
     with webhook(500, 503) as server:
         settings.SKIPQUEUE = {"ALERTS_WEBHOOK": server.address}
         send(RAISED)
@@ -89,7 +89,9 @@ def test_an_error_of_the_server_is_tried_again(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 302, 307])
-def test_a_failure_is_logged_without_the_address(settings: Any, caplog: pytest.LogCaptureFixture, status: int) -> None:
+def test_a_failed_post_is_logged_without_the_address(
+    settings: Any, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
     with webhook(status, status, status) as server:
         settings.SKIPQUEUE = {"ALERTS_WEBHOOK": server.address}
         send(RAISED)
@@ -98,7 +100,7 @@ def test_a_failure_is_logged_without_the_address(settings: Any, caplog: pytest.L
     assert "secret" not in caplog.text
 
 
-def test_a_server_that_is_not_there_is_logged(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_connection_to_the_webhook_is_logged(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     with webhook() as server:
         address = server.address
     settings.SKIPQUEUE = {"ALERTS_WEBHOOK": address}
@@ -135,27 +137,27 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
         skipqueue = {"ALERTS_WEBHOOK": server.address}
         make_job(queue_name="mail", run_after=timedelta(seconds=-100))
         workers = [runworker("--queues", "other", jobs=QUICKLY, skipqueue=skipqueue) for _ in range(3)]
-        wait_until(lambda: Worker.objects.count() == 3, "all handle signals by now")
+        wait_until(lambda: Worker.objects.count() == 3, "all workers have started")
         wait_until(lambda: server.posted, "the alert is posted")
-        wait_until(lambda: Incident.objects.get(rule=RULE).is_announced, "it is confirmed")
+        wait_until(lambda: Incident.objects.get(rule=RULE).is_announced, "the alert is confirmed")
         workers[0].send(signal.SIGTERM)
         assert workers[0].wait() == 0
         Job.objects.all().delete()
-        wait_until(lambda: len(about(server)) >= 2, "its end is posted")
-        wait_until(lambda: not Incident.objects.filter(rule=RULE).exists(), "that is confirmed")
+        wait_until(lambda: len(posted_events(server)) >= 2, "the end of the alert is posted")
+        wait_until(lambda: not Incident.objects.filter(rule=RULE).exists(), "the end of the alert is confirmed")
         for worker in workers[1:]:
             worker.send(signal.SIGTERM)
             assert worker.wait() == 0
-        assert about(server) == ["alert_raised", "alert_over"]
+        assert posted_events(server) == ["alert_raised", "alert_over"]
         assert sum(worker.log.count(f"alert raised rule={RULE}") for worker in workers) == 1
         assert sum(worker.log.count(f"alert over rule={RULE}") for worker in workers) == 1
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_does_without_the_console_that_its_supervisor_imports_later(
+def test_a_worker_has_not_imported_the_rules_of_its_supervisor(
     runworker: Callable[..., ManagePy],
 ) -> None:
-    runworker(jobs=KNOWS_CONSOLE, is_new=True)
+    runworker(jobs=KNOWS_CONSOLE, is_new=True)  # as a fresh process, which has imported nothing yet
     wait_until(lambda: Incident.objects.filter(rule="").exists(), "the supervisor has applied the rules")
     job = make_job(task="extra.jobs.has_rules")
     wait_until(lambda: Job.objects.get(pk=job.pk).status == "completed", "the worker has run the job")
@@ -165,23 +167,23 @@ def test_a_worker_does_without_the_console_that_its_supervisor_imports_later(
 RULE = "queue-without-worker"
 
 
-def about(server: Webhook) -> list[str]:
-    """Return the events of this rule: while processes start, other rules may find something too."""
+def posted_events(server: Webhook) -> list[str]:
+    """The posted events of RULE: while processes start, other rules may find problems too."""
     return [each["event"] for each in server.posted if each["rule"] == RULE]
 
 
 LONG_AGO = "2026-01-01T00:00Z"
 
 
-def make_trouble() -> None:
+def make_incident() -> None:
     make_worker(queues=["other"])
     make_job(queue_name="mail")
     Incident.objects.create(rule=RULE, subject="mail", since=LONG_AGO, found_at=LONG_AGO)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_command_checks_once_for_cron(manage: Callable[..., ManagePy]) -> None:
-    make_trouble()
+def test_the_alerts_command_raises_and_lists_incidents(manage: Callable[..., ManagePy]) -> None:
+    make_incident()
     with webhook() as server:
         skipqueue = {"ALERTS_WEBHOOK": server.address}
         first = manage("skipqueue", "alerts", skipqueue=skipqueue)
@@ -197,7 +199,7 @@ def test_the_command_checks_once_for_cron(manage: Callable[..., ManagePy]) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_command_without_incidents(manage: Callable[..., ManagePy]) -> None:
+def test_the_alerts_command_without_incidents(manage: Callable[..., ManagePy]) -> None:
     make_worker()
     calm = manage("skipqueue", "alerts")
     assert calm.wait() == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Webhook(ThreadingHTTPServer):
-    """Responds with these statuses in their order, then with 200."""
+    """A server that responds with the given statuses in their order, then with 200."""
 
     daemon_threads = True
 

@@ -11,7 +11,7 @@ from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import make_job
 from ..harness.partitions import partitions
-from ..test_flush import emptied
+from ..test_flush import empty_filled_tables
 
 pytestmark = pytest.mark.django_db
 
@@ -21,6 +21,6 @@ def test_a_filled_partition_is_emptied(settings: Any) -> None:
     make_job("completed", finished_at=timedelta(days=-100))
     Pruner(Store("default")).batch()
     assert ArchivedJob.objects.exists()
-    emptied()
+    empty_filled_tables()
     assert not ArchivedJob.objects.exists()
     assert partitions() == []

@@ -16,7 +16,7 @@ from ..harness.partitions import make_partitions
 pytestmark = pytest.mark.django_db
 
 
-def test_the_archive_keeps_it() -> None:
+def test_an_archived_job_keeps_its_progress() -> None:
     job = make_job("completed", lease=2, progress={"lease": 1, "value": 0.5, "text": "half"}, logs=[])
     archived = ArchivedJob(**{field.attname: getattr(job, field.attname) for field in ArchivedJob._meta.fields})
     assert archived.current_progress == job.current_progress != None  # noqa: E711

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @override_settings(SKIPQUEUE={"ARCHIVE": None})
-def test_partitions_that_cannot_be_made_are_an_error_and_the_reason_is_given(connect: Callable[..., Any]) -> None:
+def test_prunejobs_fails_with_the_reason_if_partitions_cannot_be_made(connect: Callable[..., Any]) -> None:
     other = connect(autocommit=False)
     other.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
     with pytest.raises(CommandError, match=r"partitions of the archive .* lock timeout"):
@@ -27,12 +27,12 @@ def test_partitions_that_cannot_be_made_are_an_error_and_the_reason_is_given(con
 
 
 @override_settings(SKIPQUEUE={"ARCHIVE": None})
-def test_with_an_archive_they_move_there() -> None:
+def test_prunejobs_moves_finished_jobs_into_the_archive() -> None:
     try:
         make_job("failed", finished_at=timedelta(days=-90))
         assert prunejobs() == "Archived 1 jobs: 1 failed.\n"
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
-        assert len(partitions()) == 4, "those of this month and the next two as well"
+        assert len(partitions()) == 4, "one for the job, and those of this month and the next two"
         with override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=31)}):
             prunejobs()
         assert len(partitions()) == 3

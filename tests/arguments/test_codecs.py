@@ -25,17 +25,18 @@ UTC = datetime.UTC
 MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
 
 
-def codec(annotation: Any) -> Codec:
+def require_codec(annotation: Any) -> Codec:
     found = codec_of(annotation)
     assert found is not None
     return found
 
 
-def through_json(annotation: Any, value: Any) -> Any:
+def round_trip(annotation: Any, value: Any) -> Any:
     """The value after it was encoded, written as text, read and decoded."""
-    return codec(annotation).decode("x", json.loads(encode("x", codec(annotation).encode("x", value))))
+    return require_codec(annotation).decode("x", json.loads(encode("x", require_codec(annotation).encode("x", value))))
 
 
+# Annotation, value, and the JSON that is stored.
 VALUES: list[tuple[Any, Any, Any]] = [
     (datetime.datetime, MOMENT, "2026-03-29T01:30:00+00:00"),
     (datetime.datetime, datetime.datetime(2026, 1, 2), "2026-01-02T00:00:00"),  # noqa: DTZ001
@@ -79,48 +80,49 @@ VALUES: list[tuple[Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-def test_a_value_survives_the_trip_and_can_be_read(subtests: pytest.Subtests) -> None:
+def test_a_value_is_stored_as_json_and_read_back(subtests: pytest.Subtests) -> None:
     for annotation, value, stored in VALUES:
         with subtests.test(annotation=annotation, value=value):
-            assert codec(annotation).encode("x", value) == stored
-            found = through_json(annotation, value)
+            assert require_codec(annotation).encode("x", value) == stored
+            found = round_trip(annotation, value)
             assert (found, type(found)) == (value, type(value))
 
 
-def test_the_json_of_a_value_is_accepted_in_its_place(subtests: pytest.Subtests) -> None:
+def test_the_stored_json_of_a_value_is_accepted_as_an_argument(subtests: pytest.Subtests) -> None:
     """The command line and the form of the admin pass JSON."""
     for annotation, _, stored in VALUES:
         with subtests.test(annotation=annotation, stored=stored):
-            assert codec(annotation).encode("x", stored) == stored
+            assert require_codec(annotation).encode("x", stored) == stored
 
 
 @given(some.datetimes(timezones=some.none() | some.timezones()))
-def test_every_datetime_is_the_same_moment(value: datetime.datetime) -> None:
-    found = through_json(datetime.datetime, value)
+def test_every_datetime_is_read_back_as_the_same_moment(value: datetime.datetime) -> None:
+    found = round_trip(datetime.datetime, value)
     assert found.isoformat() == value.isoformat()
     assert found.utcoffset() == value.utcoffset()
 
 
 @given(some.timedeltas())
-def test_every_timedelta(value: datetime.timedelta) -> None:
-    assert through_json(datetime.timedelta, value) == value
+def test_every_timedelta_is_read_back(value: datetime.timedelta) -> None:
+    assert round_trip(datetime.timedelta, value) == value
 
 
 @given(some.decimals())
-def test_every_decimal(value: Decimal) -> None:
-    assert str(through_json(Decimal, value)) == str(value)
+def test_every_decimal_is_read_back(value: Decimal) -> None:
+    assert str(round_trip(Decimal, value)) == str(value)
 
 
 @given(some.times())
-def test_every_time(value: datetime.time) -> None:
-    assert through_json(datetime.time, value) == value
+def test_every_time_is_read_back(value: datetime.time) -> None:
+    assert round_trip(datetime.time, value) == value
 
 
 @given(some.dates())
-def test_every_date(value: datetime.date) -> None:
-    assert through_json(datetime.date, value) == value
+def test_every_date_is_read_back(value: datetime.date) -> None:
+    assert round_trip(datetime.date, value) == value
 
 
+# Annotations without a codec: their values are stored as plain JSON.
 PLAIN: list[Any] = [
     int, str, bool, float, None, Any, object, list, dict, list[int], dict[str, Any], int | None, str | int,
     Literal["a", 1], set[int], bytes, type, "not resolved", dict[int, datetime.date], datetime.datetime | str,
@@ -128,7 +130,7 @@ PLAIN: list[Any] = [
 ]  # fmt: skip
 
 
-def test_all_other_annotations_are_plain_json() -> None:
+def test_other_annotations_have_no_codec() -> None:
     assert [annotation for annotation in PLAIN if codec_of(annotation) is not None] == []
 
 
@@ -149,6 +151,7 @@ class Other(NamedTuple):
     row: int
 
 
+# Annotation, a value that it refuses, and a part of the error.
 REFUSED: list[tuple[Any, Any, str]] = [
     (datetime.datetime, "tomorrow", "x is 'tomorrow', but its annotation is datetime. Pass a datetime, or its isof"),
     (datetime.datetime, 5, "x is 5, but its annotation is datetime"),
@@ -200,10 +203,11 @@ def test_a_value_that_does_not_fit_is_refused_with_advice(subtests: pytest.Subte
     for annotation, value, said in REFUSED:
         with subtests.test(annotation=annotation, value=value):
             with pytest.raises(InvalidArguments) as raised:
-                codec(annotation).encode("x", value)
+                require_codec(annotation).encode("x", value)
             assert said in str(raised.value)
 
 
+# Annotation, stored JSON that it cannot read, and a part of the error.
 UNREADABLE: list[tuple[Any, Any, str]] = [
     (datetime.datetime, 5, "x was stored as 5, and cannot be read as datetime."),
     (datetime.datetime, "tomorrow", "x was stored as 'tomorrow', and cannot be read as datetime: Invalid isoformat"),
@@ -224,14 +228,15 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
 ]
 
 
-def test_what_an_older_version_has_stored_differently_is_a_clear_error(subtests: pytest.Subtests) -> None:
+def test_stored_json_that_the_annotation_cannot_read_is_a_clear_error(subtests: pytest.Subtests) -> None:
     for annotation, value, said in UNREADABLE:
         with subtests.test(annotation=annotation, value=value):
             with pytest.raises(UndecodableArguments) as raised:
-                codec(annotation).decode("x", value)
+                require_codec(annotation).decode("x", value)
             assert said in str(raised.value)
 
 
+# Annotation, JSON that was stored before the task had the annotation, and the value that is read.
 OLDER: list[tuple[Any, Any, Any]] = [
     (datetime.timedelta, 90, datetime.timedelta(seconds=90)),
     (datetime.timedelta | None, 0.5, datetime.timedelta(seconds=0.5)),
@@ -242,10 +247,10 @@ OLDER: list[tuple[Any, Any, Any]] = [
 ]
 
 
-def test_what_was_stored_before_the_annotation_is_read_as_far_as_possible(subtests: pytest.Subtests) -> None:
+def test_json_stored_before_the_annotation_is_read_as_far_as_possible(subtests: pytest.Subtests) -> None:
     for annotation, stored, value in OLDER:
         with subtests.test(annotation=annotation, stored=stored):
-            assert codec(annotation).decode("x", stored) == value
+            assert require_codec(annotation).decode("x", stored) == value
 
 
 def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
@@ -258,7 +263,7 @@ def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
                 raise ValueError("it is negative")
 
     with pytest.raises(UndecodableArguments, match=r"cannot be read as .*Positive: it is negative"):
-        codec(Positive).decode("x", {"number": -1})
+        require_codec(Positive).decode("x", {"number": -1})
 
 
 @dataclasses.dataclass
@@ -302,7 +307,7 @@ class Once:
         self.name = f"#{self.name}"
 
 
-def renumbered() -> Numbered:
+def make_numbered() -> Numbered:
     found = Numbered("a")
     found.number = 7
     return found
@@ -312,18 +317,18 @@ def renumbered() -> Numbered:
     ("value", "why"),
     [
         (Doubled(1), "made again from its fields, its number is 4"),
-        (renumbered(), "made again from its fields, its number is 0"),
+        (make_numbered(), "made again from its fields, its number is 0"),
         (Summed(1), "it cannot be made again from its fields (.*missing 1 required positional argument: 'start')"),
         (Growing(["a"]), r"its items is the list \['a', 'end', 'end'\]"),
         (Once("a"), "it cannot be made again from its fields ('it has its number already')"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_dataclass_that_would_arrive_as_another_one_is_refused(value: Any, why: str) -> None:
+def test_a_dataclass_that_would_arrive_with_other_values_is_refused(value: Any, why: str) -> None:
     before = repr(value)
     for annotation, passed in ((type(value), value), (list[type(value)], [value])):  # type: ignore[misc]
         with pytest.raises(InvalidArguments, match=why.replace("(", r"\(").replace(")", r"\)")):
-            codec(annotation).encode("x", passed)
+            require_codec(annotation).encode("x", passed)
     assert repr(value) == before
 
 
@@ -341,12 +346,12 @@ class Basket:
         self.total = sum((line.price for line in self.lines), Decimal(0))
 
 
-def test_a_dataclass_that_computes_equal_fields_again_arrives() -> None:
+def test_a_dataclass_whose_computed_fields_are_equal_again_is_accepted() -> None:
     inner = Basket((), {})
     basket = Basket((Line("a", Decimal("1.5")), Line("b", Decimal(2))), {"eu": [1.5, math.nan]}, inner)
-    arrived = through_json(Basket, dataclasses.replace(basket, rates={"eu": [1.5]}))
+    arrived = round_trip(Basket, dataclasses.replace(basket, rates={"eu": [1.5]}))
     assert (arrived.lines, arrived.total, arrived.inner.total) == (basket.lines, Decimal("3.5"), 0)
-    assert codec(Basket).encode("x", basket)["rates"] == {"eu": [1.5, basket.rates["eu"][1]]}
+    assert require_codec(Basket).encode("x", basket)["rates"] == {"eu": [1.5, basket.rates["eu"][1]]}
 
 
 class Unequal:
@@ -366,21 +371,21 @@ class Measured:
 
 def test_a_comparison_that_raises_counts_as_a_difference() -> None:
     with pytest.raises(InvalidArguments, match="its values is the Unequal"):
-        codec(Measured).encode("x", Measured({}))
+        require_codec(Measured).encode("x", Measured({}))
 
 
-def test_an_annotation_that_cannot_be_resolved_leaves_the_others() -> None:
+def test_annotations_beside_one_that_cannot_be_resolved_are_used() -> None:
     def task(a: "nowhere.Thing", b: "Decimal") -> None:  # type: ignore[name-defined]  # noqa: F821
         """A task whose annotations are strings."""
 
     assert annotations_of(task) == {"b": Decimal, "return": type(None)}
 
 
-class Endless:
+class WithoutRepr:
     def __repr__(self) -> str:
         raise ValueError("no")
 
 
-def test_a_value_without_a_text_is_refused_as_well() -> None:
-    with pytest.raises(InvalidArguments, match="x is of type Endless"):
-        codec(Decimal).encode("x", Endless())
+def test_a_value_whose_repr_raises_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match="x is of type WithoutRepr"):
+        require_codec(Decimal).encode("x", WithoutRepr())

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def seen() -> Iterator[list[Any]]:
+def received() -> Iterator[list[Any]]:
     tasks.seen.clear()
     yield tasks.seen
     tasks.seen.clear()
@@ -51,29 +51,29 @@ def user() -> User:
     return User.objects.create(username="ada")
 
 
-def test_scalars_arrive_as_they_were_passed(seen: list[Any]) -> None:
+def test_scalars_arrive_as_they_were_passed(received: list[Any]) -> None:
     assert tasks.scalars.defer(*SCALARS).args == STORED
     assert run_one().status == "completed"
-    assert seen == [SCALARS]
+    assert received == [SCALARS]
 
 
-def test_nested_values_arrive_however_they_are_passed(seen: list[Any]) -> None:
+def test_nested_values_arrive_however_they_are_passed(received: list[Any]) -> None:
     order = Order(MOMENT, [Line("a", Decimal("1.5"), Size.LARGE)], Plan.PAID, Order(MOMENT, []))
     prices = {"eu": [Decimal(1), Decimal("2.50")]}
     plans = (Plan.PAID, Level.HIGH, Access.READ | Access.WRITE)
     days = (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2))
     tasks.nested.defer(order, *days, prices=prices, plans=plans, cents=Decimal(5), shirt=Size.SMALL)  # type: ignore[arg-type]
     assert run_one().status == "completed"
-    assert seen == [(order, days, prices, plans, Decimal(5), {"shirt": Size.SMALL})]
-    assert isinstance(seen[0][5]["shirt"], Size)
+    assert received == [(order, days, prices, plans, Decimal(5), {"shirt": Size.SMALL})]
+    assert isinstance(received[0][5]["shirt"], Size)
 
 
-def test_defer_many_and_s_encode_arguments_as_defer_does(seen: list[Any]) -> None:
+def test_defer_many_and_s_encode_arguments_as_defer_does(received: list[Any]) -> None:
     names = ("at", "day", "time", "span", "price", "key")
     tasks.scalars.defer_many([SCALARS, dict(zip(names, SCALARS, strict=True))])
     assert tasks.scalars.encoded(SCALARS, {}).args == json.dumps(STORED, separators=(",", ":"))
     run_jobs()
-    assert seen == [SCALARS, SCALARS]
+    assert received == [SCALARS, SCALARS]
 
 
 def test_a_wrong_argument_is_refused_before_anything_is_written() -> None:
@@ -90,29 +90,31 @@ def test_without_an_annotation_a_value_is_refused_and_the_annotation_advised(val
         tasks.plain.defer(1, value)
 
 
-def test_an_annotation_that_does_not_tell_is_plain_json(seen: list[Any]) -> None:
+def test_an_ambiguous_annotation_means_plain_json(received: list[Any]) -> None:
     with pytest.raises(InvalidArguments, match="which is not JSON"):
         tasks.ambiguous.defer(MOMENT)
     tasks.ambiguous.defer("2026-01-01")
     run_one()
-    assert seen == ["2026-01-01"]
+    assert received == ["2026-01-01"]
 
 
-def test_an_annotation_for_type_checkers_alone_is_plain_json(seen: list[Any]) -> None:
+def test_an_annotation_that_exists_only_for_type_checkers_means_plain_json(received: list[Any]) -> None:
     tasks.unknown.defer({"a": 1}, MOMENT)
     run_one()
-    assert seen == [({"a": 1}, MOMENT)]
+    assert received == [({"a": 1}, MOMENT)]
 
 
-def test_a_member_counts_as_its_value_where_the_annotation_declares_that(seen: list[Any]) -> None:
+def test_an_enum_member_is_stored_as_its_value_where_the_annotation_is_the_type_of_the_value(
+    received: list[Any],
+) -> None:
     day = datetime.date(2026, 1, 1)
     job = tasks.labelled.defer(Size.SMALL, Level.HIGH, Size.LARGE, plan="x", day=day)
     assert (job.args, job.kwargs) == (["s", 2, "l"], {"plan": "x", "day": "2026-01-01"})
     tasks.labelled.defer_many([{"size": Size.LARGE}])
     assert_deferred(tasks.labelled, size=Size.LARGE)
     run_jobs()
-    assert seen == [("s", 2, ("l",), "x", day), ("l", None, (), None, None)]
-    assert [type(value) for value in seen[0][:2]] == [str, int]
+    assert received == [("s", 2, ("l",), "x", day), ("l", None, (), None, None)]
+    assert [type(value) for value in received[0][:2]] == [str, int]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_a_member_counts_as_its_value_where_the_annotation_declares_that(seen: l
         ({"size": "s", "plan": [Place("2026-01-01")]}, r"plan\[0\] is a Place, which would arrive as a list"),  # type: ignore[arg-type]
     ],
 )
-def test_a_member_is_refused_without_an_annotation_and_the_annotation_is_advised(kwargs: Any, said: str) -> None:
+def test_an_enum_member_without_a_fitting_annotation_is_refused(kwargs: Any, said: str) -> None:
     with pytest.raises(InvalidArguments, match=f"{said}.* or annotate it with its type"):
         tasks.labelled.defer(**kwargs)
 
@@ -138,29 +140,31 @@ def test_plain_arguments_have_no_types() -> None:
     assert tasks.plain.call_types is None
 
 
-def test_a_task_that_is_called_gets_what_it_is_passed(seen: list[Any]) -> None:
+def test_calling_a_task_passes_its_arguments_unchanged(received: list[Any]) -> None:
     tasks.scalars(*SCALARS)
-    assert seen == [SCALARS]
+    assert received == [SCALARS]
 
 
-def test_the_function_of_a_unique_key_gets_the_values() -> None:
+def test_the_function_of_a_unique_key_gets_python_values() -> None:
     assert tasks.keyed.defer(MOMENT).unique_key == "day-2026-03-29"
 
 
-# Rows of models
+# Model instances as arguments
 
 
 @pytest.mark.parametrize("task", [tasks.with_user, tasks.awith_user])
 @pytest.mark.django_db(transaction=True)
-def test_a_row_is_stored_as_a_reference_and_fetched_when_the_job_runs(user: User, seen: list[Any], task: Any) -> None:
+def test_a_model_instance_is_stored_as_a_reference_and_fetched_when_the_job_runs(
+    user: User, received: list[Any], task: Any
+) -> None:
     assert task.defer(user).args == [{"model": "auth.user", "pk": user.pk, "database": "default"}]
     User.objects.update(username="lovelace")
     assert run_one().status == "completed"
-    found = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+    found = received[0][0] if isinstance(received[0], tuple) else received[0]
     assert (type(found), found.pk, found.username) == (User, user.pk, "lovelace")
 
 
-def test_the_rows_of_a_list_are_fetched_together(user: User, seen: list[Any]) -> None:
+def test_the_model_instances_of_a_list_are_fetched_together(user: User, received: list[Any]) -> None:
     others = [*(User.objects.create(username=str(number)) for number in range(5)), None, user]
     tasks.with_user.defer(user, others=others, either=Group.objects.create(name="g"))
     from django.db import connection
@@ -169,21 +173,21 @@ def test_the_rows_of_a_list_are_fetched_together(user: User, seen: list[Any]) ->
         connection,
     ) as queries:
         assert run_one().status == "completed"
-    assert seen == [(user, others, Group.objects.get())]
+    assert received == [(user, others, Group.objects.get())]
     assert len([each for each in queries if '"auth_user"' in each["sql"]]) == 2
 
 
-def test_a_row_that_is_gone_fails_the_job_at_once(user: User, seen: list[Any]) -> None:
+def test_a_model_argument_that_was_deleted_fails_the_job_at_once(user: User, received: list[Any]) -> None:
     tasks.with_user.defer(user)
     User.objects.all().delete()
     ran = run_one()
-    assert (ran.status, ran.attempts, seen) == ("failed", 1, [])
+    assert (ran.status, ran.attempts, received) == ("failed", 1, [])
     assert ran.errors[0]["exception"] == "django_skipqueue.exceptions.RowMissing"
     assert "user is auth.User 1".replace(" 1", f" {ran.args[0]['pk']}") in ran.last_error
     assert "the database 'default' no longer has" in ran.last_error
 
 
-def test_discard_on_takes_precedence(user: User) -> None:
+def test_a_missing_row_discards_the_job_if_discard_on_says_so(user: User) -> None:
     tasks.discards.defer(user)
     User.objects.all().delete()
     assert run_one().status == "discarded"
@@ -194,7 +198,7 @@ def test_an_atomic_task_fetches_within_its_transaction(user: User) -> None:
     assert run_one().status == "completed"
 
 
-def test_secrets_are_masked_in_typed_arguments() -> None:
+def test_typed_arguments_without_secrets_are_not_masked() -> None:
     ran = make_job("failed", task=tasks.scalars.name, args=STORED)
     assert tasks.scalars.redacted(ran.args, {}).args == STORED
 
@@ -211,7 +215,7 @@ def test_a_result_is_stored_by_the_annotation_and_read_back() -> None:
     assert order == Order(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), lines)
 
 
-def test_results_of_coroutines_and_those_completed_by_hand() -> None:
+def test_results_of_coroutines_and_of_complete_are_stored_by_the_annotation() -> None:
     tasks.anow.defer()
     assert run_one().result == "2026-01-01T00:00:00+00:00"
     tasks.complete_with.defer("1.50")
@@ -233,7 +237,7 @@ def test_a_result_in_another_form_is_a_clear_error() -> None:
     assert tasks.plain.result_of(make_job("completed", result=3)) == 3
 
 
-def test_the_next_job_of_a_chain_has_the_results_in_their_types(seen: list[Any]) -> None:
+def test_the_next_job_of_a_chain_has_the_results_in_their_types(received: list[Any]) -> None:
     before = [
         *(tasks.price.defer(given) for given in ("1.50", {"a": 1}, None)),
         make_job("completed", task=tasks.plain.name, result=3),
@@ -241,22 +245,22 @@ def test_the_next_job_of_a_chain_has_the_results_in_their_types(seen: list[Any])
     ]
     tasks.see_results.using(after=before).defer()
     run_jobs(raise_errors=True)
-    assert seen == [[Decimal("1.50"), {"a": 1}, None, 3, "1.50"]]
+    assert received == [[Decimal("1.50"), {"a": 1}, None, 3, "1.50"]]
 
 
 # Deploys
 
 
-def test_a_row_from_before_the_annotation_is_read(seen: list[Any]) -> None:
+def test_arguments_stored_before_the_annotation_are_read(received: list[Any]) -> None:
     make_job(task=tasks.scalars.name, args=["2026-03-29T01:30:00+00:00", *STORED[1:3], 129600, 9.9, STORED[5]])
     assert run_one().status == "completed"
-    assert seen == [(*SCALARS[:4], Decimal("9.9"), SCALARS[5])]
+    assert received == [(*SCALARS[:4], Decimal("9.9"), SCALARS[5])]
 
 
-def test_a_row_that_does_not_fit_is_retried_because_a_deploy_may_be_under_way(seen: list[Any]) -> None:
+def test_a_job_whose_arguments_cannot_be_read_is_retried(received: list[Any]) -> None:
     make_job(task=tasks.with_user.name, args=[42], max_attempts=3)
     ran = run_one()
-    assert (ran.status, seen) == ("scheduled", [])
+    assert (ran.status, received) == ("scheduled", [])
     assert "user was stored as 42, and cannot be read as User" in ran.last_error
 
 
@@ -264,15 +268,15 @@ def test_a_row_that_does_not_fit_is_retried_because_a_deploy_may_be_under_way(se
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_command_line_takes_the_json(seen: list[Any]) -> None:
+def test_the_defer_command_takes_json_of_typed_arguments(received: list[Any]) -> None:
     names = ("at", "day", "time", "span", "price", "key")
     result = skipqueue("defer", "typed_jobs.scalars", json.dumps(dict(zip(names, STORED, strict=True))))
     assert result.code in (0, 1), result.err
     run_one()
-    assert seen == [SCALARS]
+    assert received == [SCALARS]
 
 
-def test_the_assertions_of_tests_take_the_values(user: User) -> None:
+def test_assert_deferred_compares_python_values(user: User) -> None:
     tasks.scalars.defer(*SCALARS)
     tasks.nested.defer(None, datetime.date(2026, 1, 1), shirt=Size.SMALL)
     assert_deferred(tasks.scalars, *SCALARS)
@@ -295,7 +299,7 @@ def test_the_form_of_the_admin_checks_the_types(user: User) -> None:
     assert "Pass one of &#x27;FREE&#x27;, &#x27;PAID&#x27;" in str(edited.errors["argument_3"])
 
 
-def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, seen: list[Any]) -> None:
+def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, received: list[Any]) -> None:
     row = make_job("failed", task=tasks.with_user.name, args=tasks.with_user.defer(user).args)
     Job.objects.queued().delete()
     form = EditForm(row, tasks.with_user)
@@ -303,10 +307,10 @@ def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, seen: list[A
     assert edited.is_valid(), edited.errors
     edited.enqueue()
     run_one()
-    assert seen == [(user, None, None)]
+    assert received == [(user, None, None)]
 
 
-def test_the_copied_call_runs(seen: list[Any], user: User) -> None:
+def test_the_code_shown_in_the_admin_defers_typed_arguments(received: list[Any], user: User) -> None:
     from django_skipqueue.console.admin.jobs.links import defer_call
     from django_skipqueue.values.redaction import redact
 
@@ -315,11 +319,11 @@ def test_the_copied_call_runs(seen: list[Any], user: User) -> None:
         Job.objects.all().delete()
         exec(defer_call(row, redact(row.args, row.kwargs)), {})
         assert run_one().status == "completed"
-    assert seen == [SCALARS, (user, None, None)]
+    assert received == [SCALARS, (user, None, None)]
 
 
 def late(value: "Later") -> None:
-    """A task whose annotation names a class that comes later in its module."""
+    """A task whose annotation names a class that is defined later in the module."""
 
 
 def test_registering_evaluates_no_annotation(registry: Registry) -> None:
@@ -352,7 +356,7 @@ def paid(number: Number, amount: float, note: str | None = None, *tags: str, at:
         ((7, 1.5), {"urgent": "yes"}, "urgent is 'yes', but its annotation is bool."),
     ],
 )
-def test_while_debug_is_on_texts_and_numbers_are_what_their_annotations_say(
+def test_with_debug_on_arguments_must_have_the_types_of_their_annotations(
     registry: Registry, settings: Any, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
     task: Any = job(paid)
@@ -364,7 +368,7 @@ def test_while_debug_is_on_texts_and_numbers_are_what_their_annotations_say(
     task.encoded(args, kwargs)
 
 
-def test_of_what_is_not_json_it_says_what_to_pass_instead(registry: Registry, settings: Any) -> None:
+def test_the_error_for_an_argument_that_is_no_json_names_its_type(registry: Registry, settings: Any) -> None:
     settings.DEBUG = True
     with pytest.raises(InvalidArguments, match="number is a Group, which is not JSON"):
         job(paid).encoded((Group(), 1.5), {})

@@ -1,7 +1,7 @@
-"""Lets Django's own tests run, as they are, against our backend.
+"""Runs Django's own tests of its task framework, unchanged, against the backend of this package.
 
-They are written against two backends that Django has for tests: one that keeps results in a list, one that runs a task
-as soon as it is enqueued. Ours takes the place of both: the list is our table, the run one by the production executor.
+Django's tests use two backends: one keeps results in a list, and one runs a task as soon as it is enqueued. Two
+backends of this module replace them: the list is the job table, and the production executor runs the task.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ LEFT_OUT = {
         "control loop, and a task that raises KeyboardInterrupt in a thread of the pool has failed"
     ),
 }
-"""The tests that are not run, each with the reason. All other tests are run, also tests of a later Django."""
+"""Django's tests that are not run, each with the reason. All other tests are run, also tests of a later Django."""
 
 if django.VERSION < (6, 0):
     wording = "the backport writes “async tasks”, Django “async Tasks”"
@@ -55,7 +55,7 @@ if sys.version_info < (3, 12):
 
 
 def in_any_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Allows queries in an event loop: Django's tests read the list of results there, which is a table here."""
+    """Let a function send queries while an event loop runs: it is called in another thread then."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -136,7 +136,7 @@ def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
                 if _name(test) in LEFT_OUT:
                     met.add(_name(test))
                 else:
-                    type(test).databases = {"default"}  # most are for no database at all
+                    type(test).databases = {"default"}  # most of Django's tests allow no database
                     tests.append(test)
         ran = {_name(test) for test in tests}
         result = unittest.TestResult()
@@ -155,7 +155,7 @@ def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
             stack.enter_context(_backport_in_django())
         for ours in (ListingBackend, RunningBackend):
             stack.enter_context(mock.patch(ours.in_place_of, ours))
-        # One attempt, as in the immediate backend.
+        # The immediate backend makes one attempt.
         setting = {"default": {"BACKEND": ListingBackend.in_place_of}}
         stack.enter_context(override_settings(SKIPQUEUE={"MAX_ATTEMPTS": 1}, TASKS=setting))
         yield [importlib.import_module(f"tasks.{path.stem}") for path in sorted((folder / "tasks").glob("test_*.py"))]

@@ -1,4 +1,4 @@
-"""Runs a job as a worker does, without processes and threads."""
+"""Claims, runs and settles a job in the process of the test, as a worker does."""
 
 from asgiref.sync import async_to_sync
 

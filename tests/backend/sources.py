@@ -36,7 +36,7 @@ def folder() -> Path:
 
 
 def cache() -> Path:
-    """A folder of our own outside the repository."""
+    """The cache folder for Django's tests, outside of the repository."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if not os.access(base if base.exists() else base.parent, os.W_OK):
         base = Path(tempfile.gettempdir())

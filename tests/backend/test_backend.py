@@ -53,7 +53,7 @@ def read(result: Any) -> Any:
     return task_backends[result.backend].get_result(result.id)
 
 
-def attempt_all(result: Any, *, count: int, worker_id: str = WORKER) -> None:
+def run_attempts(result: Any, *, count: int, worker_id: str = WORKER) -> None:
     """Run a job that fails `count` times, without waiting between its attempts."""
     for _ in range(count):
         run_next(worker_id=worker_id)
@@ -74,7 +74,7 @@ class TestEnqueue:
         assert (row.queue_name, row.priority, row.status, row.max_attempts) == ("high", 7, "queued", 10)
         assert row.metadata == {"backend": "default"}
 
-    def test_it_is_inserted_at_once_and_rolls_back_with_the_callers_transaction(self) -> None:
+    def test_a_job_is_inserted_at_once_and_rolls_back_with_the_callers_transaction(self) -> None:
         with transaction.atomic():
             result = tasks.add.enqueue(1)
             assert read(result) == result
@@ -83,7 +83,7 @@ class TestEnqueue:
         with pytest.raises(TaskResultDoesNotExist):
             read(result)
 
-    def test_run_after_as_a_datetime(self) -> None:
+    def test_run_after_can_be_a_datetime(self) -> None:
         due = datetime.now(UTC) + HOUR
         result = tasks.add.using(run_after=due).enqueue(1)
         row = Job.objects.get()
@@ -92,7 +92,7 @@ class TestEnqueue:
         assert result.task.run_after == read(result).task.run_after == due
 
     def test_run_after_as_a_timedelta_counts_from_the_databases_clock(self) -> None:
-        result = tasks.add.using(run_after=HOUR).enqueue(1)  # type: ignore[arg-type]  # more than Django takes
+        result = tasks.add.using(run_after=HOUR).enqueue(1)  # type: ignore[arg-type]  # Django's type allows no timedelta
         row = Job.objects.get()
         assert (row.status, row.run_after) == ("scheduled", row.enqueued_at + HOUR)
         assert result.task.run_after == read(result).task.run_after == row.run_after
@@ -109,12 +109,12 @@ class TestEnqueue:
             ({"queue_name": "a\0b"}, "NUL"),
         ],
     )
-    def test_what_no_row_or_worker_could_use_is_an_invalid_task(self, options: dict[str, Any], message: str) -> None:
+    def test_an_option_that_no_job_can_have_is_an_invalid_task(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidTask, match=message):
             tasks.add.using(**options)
 
     @pytest.mark.parametrize("argument", [datetime(2030, 1, 1), {1, 2}, object()])  # noqa: DTZ001
-    def test_an_argument_that_json_does_not_have_is_refused(self, argument: Any) -> None:
+    def test_an_argument_that_is_no_json_is_refused(self, argument: Any) -> None:
         with pytest.raises(TypeError, match="Unsupported type"):
             tasks.echo.enqueue(argument)
         assert not Job.objects.exists()
@@ -125,7 +125,7 @@ class TestEnqueue:
             tasks.echo.enqueue({"x": argument})
         assert not Job.objects.exists()
 
-    def test_arguments_are_as_django_normalizes_them_in_every_result(self) -> None:
+    def test_every_result_has_the_arguments_as_django_normalizes_them(self) -> None:
         result = tasks.echo.enqueue({"a": (1, b"x"), 2: None})
         assert result.args == read(result).args == [{"a": [1, "x"], "2": None}]
 
@@ -141,13 +141,13 @@ class TestEnqueue:
             tasks.add.using(backend="mail")
         assert tasks.add.using(queue_name="whatever").enqueue(1).task.queue_name == "whatever"
 
-    def test_an_alias_with_options_of_its_own(self) -> None:
+    def test_an_alias_has_its_own_options(self) -> None:
         tasks.add.using(backend="mail", queue_name="mail").enqueue(1)
         row = Job.objects.get()
         assert row.max_attempts == 3
         assert (row.metadata, row.timeout) == ({"backend": "mail"}, 45.0)
 
-    def test_an_alias_in_another_database(self) -> None:
+    def test_an_alias_can_use_another_database(self) -> None:
         result = tasks.add.using(backend="other").enqueue(1)
         assert not Job.objects.using("default").exists()
         assert Job.objects.using("other").get().metadata == {"backend": "other"}
@@ -165,7 +165,7 @@ class TestEnqueue:
         return result
 
     @pytest.mark.django_db(transaction=True)
-    def test_from_async_code(self) -> None:
+    def test_a_task_is_enqueued_and_read_from_async_code(self) -> None:
         result = asyncio.run(self._enqueue())
         run_next()
         result.refresh()
@@ -215,7 +215,7 @@ class TestRegistry:
         tasks.add.enqueue(3, b=4)
         assert [run_next().outcome.result for _ in range(2)] == ["3", "7"]
 
-    def test_a_copy_of_a_row_made_by_hand_runs_as_well(self) -> None:
+    def test_a_job_enqueued_by_the_name_of_a_task_runs(self) -> None:
         Job.objects.enqueue(ADD, args="[1, 2]")
         run_next()
         result = task_backends["default"].get_result(str(Job.objects.get().pk))
@@ -223,7 +223,7 @@ class TestRegistry:
 
 
 class TestResult:
-    def test_statuses(self, row: Row) -> None:
+    def test_the_status_of_a_result_for_each_status_of_its_job(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
                 made = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
@@ -244,7 +244,7 @@ class TestResult:
                     with pytest.raises(ValueError, match="Task failed" if status in FINISHED else "not finished"):
                         assert result.return_value
 
-    def test_an_unknown_id(self, row: Row) -> None:
+    def test_the_result_of_an_unknown_id_does_not_exist(self, row: Row) -> None:
         cases: list[Any] = ["", "abc", "-1", "9" * 18, "9" * 19, "9" * 5000, None, 1.5, b"1", {}]
         for id in cases:
             with row(id=id):
@@ -261,12 +261,12 @@ class TestResult:
                     with pytest.raises(TaskResultDoesNotExist):
                         task_backends["default"].get_result(wrong)
 
-    def test_the_result_of_a_job_is_none_of_djangos(self) -> None:
+    def test_a_job_of_a_plain_task_has_no_result_of_django(self) -> None:
         row = jobs.add.defer(1)
         with pytest.raises(TaskResultDoesNotExist):
             task_backends["default"].get_result(str(row.pk))
 
-    def test_any_alias_of_the_same_table_finds_a_result_and_the_result_remembers_its_own(self) -> None:
+    def test_any_alias_of_the_same_database_finds_a_result_with_its_own_alias(self) -> None:
         result = tasks.add.using(backend="mail", queue_name="mail").enqueue(1)
         found = tasks.add.get_result(result.id)
         assert found == result
@@ -287,7 +287,7 @@ class TestResult:
         with override_settings(TASKS={"default": {"BACKEND": OURS, "QUEUES": ["default"]}}):
             assert task_backends["default"].get_result(result.id).task.queue_name == "gone"
 
-    def test_results_round_trip_equal_times_to_the_microsecond(self) -> None:
+    def test_a_result_that_is_read_equals_the_enqueued_result(self) -> None:
         variants = [tasks.add, tasks.add.using(priority=-3, queue_name="q"), tasks.add.using(run_after=-HOUR)]  # type: ignore[arg-type]
         results = [variant.enqueue(1, b=2) for variant in variants]
         assert [read(result) for result in results] == results
@@ -350,12 +350,12 @@ class TestAttempts:
 
     def test_attempts_by_different_workers(self) -> None:
         result = tasks.fail_times.enqueue(2)
-        attempt_all(result, count=1, worker_id="one")
-        attempt_all(result, count=1, worker_id="two")
+        run_attempts(result, count=1, worker_id="one")
+        run_attempts(result, count=1, worker_id="two")
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.READY, 2, ["one", "two"])
         assert len(result.errors) == 2
-        attempt_all(result, count=1, worker_id="three")
+        run_attempts(result, count=1, worker_id="three")
         result.refresh()
         assert result.return_value == 3
         assert (result.attempts, result.worker_ids) == (3, ["one", "two", "three"])
@@ -368,7 +368,7 @@ class TestAttempts:
     def test_attempts_of_a_job_with_more_failures_than_a_row_keeps(self) -> None:
         result = tasks.fail_times.enqueue(12)
         Job.objects.update(max_attempts=20)
-        attempt_all(result, count=13)
+        run_attempts(result, count=13)
         result.refresh()
         assert result.return_value == 13
         assert (result.attempts, result.worker_ids) == (13, ["", "", *[WORKER] * 11])
@@ -393,7 +393,7 @@ class TestAttempts:
 
     def test_attempts_of_a_job_released_in_its_second_attempt(self) -> None:
         result = tasks.fail.enqueue()
-        attempt_all(result, count=1)
+        run_attempts(result, count=1)
         first = Job.objects.get().started_at
         job = claim()
         store.release([(job.id, job.lease)])
@@ -407,7 +407,7 @@ class TestAttempts:
     def test_attempts_start_again_after_a_manual_retry(self) -> None:
         result = tasks.fail.enqueue()
         Job.objects.update(max_attempts=2)
-        attempt_all(result, count=2)
+        run_attempts(result, count=2)
         result.refresh()
         assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 2, 2)
         assert Job.objects.get().retry()
@@ -422,10 +422,10 @@ class TestAttempts:
     def test_errors_before_a_manual_retry_are_left_out(self, more: int) -> None:
         result = tasks.fail.enqueue("before")
         Job.objects.update(max_attempts=1)
-        attempt_all(result, count=1)
+        run_attempts(result, count=1)
         Job.objects.get().retry()
         Job.objects.update(max_attempts=more, args=["after"])
-        attempt_all(result, count=more)
+        run_attempts(result, count=more)
         result.refresh()
         assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, more, more)
         assert all("after" in error.traceback for error in result.errors)
@@ -433,10 +433,10 @@ class TestAttempts:
     def test_attempts_of_a_job_that_succeeded_after_a_manual_retry(self) -> None:
         result = tasks.fail_times.enqueue(1)
         Job.objects.update(max_attempts=1)
-        attempt_all(result, count=1)
+        run_attempts(result, count=1)
         Job.objects.get().retry()
         Job.objects.update(args=[0])
-        attempt_all(result, count=1, worker_id="second")
+        run_attempts(result, count=1, worker_id="second")
         result.refresh()
         assert (result.return_value, result.worker_ids, result.errors) == (1, ["second"], [])
 
@@ -446,10 +446,10 @@ class TestAttempts:
         result.refresh()
         assert (result.status, result.attempts, result.errors) == (TaskResultStatus.FAILED, 0, [])
 
-    def test_without_time_zones(self, settings: Any) -> None:
+    def test_the_times_of_a_result_are_naive_with_use_tz_off(self, settings: Any) -> None:
         settings.USE_TZ = False
         result = tasks.fail_times.enqueue(1)
-        attempt_all(result, count=2)
+        run_attempts(result, count=2)
         result.refresh()
         assert are_in_order(result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)
         assert result.started_at is not None
@@ -467,7 +467,7 @@ class TestOptions:
         assert 59 < delays[int(mailed.id)] < 65
 
     @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="Django 6.0's @task takes no options")
-    def test_the_options_of_a_task_come_first(self) -> None:
+    def test_the_options_of_a_task_override_those_of_the_alias(self) -> None:
         result = tasks.picky.using(backend="mail", queue_name="mail").enqueue()
         row = Job.objects.get()
         assert (row.max_attempts, row.metadata) == (2, {"backend": "mail"})
@@ -484,7 +484,7 @@ class TestOptions:
         with pytest.raises(InvalidTask, match=next(iter(option))):
             import_string(f"{FRAMEWORK}.task")(**option)(tasks.add.func)
 
-    def test_the_jobs_of_an_alias_are_kept_as_long_as_it_says(self) -> None:
+    def test_the_jobs_of_an_alias_have_its_retention(self) -> None:
         backend = {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}
         brief = backend | {"OPTIONS": {"retention": {"completed": 0, "failed": timedelta(hours=1)}}}
         with override_settings(TASKS={"default": backend, "brief": brief}):
@@ -505,7 +505,7 @@ class TestOptions:
             found = task_backends["default"].get_result(result.id)
         assert (found.return_value, found.backend) == (2, "mail")
 
-    def test_check_says_what_is_wrong(self, subtests: pytest.Subtests) -> None:
+    def test_the_check_names_each_wrong_option_of_an_alias(self, subtests: pytest.Subtests) -> None:
         cases: list[tuple[dict[str, Any], str]] = [
             ({"max_attemps": 3}, "there is no option 'max_attemps'. Did you mean 'max_attempts'?"),
             ({"max_attempts": 0}, "max_attempts must be an integer from 1"),
@@ -530,14 +530,14 @@ class TestOptions:
                 assert message.hint
 
     @pytest.mark.parametrize("alias", ["default", "mail", "other"])
-    def test_check_is_silent_about_what_is_right(self, alias: str) -> None:
+    def test_the_check_returns_nothing_for_a_correct_alias(self, alias: str) -> None:
         assert task_backends[alias].check() == []
 
-    def test_check_misses_the_app(self, settings: Any) -> None:
+    def test_the_check_names_the_app_that_is_not_installed(self, settings: Any) -> None:
         settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_skipqueue"]
         assert [message.id for message in task_backends["default"].check()] == ["skipqueue.E006"]
 
-    def test_check_is_about_postgresql(self) -> None:
+    def test_the_check_names_a_database_that_is_no_postgresql(self) -> None:
         lite = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         connections.settings["lite"] = connections.configure_settings({"default": lite})["default"]
         try:
@@ -551,7 +551,7 @@ class TestOptions:
 class TestContext:
     @pytest.mark.parametrize("name", ["see_context", "asee_context"])
     @pytest.mark.django_db(transaction=True)
-    def test_the_context_of_a_second_attempt(self, name: str) -> None:
+    def test_the_context_of_a_second_attempt_has_the_error_of_the_first(self, name: str) -> None:
         result = getattr(tasks, name).enqueue(note="n")
         job = claim()
         store.recover(worker_ids=[WORKER])
@@ -572,7 +572,7 @@ class TestContext:
             attempt = execute(job)
         assert attempt.outcome.result == "1"
 
-    def test_the_result_of_a_context_equals_the_result_that_anybody_reads(self) -> None:
+    def test_the_result_of_a_context_equals_the_result_that_is_read(self) -> None:
         result = tasks.add.using(priority=3, run_after=-HOUR).enqueue(1, b=2)  # type: ignore[arg-type]
         unread_result = unread(claim(), tasks.add, status="running", database="default")
         assert unread_result.attempts == 1
@@ -582,14 +582,14 @@ class TestContext:
         assert unread_result != tasks.add.enqueue(1)
         assert unread_result != 5
 
-    def test_what_the_worker_told_stays_so_whatever_becomes_of_the_row(self) -> None:
+    def test_the_result_of_a_context_does_not_change_with_the_job(self) -> None:
         tasks.add.enqueue(1)
         result = unread(claim(), tasks.add, status="running", database="default")
         Job.objects.update(status="queued", args=[2])
         assert result.errors == []
         assert (result.status, result.args) == (TaskResultStatus.RUNNING, [1])
 
-    def test_the_row_of_a_context_may_be_gone(self) -> None:
+    def test_the_result_of_a_context_whose_job_was_deleted_does_not_exist(self) -> None:
         tasks.add.enqueue(1)
         result = unread(claim(), tasks.add, status="running", database="default")
         Job.objects.all().delete()
@@ -613,7 +613,7 @@ def test_arguments_that_are_too_large_are_refused(settings: Any) -> None:
         ({"backend": "mail", "queue_name": "mail"}, 'add.using(queue_name="mail", backend="mail").enqueue('),
     ],
 )
-def test_the_page_of_a_job_has_the_code_that_enqueues_it_again(options: dict[str, Any], shown: str) -> None:
+def test_the_code_that_enqueues_the_job_again_uses_djangos_enqueue(options: dict[str, Any], shown: str) -> None:
     def row_of(result: Any) -> Job:
         return Job.objects.using(registered(import_string(ADD).using(**options)).database).get(pk=result.id)
 

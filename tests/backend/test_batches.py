@@ -34,7 +34,7 @@ def test_tasks_belong_to_a_batch_and_are_its_callbacks() -> None:
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_a_result_stands_for_the_job_in_its_own_database() -> None:
+def test_a_result_used_as_a_predecessor_must_be_in_the_database_of_the_new_job() -> None:
     with Batch(database="other") as batch:
         result = tasks.add.using(backend="other").enqueue(1)
     found = Batch.of(result)
@@ -56,7 +56,7 @@ def test_the_batch_of_a_result_is_looked_up_where_its_job_is() -> None:
     assert result.return_value == "elsewhere"
 
 
-def test_arguments_that_do_not_fit_are_refused_at_once() -> None:
+def test_a_call_without_a_required_argument_is_refused_at_once() -> None:
     with pytest.raises(InvalidArguments, match="missing"):
         tasks.add.s()
     with pytest.raises(InvalidArguments, match="missing"):
@@ -64,7 +64,7 @@ def test_arguments_that_do_not_fit_are_refused_at_once() -> None:
     assert not Job.objects.exists()
 
 
-def test_a_task_that_is_discarded_for_another_one_is_finished() -> None:
+def test_task_finished_is_sent_for_a_job_discarded_with_its_predecessor() -> None:
     seen: list[Any] = []
 
     def receive(task_result: Any, **_: Any) -> None:
@@ -81,7 +81,7 @@ def test_a_task_that_is_discarded_for_another_one_is_finished() -> None:
     assert seen == [(str(last.pk), TaskResultStatus.FAILED)]
 
 
-def test_a_deferred_call_sends_the_signal_of_the_enqueue() -> None:
+def test_deferring_a_call_of_a_django_task_sends_task_enqueued() -> None:
     seen: list[Any] = []
 
     def receive(task_result: Any, **_: Any) -> None:

@@ -19,7 +19,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 
-from ..databases.conftest import BOTH, placed  # noqa: F401 (a fixture)
+from ..databases.conftest import BOTH, set_placement  # noqa: F401 (a fixture)
 from .app import tasks
 from .running import claim, run_next
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 @pytest.fixture
-def finished() -> Any:
+def signalled_ids() -> Any:
     """The ids of the results that `task_started` and `task_finished` carry."""
     ids: list[str] = []
 
@@ -43,11 +43,11 @@ def finished() -> Any:
 
 @with_options(shard_by="account_id")
 def pay(account_id: int, payment_id: int) -> None:
-    """A task takes this function."""
+    """The function of a task with a shard key."""
 
 
-def test_the_placement_decides_and_the_id_names_the_database(placed: Any, finished: list[str]) -> None:  # noqa: F811
-    placed("spread")
+def test_the_placement_chooses_the_database_and_the_id_names_it(set_placement: Any, signalled_ids: list[str]) -> None:  # noqa: F811
+    set_placement("spread")
     results: list[Any] = [tasks.add.enqueue(number) for number in range(4)]
     assert {result.database for result in results} == set(BOTH)
     for result in results:
@@ -56,32 +56,32 @@ def test_the_placement_decides_and_the_id_names_the_database(placed: Any, finish
         run_next(database=result.database)
         result.refresh()
         assert result.return_value == result.args[0]
-    assert sorted(finished) == sorted(result.id for result in results for _ in range(2))
+    assert sorted(signalled_ids) == sorted(result.id for result in results for _ in range(2))
 
 
-def test_the_database_of_the_options_stays(placed: Any) -> None:  # noqa: F811
-    placed("spread")
+def test_the_database_in_the_options_of_an_alias_wins_over_the_placement(set_placement: Any) -> None:  # noqa: F811
+    set_placement("spread")
     ids = [tasks.add.using(backend="other").enqueue(1).id for _ in range(3)]
     assert ids == [f"other:{pk}" for pk in Job.objects.using("other").order_by("pk").values_list("pk", flat=True)]
 
 
-def test_an_id_of_before_is_found_and_one_of_no_queue_is_not(placed: Any) -> None:  # noqa: F811
+def test_an_id_without_a_database_is_found_and_one_of_an_unknown_database_is_not(set_placement: Any) -> None:  # noqa: F811
     result: Any = tasks.add.enqueue(1)
     assert result.id.isdecimal()
-    placed()
+    set_placement()
     backend = task_backends["default"]
     assert backend.get_result(result.id).id == backend.get_result(f"default:{result.id}").id == f"default:{result.id}"
     assert result.database == "default"
     for wrong in (f"nowhere:{result.id}", f"default:0{result.id}", f":{result.id}", "default:", f"default:{10**19}"):
         with pytest.raises(TaskResultDoesNotExist):
             backend.get_result(wrong)
-    placed(DATABASES=("default",))
+    set_placement(DATABASES=("default",))
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(f"other:{result.id}")
 
 
-def test_a_result_stands_for_its_job(placed: Any) -> None:  # noqa: F811
-    placed("spread")
+def test_a_result_finds_the_batch_of_its_job_and_can_be_a_predecessor(set_placement: Any) -> None:  # noqa: F811
+    set_placement("spread")
     for _ in range(2):
         with Batch() as batch:
             result: Any = tasks.add.enqueue(1)
@@ -93,8 +93,8 @@ def test_a_result_stands_for_its_job(placed: Any) -> None:  # noqa: F811
         assert after._state.db == result.database
 
 
-def test_shard_by_of_with_options(placed: Any, registry: Registry) -> None:  # noqa: F811
-    placed("spread")
+def test_shard_by_of_with_options_chooses_the_database(set_placement: Any, registry: Registry) -> None:  # noqa: F811
+    set_placement("spread")
     task: Any = task_backends["default"].task_class(
         priority=0,
         func=pay,
@@ -111,18 +111,22 @@ def test_shard_by_of_with_options(placed: Any, registry: Registry) -> None:  # n
 
 
 @pytest.mark.parametrize("alias", BOTH)
-def test_a_job_whose_worker_died_tells_of_its_own_database(placed: Any, finished: list[str], alias: str) -> None:  # noqa: F811
-    placed(DATABASE=alias)
+def test_task_finished_is_sent_for_a_job_whose_worker_died_in_any_database(
+    set_placement: Any,  # noqa: F811
+    signalled_ids: list[str],
+    alias: str,
+) -> None:
+    set_placement(DATABASE=alias)
     result: Any = tasks.add.enqueue(1)
     for _ in range(2):
         claim(database=alias, worker_id="gone")
         Job.objects.using(alias).update(max_attempts=2)
         Store(alias).recover(worker_ids=["gone"], reason="worker died")
-    assert finished == [result.id]
+    assert signalled_ids == [result.id]
 
 
-def test_a_database_of_no_queue_is_reported(placed: Any) -> None:  # noqa: F811
-    placed(DATABASES=("default",))
+def test_the_check_reports_a_database_that_is_no_queue_database(set_placement: Any) -> None:  # noqa: F811
+    set_placement(DATABASES=("default",))
     (message,) = SkipQueueBackend("x", {"OPTIONS": {"database": "other"}}).check()
     assert "'database' is 'other', which SKIPQUEUE['DATABASES'] does not list." in message.msg
     with pytest.raises(InvalidOption, match="database must be one of default"):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 @pytest.fixture(autouse=True)
-def _several(settings: Any) -> None:
+def _two_databases(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
 
 
@@ -34,13 +34,13 @@ def test_results_are_found_by_their_handles() -> None:
         assert tasks.add.get_result(result.id) == result
 
 
-def test_the_id_alone_is_of_the_default_database() -> None:
+def test_an_id_without_a_database_is_in_the_default_database() -> None:
     made = next(result for result in (tasks.add.enqueue(1, 2) for _ in range(2)) if result.id.startswith("default:"))
     assert tasks.add.get_result(made.id.partition(":")[2]) == made
 
 
 @pytest.mark.parametrize("id", ["nowhere:1", "default:", ":1", "default:01", "other:1x", "other:" + "9" * 30])
-def test_an_id_of_no_job(id: str) -> None:
+def test_a_malformed_id_has_no_result(id: str) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         tasks.add.get_result(id)
 
@@ -50,7 +50,7 @@ def test_with_one_database_ids_are_numbers(settings: Any) -> None:
     assert tasks.add.enqueue(1, 2).id.isdecimal()
 
 
-def test_jobs_wait_for_a_result_where_that_is() -> None:
+def test_a_job_that_waits_for_a_result_goes_to_the_database_of_the_result() -> None:
     for _ in range(4):
         first = tasks.add.enqueue(1, 2)
         call = tasks.add.s(3, 4).after(first)

@@ -1,4 +1,4 @@
-"""`manage.py importtasks`, with a table as django-tasks-db has it."""
+"""`manage.py importtasks`, which moves waiting tasks from the table of django-tasks-db into the queue."""
 
 import io
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The old table, in both databases."""
+def old_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The model of a table like that of django-tasks-db, made in both databases."""
     with isolate_apps("django_skipqueue"):
 
         class DBTaskResult(models.Model):  # noqa: DJ008
@@ -54,24 +54,26 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             editor.delete_model(DBTaskResult)
 
 
-def put(old: Any, *args: Any, using: str = "default", kwargs: dict[str, Any] | None = None, **fields: Any) -> Any:
-    return old.objects.using(using).create(args_kwargs={"args": args, "kwargs": kwargs or {}}, **fields)
+def add_old_task(
+    old_model: Any, *args: Any, using: str = "default", kwargs: dict[str, Any] | None = None, **fields: Any
+) -> Any:
+    return old_model.objects.using(using).create(args_kwargs={"args": args, "kwargs": kwargs or {}}, **fields)
 
 
-def run(**options: Any) -> tuple[str, str]:
+def import_tasks(**options: Any) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
     call_command("importtasks", stdout=out, stderr=err, **options)
     return out.getvalue(), err.getvalue()
 
 
-def test_waiting_rows_become_jobs_in_their_order_and_leave_the_old_table(old: Any) -> None:
-    put(old, 1, kwargs={"b": 2})
-    put(old, 2, priority=9, queue_name="high")
-    put(old, 3, run_after=LATER)
-    put(old, 4, run_after=None)
-    out, err = run()
+def test_waiting_tasks_become_jobs_in_their_order_and_leave_the_old_table(old_model: Any) -> None:
+    add_old_task(old_model, 1, kwargs={"b": 2})
+    add_old_task(old_model, 2, priority=9, queue_name="high")
+    add_old_task(old_model, 3, run_after=LATER)
+    add_old_task(old_model, 4, run_after=None)
+    out, err = import_tasks()
     assert (out, err) == (f"Moved 4 tasks (4 {ADD}).\n", "")
-    assert not old.objects.exists()
+    assert not old_model.objects.exists()
     rows = {row.args[0]: row for row in Job.objects.all()}
     assert rows[1].kwargs == {"b": 2}
     assert (rows[2].priority, rows[2].queue_name, rows[3].run_after) == (9, "high", LATER)
@@ -81,63 +83,63 @@ def test_waiting_rows_become_jobs_in_their_order_and_leave_the_old_table(old: An
     assert task_backends["default"].get_result(str(rows[1].pk)).return_value == 3
 
 
-def test_what_is_not_waiting_stays(old: Any) -> None:
+def test_tasks_that_are_not_waiting_stay_in_the_old_table(old_model: Any) -> None:
     for status in ("RUNNING", "SUCCESSFUL", "FAILED"):
-        put(old, 1, status=status)
-    assert run()[0] == "Moved 0 tasks.\n"
-    assert old.objects.count() == 3
+        add_old_task(old_model, 1, status=status)
+    assert import_tasks()[0] == "Moved 0 tasks.\n"
+    assert old_model.objects.count() == 3
     assert not Job.objects.exists()
 
 
-def test_rows_of_tasks_that_nobody_registered_stay_and_are_named(old: Any) -> None:
-    put(old, 1)
-    put(old, task_path="os.system")
-    out, err = run()
+def test_unknown_tasks_stay_in_the_old_table_and_are_named(old_model: Any) -> None:
+    add_old_task(old_model, 1)
+    add_old_task(old_model, task_path="os.system")
+    out, err = import_tasks()
     assert out.startswith("Moved 1 tasks")
     assert "1 os.system" in err
-    assert [row.task_path for row in old.objects.all()] == ["os.system"]
+    assert [row.task_path for row in old_model.objects.all()] == ["os.system"]
 
 
-def test_a_dry_run_moves_nothing(old: Any) -> None:
-    put(old, 1)
-    assert run(dry_run=True)[0] == f"Would move 1 tasks (1 {ADD}).\n"
-    assert old.objects.count() == 1
+def test_a_dry_run_moves_nothing(old_model: Any) -> None:
+    add_old_task(old_model, 1)
+    assert import_tasks(dry_run=True)[0] == f"Would move 1 tasks (1 {ADD}).\n"
+    assert old_model.objects.count() == 1
     assert not Job.objects.exists()
 
 
-def test_all_batches_are_moved(old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_importtasks_moves_several_batches(old_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{COMMAND}.IMPORT_BATCH", 2)
     for number in range(5):
-        put(old, number)
-    assert run()[0].startswith("Moved 5 tasks")
+        add_old_task(old_model, number)
+    assert import_tasks()[0].startswith("Moved 5 tasks")
     assert [row.args for row in Job.objects.order_by("id")] == [[number] for number in range(5)]
 
 
-def test_from_another_database_and_with_the_options_of_the_alias(old: Any) -> None:
-    put(old, 1, using="other", queue_name="anything")
-    run(source="other", backend="mail")
+def test_tasks_are_imported_from_another_database_with_the_options_of_an_alias(old_model: Any) -> None:
+    add_old_task(old_model, 1, using="other", queue_name="anything")
+    import_tasks(source="other", backend="mail")
     row = Job.objects.get()
     assert (row.queue_name, row.max_attempts, row.timeout, row.metadata) == ("anything", 3, 45.0, {"backend": "mail"})
-    assert not old.objects.using("other").exists()
+    assert not old_model.objects.using("other").exists()
 
 
-def test_the_placement_decides_without_a_database_in_the_options(old: Any, settings: Any) -> None:
+def test_the_placement_chooses_the_database_of_imported_tasks(old_model: Any, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
     for number in range(5):
-        put(old, number)
-    run()
+        add_old_task(old_model, number)
+    import_tasks()
     found = [row.args[0] for alias in ("default", "other") for row in Job.objects.using(alias)]
     assert sorted(found) == list(range(5))
     assert all(Job.objects.using(alias).exists() for alias in ("default", "other"))
-    assert not old.objects.exists()
+    assert not old_model.objects.exists()
 
 
-def test_a_batch_that_fails_leaves_everything_as_it_was(old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(old, 1)
-    monkeypatch.setattr(old.objects.none().__class__, "delete", lambda self: 1 / 0)
+def test_an_import_that_fails_changes_nothing(old_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_old_task(old_model, 1)
+    monkeypatch.setattr(old_model.objects.none().__class__, "delete", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run()
-    assert old.objects.count() == 1
+        import_tasks()
+    assert old_model.objects.count() == 1
     assert not Job.objects.exists()
 
 
@@ -149,11 +151,11 @@ def test_a_batch_that_fails_leaves_everything_as_it_was(old: Any, monkeypatch: p
         ({"source": "nowhere"}, "there is no database 'nowhere'"),
     ],
 )
-def test_a_wrong_option(old: Any, options: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_of_importtasks_is_an_error(old_model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(CommandError, match=message):
-        run(**options)
+        import_tasks(**options)
 
 
-def test_without_the_old_app() -> None:
+def test_importtasks_without_the_old_app_says_what_to_do() -> None:
     with pytest.raises(CommandError, match="Keep 'django_tasks_db' in INSTALLED_APPS"):
-        run()
+        import_tasks()

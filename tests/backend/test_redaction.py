@@ -13,7 +13,7 @@ from .app import tasks
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
-def test_secrets_are_in_no_page_and_in_no_error_but_in_the_row(operator: Client) -> None:  # noqa: F811
+def test_secret_arguments_are_stored_but_neither_shown_nor_in_errors(operator: Client) -> None:  # noqa: F811
     tasks.log_in.enqueue("ada", "hunter22")
     run_jobs()
     job = Job.objects.get()

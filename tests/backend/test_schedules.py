@@ -19,7 +19,7 @@ from .running import run_next
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
-def test_a_task_of_djangos_is_enqueued_as_by_enqueue() -> None:
+def test_a_schedule_enqueues_a_django_task_as_enqueue_does() -> None:
     with without_entries():
         assert periodic(timedelta(minutes=5), a=1, b=2)(tasks.add) is tasks.add
         (entry,), problems = all_entries()
@@ -37,7 +37,7 @@ def test_a_task_of_djangos_is_enqueued_as_by_enqueue() -> None:
     assert result_of(fired, tasks.add).return_value == 3
 
 
-def test_the_options_of_its_alias_and_of_with_options_hold() -> None:
+def test_a_job_of_a_schedule_has_the_options_of_the_alias_of_its_task() -> None:
     mailed = variant(tasks.add, backend="mail", queue_name="mail")
     registered(mailed).definition = mailed
     try:
@@ -50,7 +50,7 @@ def test_the_options_of_its_alias_and_of_with_options_hold() -> None:
     assert made.metadata["backend"] == "mail"
 
 
-def test_arguments_that_do_not_fit_are_reported_by_the_checks() -> None:
+def test_wrong_arguments_of_a_schedule_are_reported() -> None:
     with without_entries():
         periodic(timedelta(minutes=5), wrong=1)(tasks.add)
         found, ((name, problem),) = all_entries()
@@ -59,7 +59,7 @@ def test_arguments_that_do_not_fit_are_reported_by_the_checks() -> None:
     assert "'wrong'" in problem
 
 
-def test_a_computed_unique_key_is_reported_by_the_checks() -> None:
+def test_a_computed_unique_key_of_a_scheduled_task_is_reported() -> None:
     with without_entries():
         periodic(timedelta(minutes=5), iban="DE1")(tasks.keyed)
         found, ((_, problem),) = all_entries()
@@ -67,14 +67,14 @@ def test_a_computed_unique_key_is_reported_by_the_checks() -> None:
     assert "a function as unique_key" in problem
 
 
-def test_the_settings_can_name_one() -> None:
+def test_the_setting_periodic_can_name_a_django_task() -> None:
     given = {"s": {"task": tasks.add.module_path, "every": timedelta(minutes=5), "args": [1]}}
     with without_entries(), override_settings(SKIPQUEUE={"PERIODIC": given}):
         (entry,), problems = all_entries()
     assert (entry.task, problems) == (tasks.add.module_path, [])
 
 
-def test_what_is_no_task_is_refused() -> None:
+def test_periodic_refuses_a_function_that_is_no_task() -> None:
     with pytest.raises(InvalidTask, match="goes above @job or @task"):
         periodic(timedelta(minutes=5))(tasks.add.func)
     assert all(entry.task != "add" for entry, _ in entries.values())

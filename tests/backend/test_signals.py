@@ -31,8 +31,8 @@ pytestmark = pytest.mark.django_db
 SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
 
 
-class Heard(list[tuple[str, Any]]):
-    """The names of received signals, with their results."""
+class ReceivedSignals(list[tuple[str, Any]]):
+    """The names of the received signals with their results, in their order."""
 
     def __init__(self) -> None:
         self.senders: set[Any] = set()
@@ -52,60 +52,62 @@ class Heard(list[tuple[str, Any]]):
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    heard = Heard()
-    receivers = {name: heard.listen(name) for name in SIGNALS}
+def received() -> Iterator[ReceivedSignals]:
+    received = ReceivedSignals()
+    receivers = {name: received.listen(name) for name in SIGNALS}
     for name, signal in SIGNALS.items():
         signal.connect(receivers[name])
-    yield heard
+    yield received
     for name, signal in SIGNALS.items():
         signal.disconnect(receivers[name])
 
 
 @pytest.mark.parametrize("name", ["add", "aadd"])
 @pytest.mark.django_db(transaction=True)
-def test_each_signal_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) -> None:
+def test_each_signal_is_sent_once_by_the_class_of_the_backend(received: ReceivedSignals, name: str) -> None:
     result = getattr(tasks, name).enqueue(1, b=2)
     run_next()
-    assert heard.names == ["enqueued", "started", "finished"]
-    assert heard.senders == {SkipQueueBackend}
-    enqueued, started, finished = (result for _, result in heard)
+    assert received.names == ["enqueued", "started", "finished"]
+    assert received.senders == {SkipQueueBackend}
+    enqueued, started, finished = (result for _, result in received)
     assert enqueued == result
     assert (started.status, started.attempts, started.args, started.task) == ("RUNNING", 1, [1], result.task)
     assert finished == task_backends["default"].get_result(result.id)
     assert finished.return_value == 3
 
 
-def test_a_job_of_no_django_task_sends_no_signal(heard: Heard) -> None:
+def test_a_job_of_no_django_task_sends_no_signal(received: ReceivedSignals) -> None:
     jobs.add.defer(1)
     run_next()
-    assert heard == []
+    assert received == []
 
 
-def test_started_is_sent_before_the_task_runs_and_finished_after_the_outcome_is_written(heard: Heard) -> None:
+def test_task_started_is_sent_before_the_task_runs_and_task_finished_after_the_outcome_is_written(
+    received: ReceivedSignals,
+) -> None:
     tasks.add.enqueue(1)
     job = claim()
-    assert heard.names == ["enqueued"]
+    assert received.names == ["enqueued"]
     attempt = execute(job)
-    assert heard.names == ["enqueued", "started"]
+    assert received.names == ["enqueued", "started"]
     finish(attempt)
-    assert heard.names == ["enqueued", "started", "finished"]
+    assert received.names == ["enqueued", "started", "finished"]
 
 
-def test_finished_is_sent_after_the_last_attempt_only(heard: Heard) -> None:
+def test_task_finished_is_sent_after_the_last_attempt_only(received: ReceivedSignals) -> None:
     result = tasks.fail.enqueue("why")
     Job.objects.update(max_attempts=2)
     run_next()
     Job.objects.update(status="queued")
     run_next()
-    assert heard.names == ["enqueued", "started", "started", "finished"]
-    finished = heard[-1][1]
+    assert received.names == ["enqueued", "started", "started", "finished"]
+    finished = received[-1][1]
     assert (finished.id, finished.status, finished.attempts) == (result.id, "FAILED", 2)
     assert [error.exception_class for error in finished.errors] == [ValueError, ValueError]
-    assert "ValueError: why" in str(heard.error)
+    assert "ValueError: why" in str(received.error)
 
 
-def test_a_relay_that_has_not_the_arguments_reads_the_row(heard: Heard) -> None:
+def test_task_finished_reads_the_job_if_the_relay_lacks_its_arguments(received: ReceivedSignals) -> None:
     result = tasks.fail.enqueue("why")
     Job.objects.update(max_attempts=2)
     run_next()
@@ -113,43 +115,43 @@ def test_a_relay_that_has_not_the_arguments_reads_the_row(heard: Heard) -> None:
     attempt = execute(claim())
     carried = attempt._replace(job=wire.without_large_arguments(attempt.job, 0), outcome=COMPLETED)
     finish(carried)
-    finished = heard[-1][1]
+    finished = received[-1][1]
     assert (finished.id, finished.status, finished.args) == (result.id, "SUCCESSFUL", ["why"])
-    assert heard.error is None, "that of the first attempt is over"
+    assert received.error is None, "the error of the first attempt is over"
     Job.objects.all().delete()
     report(carried)
-    assert heard.names.count("finished") == 1
+    assert received.names.count("finished") == 1
 
 
-def test_a_discarded_job_has_finished(heard: Heard) -> None:
+def test_task_finished_is_sent_for_a_discarded_job(received: ReceivedSignals) -> None:
     tasks.fail.enqueue()
     attempt = execute(claim())
     finish(attempt._replace(outcome=Outcome("discarded", last_error="x", error=attempt.outcome.error)))
-    assert heard[-1][1].status == "FAILED"
+    assert received[-1][1].status == "FAILED"
 
 
-def test_a_lost_lease_is_no_end(heard: Heard) -> None:
+def test_task_finished_is_not_sent_for_a_lost_lease(received: ReceivedSignals) -> None:
     tasks.add.enqueue(1)
     attempt = execute(claim())
     emit(lease_lost, attempt.job.task, attempt=attempt)
-    assert heard.names == ["enqueued", "started"]
+    assert received.names == ["enqueued", "started"]
 
 
 @pytest.mark.parametrize("alias", ["default", "other"])
 @pytest.mark.django_db(databases=["default", "other"])
-def test_a_job_whose_worker_died_in_its_last_attempt_has_finished(heard: Heard, alias: str) -> None:
+def test_task_finished_is_sent_when_the_worker_of_the_last_attempt_died(received: ReceivedSignals, alias: str) -> None:
     result = tasks.add.using(backend=alias).enqueue(1)
     rows = Job.objects.using(alias)
     for left in (1, 0):
         claim(database=alias, worker_id="gone")
         rows.update(max_attempts=2)
         assert Store(alias).recover(worker_ids=["gone"], reason="worker died: signal 9")
-        assert heard.names.count("finished") == 1 - left
-    assert (heard[-1][1].id, heard[-1][1].status, heard[-1][1].attempts) == (result.id, "FAILED", 2)
-    assert "signal 9" in str(heard.error)
+        assert received.names.count("finished") == 1 - left
+    assert (received[-1][1].id, received[-1][1].status, received[-1][1].attempts) == (result.id, "FAILED", 2)
+    assert "signal 9" in str(received.error)
 
 
-def test_a_receiver_that_raises_harms_nothing() -> None:
+def test_a_receiver_of_a_django_signal_that_raises_does_not_fail_the_job() -> None:
     def broken(**_: Any) -> None:
         raise OSError("broken")
 
@@ -166,7 +168,9 @@ def test_a_receiver_that_raises_harms_nothing() -> None:
 
 
 class TestCost:
-    def test_no_query_for_a_log_line(self, caplog: pytest.LogCaptureFixture, django_assert_num_queries: Any) -> None:
+    def test_the_log_lines_of_a_job_need_no_query(
+        self, caplog: pytest.LogCaptureFixture, django_assert_num_queries: Any
+    ) -> None:
         result = tasks.add.enqueue(1)
         job = claim()
         with caplog.at_level(logging.INFO, LOGGER), django_assert_num_queries(0):
@@ -187,9 +191,7 @@ class TestCost:
             finish(execute(job))
         made.assert_not_called()
 
-    def test_a_failure_is_logged_with_its_traceback_also_where_only_errors_are(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_failure_is_logged_with_its_traceback_at_the_level_error(self, caplog: pytest.LogCaptureFixture) -> None:
         tasks.fail.enqueue("why")
         Job.objects.update(max_attempts=1)
         with caplog.at_level(logging.ERROR, LOGGER):

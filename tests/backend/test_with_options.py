@@ -22,7 +22,7 @@ from .running import run_next
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
-def test_the_options_become_columns() -> None:
+def test_the_options_of_with_options_are_stored_in_the_job() -> None:
     tasks.keyed.enqueue("DE1")
     job = Job.objects.get()
     assert (job.unique_key, job.max_attempts, job.priority) == ("keyed-DE1", 4, 3)
@@ -32,7 +32,7 @@ def test_the_options_become_columns() -> None:
     assert (known.timeout, known.redact) == (20, ("iban",))
 
 
-def test_options_of_the_task_go_before_those_of_the_alias() -> None:
+def test_options_of_with_options_override_those_of_the_alias() -> None:
     tasks.keyed.using(backend="mail", queue_name="mail").enqueue("DE1")
     job = Job.objects.get()
     assert (job.max_attempts, job.timeout) == (4, None)
@@ -40,10 +40,10 @@ def test_options_of_the_task_go_before_those_of_the_alias() -> None:
     job.refresh_from_db()
     assert job.status == "scheduled"
     assert job.started_at is not None
-    assert 60 <= (job.run_after - job.started_at).total_seconds() < 90, "and its backoff"
+    assert 60 <= (job.run_after - job.started_at).total_seconds() < 90, "the delay comes from the backoff of the task"
 
 
-def test_a_limit_holds_for_djangos_tasks_as_well() -> None:
+def test_a_concurrency_limit_applies_to_django_tasks() -> None:
     for account in ("a", "a", "b"):
         tasks.limited.enqueue(account)
     sweep_gates(Store("default"))
@@ -54,38 +54,38 @@ def test_a_limit_holds_for_djangos_tasks_as_well() -> None:
 
 
 @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="@task of Django 6.0 takes no options")
-def test_what_the_task_itself_was_given_goes_before_all() -> None:
+def test_options_given_to_django_task_override_with_options() -> None:
     own = variant(tasks.keyed, max_attempts=2, timeout=7.0)
     own.enqueue("DE1")
     assert Job.objects.get().max_attempts == 2
 
 
 @pytest.mark.parametrize(("times", "status"), [(1, "scheduled"), (2, "discarded"), (3, "failed")])
-def test_its_errors_are_retried_discarded_and_failed_as_the_options_say(times: int, status: str) -> None:
+def test_errors_are_retried_discarded_or_failed_as_the_options_say(times: int, status: str) -> None:
     tasks.keyed.enqueue("DE1", times=times)
     run_next()
     assert Job.objects.get().status == status
 
 
-def test_a_taken_key_gives_the_result_of_the_holder_and_no_signal() -> None:
-    heard: list[Any] = []
+def test_enqueueing_with_a_held_unique_key_returns_the_result_of_the_holding_job() -> None:
+    enqueued_ids: list[Any] = []
 
-    def hear(task_result: Any, **_: Any) -> None:
-        heard.append(task_result.id)
+    def note_id(task_result: Any, **_: Any) -> None:
+        enqueued_ids.append(task_result.id)
 
-    task_enqueued.connect(hear)
+    task_enqueued.connect(note_id)
     try:
         first = tasks.keyed.enqueue("DE1")
         again = tasks.keyed.enqueue("DE1", times=2)
         other = tasks.keyed.enqueue("DE2")
     finally:
-        task_enqueued.disconnect(hear)
+        task_enqueued.disconnect(note_id)
     assert again == first
     assert again.id != other.id
-    assert heard == [first.id, other.id]
+    assert enqueued_ids == [first.id, other.id]
 
 
-def test_the_holder_may_be_a_job_of_another_task() -> None:
+def test_a_unique_key_can_be_held_by_a_job_of_another_task() -> None:
     holder = jobs.add.using(unique_key="keyed-DE1").defer(1)
     result = tasks.keyed.enqueue("DE1")
     assert result.id == str(holder.pk)
@@ -101,26 +101,26 @@ def test_the_function_of_a_key_does_not_get_the_context() -> None:
     assert first.id == again.id
 
 
-def test_a_call_that_the_function_of_the_key_cannot_take_writes_nothing() -> None:
+def test_a_call_with_wrong_arguments_for_the_unique_key_inserts_no_job() -> None:
     with transaction.atomic(), pytest.raises(TypeError):
         tasks.keyed.enqueue(wrong=1)  # type: ignore[call-arg]
     assert not Job.objects.exists()
 
 
-def test_a_task_for_another_backend_has_its_options_here() -> None:
+def test_a_task_of_another_backend_keeps_its_options_when_sent_to_this_one() -> None:
     tasks.visit_once.using(backend="default").enqueue("a")
     tasks.visit_once.using(backend="default").enqueue("b")
     assert Job.objects.get().unique_key == "visit once"
 
 
-def test_a_key_is_made_of_the_arguments_as_django_normalizes_them() -> None:
+def test_a_unique_key_is_made_of_normalized_arguments() -> None:
     first, again, other = (tasks.unique_call.enqueue(*args) for args in (((1, b"x"),), ([1, "x"], "a"), ([1], "b")))
     assert first.id == again.id != other.id
     key = f'{tasks.unique_call.module_path}(value=[1, "x"])'
     assert Job.objects.get(pk=first.id).unique_key == key
 
 
-def test_until_and_on_conflict_are_those_of_the_task() -> None:
+def test_until_and_on_conflict_apply_to_django_tasks() -> None:
     first = tasks.debounced.enqueue(1, "a")
     again = tasks.debounced.enqueue(1, "b")
     assert again.id == first.id
@@ -132,7 +132,7 @@ def test_until_and_on_conflict_are_those_of_the_task() -> None:
         tasks.lone.enqueue()
 
 
-def test_a_name_that_the_task_does_not_have_is_refused_at_import() -> None:
+def test_unique_by_an_unknown_parameter_is_refused_at_import() -> None:
     task: Any = vars(tasks)["task"]
     with pytest.raises(InvalidOption, match="no parameter"):
         task(with_options(unique=unique_by("wrong"))(tasks.unplaced))

@@ -34,7 +34,7 @@ def start(runworker: Start) -> Start:
 
 
 def pay(request: HttpRequest) -> HttpResponse:
-    """A view as in the documentation: data and task in one transaction."""
+    """A view as in the documentation: it saves data and enqueues a task in one transaction."""
     try:
         with transaction.atomic():
             Ledger.objects.create(entry="paid")
@@ -54,7 +54,7 @@ async def apay(request: HttpRequest) -> HttpResponse:
 urlpatterns = [path("pay", pay), path("apay", apay)]
 
 
-def entries() -> list[str]:
+def ledger_entries() -> list[str]:
     return sorted(Ledger.objects.values_list("entry", flat=True))
 
 
@@ -64,14 +64,14 @@ def test_a_task_of_a_view_runs_only_after_commit(start: Start) -> None:
     assert Client().get("/pay?fail=1").status_code == 402
     worker = start("--drain")
     assert worker.wait() == 0
-    assert entries() == ["paid", "receipt"]
+    assert ledger_entries() == ["paid", "receipt"]
     result = task_backends["default"].get_result(id)
     assert (result.return_value, result.attempts) == ("receipt", 1)
     assert f"{LOGGER}" not in worker.log
 
 
 @override_settings(ROOT_URLCONF=__name__)
-def test_an_async_view_and_an_async_task(start: Start) -> None:
+def test_an_async_view_enqueues_an_async_task(start: Start) -> None:
     async def get() -> str:
         response = await AsyncClient().get("/apay")
         await sync_to_async(connections.close_all)()
@@ -79,14 +79,14 @@ def test_an_async_view_and_an_async_task(start: Start) -> None:
 
     id = asyncio.run(get())
     assert start("--drain").wait() == 0
-    assert entries() == ["receipt"]
+    assert ledger_entries() == ["receipt"]
     assert task_backends["default"].get_result(id).return_value == "receipt"
 
 
-def test_refresh_while_it_runs(start: Start) -> None:
+def test_a_result_is_refreshed_while_its_task_runs(start: Start) -> None:
     start()
     result = tasks.record_and_hold.enqueue("here")
-    wait_until(lambda: entries() == ["here"], "the task runs")
+    wait_until(lambda: ledger_entries() == ["here"], "the task runs")
     result.refresh()
     assert (result.status, result.attempts, result.is_finished) == (TaskResultStatus.RUNNING, 1, False)
     assert result.started_at is not None
@@ -100,7 +100,7 @@ def test_refresh_while_it_runs(start: Start) -> None:
     assert result.return_value == "here"
 
 
-def test_a_worker_killed_in_the_middle(start: Start) -> None:
+def test_tasks_whose_worker_was_killed_are_retried_or_fail(start: Start) -> None:
     again, never = tasks.die_once.enqueue(), tasks.die.enqueue()
     Job.objects.filter(pk=never.id).update(max_attempts=1)
     start("-c", "1")
@@ -121,7 +121,7 @@ LISTENERS = f"""
     from {LOGGER}.signals import task_finished, task_started
 
     def say(*words):
-        os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole, beside the other threads' lines
+        os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one write, so that lines of threads do not mix
 
     def started(sender, task_result, **kwargs):
         say("STARTED", task_result.task.name, task_result.attempts, task_result.enqueued_at is None)
@@ -134,15 +134,15 @@ LISTENERS = f"""
 """
 
 
-def told(worker: ManagePy) -> list[str]:
+def signal_lines(worker: ManagePy) -> list[str]:
     assert worker.wait() == 0
     return sorted(line for line in worker.log.splitlines() if line.startswith(("STARTED", "FINISHED")))
 
 
-def test_a_worker_tells_those_who_listen_there(start: Start) -> None:
+def test_a_worker_sends_the_signals_in_its_process(start: Start) -> None:
     tasks.add.enqueue(1)
     tasks.aadd.enqueue(2)
-    assert told(start("--drain", jobs=LISTENERS)) == [
+    assert signal_lines(start("--drain", jobs=LISTENERS)) == [
         "FINISHED aadd SUCCESSFUL False",
         "FINISHED add SUCCESSFUL False",
         "STARTED aadd 1 False",
@@ -150,20 +150,20 @@ def test_a_worker_tells_those_who_listen_there(start: Start) -> None:
     ]
 
 
-def test_its_supervisor_tells_of_a_job_that_it_did_not_survive(start: Start) -> None:
+def test_the_supervisor_sends_task_finished_for_the_job_of_a_killed_worker(start: Start) -> None:
     tasks.die.enqueue()
     Job.objects.update(max_attempts=1)
-    assert told(start("--drain", jobs=LISTENERS)) == ["FINISHED die FAILED False", "STARTED die 1 False"]
+    assert signal_lines(start("--drain", jobs=LISTENERS)) == ["FINISHED die FAILED False", "STARTED die 1 False"]
 
 
-def test_a_task_for_another_backend_that_was_sent_to_ours(start: Start) -> None:
+def test_a_worker_runs_a_task_of_another_backend_that_was_sent_to_this_one(start: Start) -> None:
     result = tasks.visit.using(backend="default").enqueue("a")
     assert start("--drain").wait() == 0
     result.refresh()
     assert result.return_value == "a"
 
 
-def test_a_thousand_tasks_over_two_aliases(start: Start) -> None:
+def test_workers_run_a_thousand_tasks_of_two_aliases(start: Start) -> None:
     with transaction.atomic():
         results = [
             tasks.add.enqueue(number)
@@ -191,7 +191,7 @@ def test_an_alias_in_another_database_needs_a_worker_there(start: Start) -> None
     assert (here.return_value, there.return_value) == (1, 2)
 
 
-def test_check_reports_an_alias(manage: Start) -> None:
+def test_manage_py_check_reports_a_wrong_option_of_an_alias(manage: Start) -> None:
     wrong: dict[str, Any] = {"default": {**TASKS["default"], "OPTIONS": {"max_attemps": 3}}}
     checked = manage(
         "check", settings=f"TASKS = {wrong!r}\nINSTALLED_APPS += {['django_tasks'] if LOGGER == 'django_tasks' else []}"

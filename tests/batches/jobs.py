@@ -1,4 +1,4 @@
-"""The tasks and helpers of the tests of batches."""
+"""Tasks and helper functions of the tests of batches."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def callbacks_of(name: str = "") -> list[tuple[str, Any]]:
 
 
 def counts_of(batch: JobBatch) -> tuple[int | None, int | None, int | None]:
-    """How many jobs of the batch have completed, failed, and been discarded."""
+    """The numbers of completed, failed and discarded jobs that the row of a batch has."""
     return batch.completed, batch.failed, batch.discarded
 
 

@@ -28,16 +28,18 @@ store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
-EVERY: dict[str, Any] = {
+# A callback for each end of a batch.
+ALL_CALLBACKS: dict[str, Any] = {
     "on_success": jobs.echo.s("good"),
     "on_failure": jobs.echo.s("bad"),
     "on_finish": jobs.echo.s("over"),
 }
-GOOD, BAD, OVER = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
+# These callbacks as `callbacks_of` returns them: after success, after a failure, and in either case.
+SUCCESS_CALLBACK, FAILURE_CALLBACK, FINISH_CALLBACK = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
 
 
-def finished() -> list[JobBatch]:
-    """The finished batches, after workers and supervisors have looked at all batches."""
+def finish_and_list() -> list[JobBatch]:
+    """Finish every batch whose jobs have ended, as workers do, and return all finished batches."""
     finish_open_batches(store)
     return list(JobBatch.objects.exclude(finished_at=None).order_by("id"))
 
@@ -60,7 +62,7 @@ class TestMembers:
         assert Batch.of(inside[0].pk).id == batch.id  # type: ignore[union-attr]
         assert Batch.of(before) is None
 
-    def test_a_block_that_raises_leaves_nothing(self) -> None:
+    def test_a_with_block_that_raises_leaves_neither_batch_nor_jobs(self) -> None:
         batch = Batch(on_finish=jobs.noop)
         with pytest.raises(InvalidArguments), batch:
             jobs.add.defer_many([(1,), ()])
@@ -70,18 +72,18 @@ class TestMembers:
             _ = batch.id
         assert jobs.noop.defer().batch_id is None
 
-    def test_a_job_that_exists_already_stays_outside(self) -> None:
+    def test_a_job_that_exists_already_does_not_join_the_batch(self) -> None:
         existing = jobs.noop.using(unique_key="k").defer()
         with Batch() as batch:
             assert jobs.noop.using(unique_key="k").defer().pk == existing.pk
         assert not batch.jobs.exists()
 
-    def test_a_job_of_a_batch_adds_other_jobs(self) -> None:
+    def test_a_job_of_a_batch_can_add_jobs_to_it(self) -> None:
         with Batch(on_success=jobs.echo.s("good")) as batch:
             fan_out.defer(3)
         run_jobs()
         assert batch.progress() == BatchProgress(4, 4, 4, 0, 0, is_finished=True)
-        assert callbacks_of() == [GOOD]
+        assert callbacks_of() == [SUCCESS_CALLBACK]
 
     def test_a_batch_that_is_finished_takes_no_job(self) -> None:
         with Batch() as batch:
@@ -129,7 +131,7 @@ class TestRefusals:
             asyncio.run(block())
 
     @pytest.mark.django_db(databases=["default", "other"])
-    def test_another_database_is_refused(self) -> None:
+    def test_a_batch_refuses_jobs_of_another_database(self) -> None:
         with pytest.raises(InvalidOption, match="outside of the with block"), Batch():
             jobs.noop.using(database="other").defer()
         with pytest.raises(InvalidOption, match="same database"), Batch(), Batch(database="other"):
@@ -148,7 +150,7 @@ class TestRefusals:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_of_another_thread_is_refused(session: Callable[[], Session]) -> None:
+def test_a_batch_refuses_a_job_deferred_in_another_thread(session: Callable[[], Session]) -> None:
     other = session()
     with Batch() as batch:
         context = contextvars.copy_context()
@@ -160,25 +162,25 @@ def test_a_job_of_another_thread_is_refused(session: Callable[[], Session]) -> N
 
 class TestEnd:
     def test_an_empty_batch_is_finished_at_once(self) -> None:
-        with Batch(**EVERY) as batch:
+        with Batch(**ALL_CALLBACKS) as batch:
             assert not JobBatch.objects.get().finished_at
-        assert callbacks_of() == [GOOD, OVER]
+        assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
         assert batch.progress() == BatchProgress(0, 0, 0, 0, 0, is_finished=True)
         assert batch.progress().share == 1.0
 
     def test_a_batch_waits_for_its_last_job(self) -> None:
-        with Batch(**EVERY) as batch:
+        with Batch(**ALL_CALLBACKS) as batch:
             for _ in range(3):
                 jobs.noop.defer()
         for done in range(3):
-            assert not finished()
+            assert not finish_and_list()
             assert batch.progress() == BatchProgress(3, done, done, 0, 0, is_finished=False)
             run_first()
-        assert counts_of(finished()[0]) == (3, 0, 0)
-        assert callbacks_of() == [GOOD, OVER]
+        assert counts_of(finish_and_list()[0]) == (3, 0, 0)
+        assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
         assert batch.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
-        assert not finished()[1:]
-        assert callbacks_of() == [GOOD, OVER]
+        assert not finish_and_list()[1:]
+        assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
 
     @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
     def test_a_batch_waits_for_a_job_in_any_status_that_is_not_finished(self, status: str) -> None:
@@ -186,13 +188,13 @@ class TestEnd:
             other = jobs.noop.defer()
         last = make_job(status, batch_id=batch.id)
         assert other.discard()
-        assert not finished()
+        assert not finish_and_list()
         assert last.cancel()
-        assert len(finished()) == 1
+        assert len(finish_and_list()) == 1
 
     @pytest.mark.parametrize("end", ["discard", "cancel", "fail", "recover", "delete"])
     def test_a_batch_is_finished_however_its_last_job_ends(self, end: str) -> None:
-        with Batch(**EVERY) as batch:
+        with Batch(**ALL_CALLBACKS) as batch:
             jobs.noop.defer()
             last = jobs.fail.using(max_attempts=1).defer()
         run_first()
@@ -207,31 +209,33 @@ class TestEnd:
             assert store.recover(worker_ids=["gone:0123456789ab"])
         else:
             last.delete()
-        assert len(finished()) == 1
-        assert callbacks_of() == ([GOOD, OVER] if end == "delete" else [BAD, OVER])
+        assert len(finish_and_list()) == 1
+        assert callbacks_of() == (
+            [SUCCESS_CALLBACK, FINISH_CALLBACK] if end == "delete" else [FAILURE_CALLBACK, FINISH_CALLBACK]
+        )
         assert batch.progress().done == (1 if end == "delete" else 2)
 
-    def test_a_retry_is_not_an_end(self) -> None:
+    def test_a_job_that_is_retried_does_not_finish_its_batch(self) -> None:
         with Batch(on_finish=jobs.noop):
             jobs.ask_for_retry.defer(60.0)
         run_first()
         assert Job.objects.get().status == "scheduled"
-        assert not finished()
+        assert not finish_and_list()
 
-    def test_a_retry_by_hand_after_the_end_calls_nothing_again(self) -> None:
-        with Batch(**EVERY):
+    def test_a_manual_retry_after_the_end_of_a_batch_enqueues_no_callback_again(self) -> None:
+        with Batch(**ALL_CALLBACKS):
             job = jobs.fail.using(max_attempts=1).defer()
         run_jobs()
-        assert callbacks_of() == [BAD, OVER]
+        assert callbacks_of() == [FAILURE_CALLBACK, FINISH_CALLBACK]
         job.refresh_from_db()
         assert job.retry()
         run_jobs()
-        assert callbacks_of() == [BAD, OVER]
-        assert len(finished()) == 1
+        assert callbacks_of() == [FAILURE_CALLBACK, FINISH_CALLBACK]
+        assert len(finish_and_list()) == 1
 
     def test_pruned_jobs_are_counted(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
-        with Batch(**EVERY) as batch:
+        with Batch(**ALL_CALLBACKS) as batch:
             jobs.noop.defer()
             jobs.fail.using(max_attempts=1).defer()
             jobs.noop.using(priority=-1).defer()
@@ -240,8 +244,8 @@ class TestEnd:
         assert store.prune() == {"completed": 1, "failed": 1}
         assert batch.progress() == BatchProgress(3, 2, 1, 1, 0, is_finished=False)
         run_first()
-        assert counts_of(finished()[0]) == (2, 1, 0)
-        assert callbacks_of() == [BAD, OVER]
+        assert counts_of(finish_and_list()[0]) == (2, 1, 0)
+        assert callbacks_of() == [FAILURE_CALLBACK, FINISH_CALLBACK]
         assert batch.progress().total == 3
 
     def test_archived_jobs_are_counted(self, settings: Any) -> None:
@@ -273,7 +277,7 @@ class TestEnd:
 
 class TestNested:
     def test_the_outer_batch_waits_for_the_inner_batch_and_its_callbacks(self) -> None:
-        with Batch(name="outer", **EVERY) as outer:
+        with Batch(name="outer", **ALL_CALLBACKS) as outer:
             with Batch(name="inner", on_success=jobs.fail.using(max_attempts=1).s("callback")) as inner:
                 jobs.noop.defer()
             jobs.noop.defer()
@@ -281,47 +285,47 @@ class TestNested:
         assert outer.progress() == BatchProgress(2, 0, 0, 0, 0, is_finished=False)
         run_first()
         run_first()
-        assert [batch.name for batch in finished()] == ["inner"]
+        assert [batch.name for batch in finish_and_list()] == ["inner"]
         assert outer.progress() == BatchProgress(2, 2, 2, 0, 0, is_finished=False)
         run_first()
-        assert [batch.name for batch in finished()] == ["outer", "inner"]
-        assert callbacks_of("outer") == [BAD, OVER], "a callback of the inner batch has failed"
+        assert [batch.name for batch in finish_and_list()] == ["outer", "inner"]
+        assert callbacks_of("outer") == [FAILURE_CALLBACK, FINISH_CALLBACK], "a callback of the inner batch has failed"
         assert counts_of(outer.row) == (2, 0, 0)
 
     def test_an_empty_inner_batch_does_not_finish_the_outer_batch_in_its_block(self) -> None:
-        with Batch(name="outer", **EVERY):
+        with Batch(name="outer", **ALL_CALLBACKS):
             with Batch(name="inner"):
                 pass
             assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None)] == ["inner"]
             jobs.noop.defer()
-        assert [batch.name for batch in finished()] == ["inner"]
+        assert [batch.name for batch in finish_and_list()] == ["inner"]
         run_jobs()
-        assert [batch.name for batch in finished()] == ["outer", "inner"]
+        assert [batch.name for batch in finish_and_list()] == ["outer", "inner"]
 
     def test_the_end_of_an_inner_batch_is_the_end_of_all_outer_batches(self) -> None:
-        with Batch(name="1", **EVERY), Batch(name="2"), Batch(name="3") as innermost:
+        with Batch(name="1", **ALL_CALLBACKS), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
         run_first()
         assert finish_batches(store, [innermost.id]) == FinishResult(3)
         assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
-        assert callbacks_of("1") == [BAD, OVER]
+        assert callbacks_of("1") == [FAILURE_CALLBACK, FINISH_CALLBACK]
         assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
 
 
 @pytest.mark.django_db(transaction=True)
 class TestConcurrency:
-    def test_nobody_finishes_a_batch_whose_transaction_is_open(self, session: Callable[[], Session]) -> None:
+    def test_a_batch_is_not_finished_while_its_transaction_is_open(self, session: Callable[[], Session]) -> None:
         other = session()
         other.begin()
         batch = other(lambda: Batch(on_finish=jobs.noop).__enter__())
         other(jobs.noop.defer)
-        assert not finished()
+        assert not finish_and_list()
         assert not store.claim(queue_names=["default"], limit=1, worker_id="w")
         other(lambda: batch.__exit__(None, None, None))
-        assert not finished()
+        assert not finish_and_list()
         other.commit()
         run_jobs()
-        assert len(finished()) == 1
+        assert len(finish_and_list()) == 1
         assert callbacks_of() == [("noop", [])]
 
     def test_a_transaction_that_adds_a_job_keeps_the_batch_open_until_its_commit(
@@ -333,13 +337,15 @@ class TestConcurrency:
         other.begin()
         other(Batch.get(batch.id).add, jobs.noop.s())
         run_first()
-        assert not finished()
+        assert not finish_and_list()
         other.commit()
-        assert not finished()
+        assert not finish_and_list()
         run_first()
-        assert len(finished()) == 1
+        assert len(finish_and_list()) == 1
 
-    def test_two_processes_that_look_at_once_enqueue_one_callback(self, session: Callable[[], Session]) -> None:
+    def test_two_processes_that_finish_a_batch_at_once_enqueue_one_callback(
+        self, session: Callable[[], Session]
+    ) -> None:
         with Batch(on_finish=jobs.noop) as batch:
             job = jobs.noop.defer()
         assert job.discard()
@@ -351,10 +357,10 @@ class TestConcurrency:
         assert finish_batches(store, [batch.id]) == FinishResult()
         assert callbacks_of() == [("noop", [])]
 
-    def test_a_job_that_is_added_after_the_look_and_before_the_lock_is_seen(
+    def test_a_job_added_before_the_lock_of_its_batch_keeps_the_batch_open(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A look finds the batch done. A job joins before the lock. The statement after the lock sees the job."""
+        """A process sees that all jobs have ended. Then a job is added. After the lock, the process sees this job."""
         with Batch(on_finish=jobs.noop) as batch:
             jobs.noop.defer()
         assert batch.jobs.discard()
@@ -369,10 +375,10 @@ class TestConcurrency:
 
         monkeypatch.setattr(Store, "rows", add_before_the_lock)
         assert finish_batches(store, [batch.id]) == FinishResult(missed=True)
-        assert not finished()
+        assert not finish_and_list()
         assert batch.progress().total == 2
 
-    def test_a_settle_of_a_loop_by_hand_finishes_the_batch(self) -> None:
+    def test_completing_a_claimed_job_by_hand_finishes_its_batch(self) -> None:
         with Batch(on_finish=jobs.noop):
             jobs.noop.defer()
         [job] = Job.objects.claim(queue_names=["default"], worker_id="loop")
@@ -404,19 +410,19 @@ class TestPrune:
         with Batch(name="calls", on_finish=jobs.noop.using(run_after=timedelta(days=1))):
             pass
         run_jobs()
-        make_old(timedelta(seconds=50))
+        age_batches(timedelta(seconds=50))
         assert prune_batches(store) == 0
-        make_old(timedelta(seconds=20))
+        age_batches(timedelta(seconds=20))
         assert prune_batches(store) == 1
-        assert set(names()) == {"bad", "outer", "inner", "calls"}
-        make_old(timedelta(hours=1))
+        assert set(batch_names()) == {"bad", "outer", "inner", "calls"}
+        age_batches(timedelta(hours=1))
         assert prune_batches(store) == 1
-        assert set(names()) == {"outer", "inner", "calls"}
+        assert set(batch_names()) == {"outer", "inner", "calls"}
         Job.objects.all().discard()
-        finished()
-        make_old(timedelta(hours=1))
+        finish_and_list()
+        age_batches(timedelta(hours=1))
         assert prune_batches(store) == 2
-        assert names() == ["calls"], "its callback can be retried"
+        assert batch_names() == ["calls"], "the callback of this batch can be retried"
         Job.objects.all().delete()
         assert prune_batches(store) == 1
 
@@ -426,7 +432,7 @@ class TestPrune:
         run_jobs()
         callback = Job.objects.get()
         assert (callback.status, batch.row.failed) == ("failed", 0)
-        make_old(timedelta(days=2))
+        age_batches(timedelta(days=2))
         assert prune_batches(store) == 0
         callback.retry()
         Job.objects.update(task="tests.batches.jobs.see_batch")
@@ -438,7 +444,7 @@ class TestPrune:
         settings.SKIPQUEUE = {"RETENTION": {"completed": None}}
         with Batch():
             pass
-        make_old(timedelta(days=1000))
+        age_batches(timedelta(days=1000))
         assert prune_batches(store) == 0
 
     def test_the_counts_of_pruned_jobs_are_deleted_with_the_batch(self, settings: Any) -> None:
@@ -448,7 +454,7 @@ class TestPrune:
         run_first()
         store.prune()
         assert PrunedOfBatch.objects.count() == 1
-        assert finished()
+        assert finish_and_list()
         assert prune_batches(store) == 1
         assert not PrunedOfBatch.objects.exists()
 
@@ -459,12 +465,12 @@ def run_first() -> None:
     run(job)
 
 
-def make_old(by: timedelta) -> None:
+def age_batches(by: timedelta) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE skipqueue_batch SET finished_at = finished_at - make_interval(secs => %s)", [by.total_seconds()]
         )
 
 
-def names() -> list[str]:
+def batch_names() -> list[str]:
     return list(JobBatch.objects.values_list("name", flat=True))

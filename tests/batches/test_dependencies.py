@@ -43,52 +43,52 @@ def run_first() -> Job:
     return job
 
 
-def admitted() -> dict[str, int]:
+def admit_if_due() -> dict[str, int]:
     """Admit as a supervisor does. Returns the number of admitted jobs, by queue."""
     due = store.next_due()
     return dict(store.admit().by_queue) if due is not None and due <= 0 else {}
 
 
-def unmet() -> list[int]:
+def ids_with_unmet_dependencies() -> list[int]:
     """The jobs with unmet dependencies."""
     return list(Dependency.objects.filter(is_met=False).values_list("job_id", flat=True))
 
 
-def status(job: Job) -> str:
+def read_status(job: Job) -> str:
     return str(Job.objects.values_list("status", flat=True).get(pk=job.pk))
 
 
 class TestWait:
-    def test_a_job_waits_for_all_that_it_needs(self) -> None:
+    def test_a_job_waits_for_all_of_its_predecessors(self) -> None:
         first, second = jobs.noop.defer(), jobs.noop.defer()
         last = jobs.noop.using(after=[first, second.pk]).defer()
-        assert last.status == status(last) == "blocked"
-        assert not admitted()
+        assert last.status == read_status(last) == "blocked"
+        assert not admit_if_due()
         run_first()
-        assert not admitted()
-        assert status(last) == "blocked"
+        assert not admit_if_due()
+        assert read_status(last) == "blocked"
         run_first()
-        assert admitted() == {"default": 1}
-        assert status(last) == "queued"
-        assert not admitted()
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
+        assert not admit_if_due()
         assert run_first().pk == last.pk
 
     def test_a_job_does_not_wait_for_a_finished_job(self) -> None:
         first = jobs.noop.defer()
         run_first()
         last = jobs.noop.using(after=[first]).defer()
-        assert last.status == status(last) == "queued"
+        assert last.status == read_status(last) == "queued"
         assert last.held is None
 
-    def test_many_jobs_wait_for_many(self) -> None:
+    def test_many_jobs_wait_for_the_same_predecessors(self) -> None:
         before = jobs.noop.defer_many([()] * 3)
         waiting = jobs.add.using(after=before).defer_many([(n,) for n in range(4)])
         keyed = jobs.add.using(after=before, unique_key=lambda a: f"k{a}").defer_many([(1,), (2,)])
-        assert {status(job) for job in Job.objects.filter(pk__in=[*waiting, *keyed])} == {"blocked"}
+        assert {read_status(job) for job in Job.objects.filter(pk__in=[*waiting, *keyed])} == {"blocked"}
         assert Dependency.objects.count() == 18
         for _ in range(3):
             run_first()
-        assert admitted() == {"default": 6}
+        assert admit_if_due() == {"default": 6}
 
     def test_a_call_whose_job_exists_already_adds_no_dependency(self) -> None:
         before = jobs.noop.defer()
@@ -100,28 +100,28 @@ class TestWait:
     def test_a_job_waits_for_its_time_and_then_for_its_predecessor(self) -> None:
         before = jobs.noop.using(priority=-5).defer()
         last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
-        assert status(last) == "scheduled"
+        assert read_status(last) == "scheduled"
         assert last.run_now()
-        assert status(last) == "blocked"
+        assert read_status(last) == "blocked"
         run_first()
-        assert admitted() == {"default": 1}
+        assert admit_if_due() == {"default": 1}
 
     def test_a_predecessor_that_ends_before_the_time_is_remembered(self) -> None:
         before = jobs.noop.defer()
         last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
         run_first()
-        admitted()
-        assert status(last) == "scheduled"
+        admit_if_due()
+        assert read_status(last) == "scheduled"
         assert last.run_now()
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
 
     def test_a_retry_does_not_wait_again(self) -> None:
         before = jobs.noop.defer()
         last = jobs.fail.using(after=[before]).defer()
         run_first()
-        admitted()
+        admit_if_due()
         run_first()
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
         assert run_first().pk == last.pk
 
     @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()], [True], [0], [10**30]])
@@ -143,12 +143,12 @@ class TestWait:
         assert not Job.objects.exists()
         assert not Dependency.objects.exists()
 
-    def test_a_call_that_waits_leaves_its_task_unchanged(self) -> None:
+    def test_defer_many_refuses_a_call_that_waits_for_other_jobs(self) -> None:
         with pytest.raises(InvalidOption, match="call 1: it has other options"):
             jobs.add.defer_many([(0,), jobs.add.s(1).after(jobs.noop.defer())])
         assert not Job.objects.filter(task=jobs.add.name).exists()
 
-    def test_no_id_is_given_twice(self) -> None:
+    def test_a_predecessor_given_twice_is_stored_once(self) -> None:
         before = jobs.noop.defer()
         last = jobs.noop.using(after=[before, before.pk, before]).defer()
         assert list(Dependency.objects.values_list("job_id", "needs_job_id")) == [(last.pk, before.pk)]
@@ -171,28 +171,28 @@ class TestWait:
         last = jobs.add.using(after=[before], unique_key="k").defer(1)
         replacing = jobs.add.using(unique_key="k", on_conflict="replace")
         assert replacing.defer(2).pk == last.pk
-        assert status(last) == "blocked"
+        assert read_status(last) == "blocked"
         assert list(replacing.defer_many([(3,)])) == [last.pk]
-        assert status(last) == "blocked"
+        assert read_status(last) == "blocked"
         run_first()
-        assert admitted() == {"default": 1}
+        assert admit_if_due() == {"default": 1}
         with pytest.raises(InvalidOption, match="do not go together"):
             replacing.using(after=[before]).defer(4)
         with pytest.raises(InvalidOption, match="do not go together"):
             replacing.using(after=[before]).defer_many([(4,)])
 
-    def test_a_job_without_dependencies_sends_nothing_more(self, django_assert_num_queries: Any) -> None:
+    def test_deferring_a_job_without_dependencies_sends_one_statement(self, django_assert_num_queries: Any) -> None:
         with django_assert_num_queries(1):
             jobs.noop.defer()
 
 
 Received = list[tuple[str, dict[str, Any]]]
-Receive = Callable[[Signal], Received]
+RecordSignals = Callable[[Signal], Received]
 
 
 @pytest.fixture
-def receive() -> Iterator[Receive]:
-    """Return a function that connects to a signal, and returns the list of what the signal has sent."""
+def record_signals() -> Iterator[RecordSignals]:
+    """A function that connects to a signal, and returns a list to which each sender with its arguments is added."""
     with ExitStack() as stack:
 
         def connect(signal: Signal) -> Received:
@@ -226,13 +226,13 @@ class TestFailure:
             run_first()
             if end == "prune":
                 assert store.prune() == {"failed": 1}
-        admitted()
-        assert status(last) == expected
+        admit_if_due()
+        assert read_status(last) == expected
         if policy == "discard":
             last.refresh_from_db()
             assert last.last_error == f"Discarded: it needs job {id}, which has not completed."
             assert last.finished_at is not None
-        assert not admitted()
+        assert not admit_if_due()
 
     def test_a_completed_predecessor_that_is_pruned_at_once_lets_its_dependant_run(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
@@ -240,33 +240,33 @@ class TestFailure:
         last = jobs.noop.using(after=[before]).defer()
         run_first()
         assert store.prune() == {"completed": 1}
-        assert admitted() == {"default": 1}
-        assert status(last) == "queued"
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
 
     def test_a_dependant_with_the_policy_wait_runs_after_the_retry_of_its_predecessor(self) -> None:
         before = jobs.fail.using(max_attempts=1).defer()
         last = jobs.noop.using(after=[before]).defer()
         run_first()
-        assert not admitted()
+        assert not admit_if_due()
         before.refresh_from_db()
         assert before.retry()
-        assert not admitted()
+        assert not admit_if_due()
         Job.objects.filter(pk=before.pk).update(task="tests.app.jobs.noop", kwargs={})
         run_first()
-        assert admitted() == {"default": 1}
-        assert status(last) == "queued"
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
 
     def test_a_dependant_with_the_policy_run_waits_for_no_retry(self) -> None:
         before, other = jobs.fail.using(max_attempts=1).defer(), jobs.noop.using(priority=-1).defer()
         last = jobs.noop.using(after=[before, other], after_failure="run").defer()
         run_first()
-        assert not admitted()
+        assert not admit_if_due()
         before.refresh_from_db()
         assert before.retry()
         assert before.postpone(timedelta(days=1))
         run_first()
-        assert admitted() == {"default": 1}
-        assert (status(before), status(last)) == ("scheduled", "queued")
+        assert admit_if_due() == {"default": 1}
+        assert (read_status(before), read_status(last)) == ("scheduled", "queued")
 
     def test_discards_go_on_along_the_chain_and_end_the_batch(self) -> None:
         with Batch(on_failure=jobs.echo.s("bad")) as batch:
@@ -288,21 +288,23 @@ class TestFailure:
         run_jobs()
         assert batch.progress().is_finished
 
-    def test_a_test_runs_a_long_chain_to_its_end(self) -> None:
+    def test_run_jobs_runs_a_long_chain_to_its_end(self) -> None:
         with Batch() as batch:
             steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
             chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
         run_jobs()
         assert batch.progress() == BatchProgress(61, 61, 0, 1, 60, is_finished=True)
 
-    def test_a_discard_has_a_line_and_a_signal(self, caplog: pytest.LogCaptureFixture, receive: Receive) -> None:
-        received = receive(signals.dependant_discarded)
+    def test_a_discarded_dependant_has_a_log_line_and_a_signal(
+        self, caplog: pytest.LogCaptureFixture, record_signals: RecordSignals
+    ) -> None:
+        received = record_signals(signals.dependant_discarded)
         before = jobs.fail.using(max_attempts=1).defer()
         waits = jobs.noop.using(after=[before], after_failure="discard")
         first, second = waits.defer(), waits.using(queue_name="mail").defer()
         assert second.discard(by="anna")
         run_first()
-        admitted()
+        admit_if_due()
         [(sender, event)] = received
         assert (sender, event["database"]) == (first.task, "default")
         job = event["job"]
@@ -312,10 +314,10 @@ class TestFailure:
         assert (record.__dict__["job_id"], record.__dict__["queue_name"]) == (first.pk, "default")
 
     def test_a_job_that_is_discarded_when_it_is_deferred_has_a_signal_after_the_commit(
-        self, receive: Receive, django_capture_on_commit_callbacks: Any
+        self, record_signals: RecordSignals, django_capture_on_commit_callbacks: Any
     ) -> None:
         before = make_job("failed")
-        received = receive(signals.dependant_discarded)
+        received = record_signals(signals.dependant_discarded)
         with django_capture_on_commit_callbacks(execute=True):
             last = jobs.noop.using(after=[before], after_failure="discard").defer()
             assert last.status == "discarded"
@@ -329,33 +331,33 @@ class TestFailure:
         last = jobs.noop.using(after=[before], after_failure="discard").defer()
         run_first()
         admit_dependants(Store("default", send=sent.append), [before.pk])
-        assert status(going_on) == "queued"
-        [discarded, admitted] = sent
+        assert read_status(going_on) == "queued"
+        [discarded, admit_if_due] = sent
         assert isinstance(discarded, DependantsDiscarded)
         assert [job.id for job in discarded.jobs] == [last.pk]
-        assert admitted == JobsAdmitted("default", {"default": 1})
+        assert admit_if_due == JobsAdmitted("default", {"default": 1})
 
     def test_a_manual_retry_of_a_discarded_dependant_runs_it(self) -> None:
         before = jobs.fail.using(max_attempts=1).defer()
         last = jobs.noop.using(after=[before], after_failure="discard").defer()
         run_first()
-        admitted()
+        admit_if_due()
         last.refresh_from_db()
         assert last.retry()
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
 
     def test_a_waiting_job_that_was_discarded_and_is_retried_waits_again(self) -> None:
         before = jobs.noop.defer()
         last = jobs.noop.using(after=[before]).defer()
         assert last.discard()
         assert last.retry()
-        assert status(last) == "blocked"
+        assert read_status(last) == "blocked"
         assert last.discard()
         run_first()
-        assert not admitted()
-        assert status(last) == "discarded"
+        assert not admit_if_due()
+        assert read_status(last) == "discarded"
         assert last.retry()
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
 
 
 class TestChain:
@@ -375,20 +377,20 @@ class TestChain:
         with django_assert_max_num_queries(40):
             made = chain(adds, [*adds, jobs.noop, *keyed], see_results).defer()
         assert [job.args for job in made] == [*[[n] for n in range(30)] * 2, [], [0], [1], [0], [1], []]
-        assert made[61].pk == made[63].pk, "the unique key"
+        assert made[61].pk == made[63].pk, "both calls have the same unique key"
         assert {job.status for job in made[:30]} == {"queued"}
         assert {job.status for job in made[30:]} == {"blocked"}
         *_, last = run_jobs()
         assert last.result == [*range(30), None, 0, 1]
 
-    def test_a_chain_in_a_batch_belongs_to_it(self) -> None:
+    def test_the_jobs_of_a_chain_in_a_batch_belong_to_it(self) -> None:
         with Batch(name="mine") as batch:
             made = chain(jobs.noop, jobs.noop).defer()
         assert {job.batch_id for job in made} == {batch.id}
         assert JobBatch.objects.count() == 1
 
     @pytest.mark.parametrize(("steps", "message"), [([], "at least one"), ([[]], "Step 1"), ([3], "step 1 of the")])
-    def test_a_value_that_is_no_chain_is_refused(self, steps: Any, message: str) -> None:
+    def test_an_invalid_step_of_a_chain_is_refused(self, steps: Any, message: str) -> None:
         with pytest.raises(InvalidOption, match=message):
             chain(*steps)
         with pytest.raises(InvalidOption, match="database must be"):
@@ -401,10 +403,10 @@ class TestChain:
         [last] = run_jobs()
         assert last.result == [1] * 1_201
 
-    def test_results_that_are_gone_are_an_error(self) -> None:
+    def test_a_deleted_result_of_a_predecessor_is_an_error(self) -> None:
         made = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
         run_first()
-        assert admitted() or status(made[1]) == "queued"
+        assert admit_if_due() or read_status(made[1]) == "queued"
         made[0].delete()
         run_first()
         made[1].refresh_from_db()
@@ -412,7 +414,7 @@ class TestChain:
 
 
 class TestClean:
-    def test_the_rows_go_with_the_job_that_waited(self, settings: Any) -> None:
+    def test_dependencies_are_deleted_with_the_job_that_waited(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         chain(jobs.noop, jobs.noop, jobs.noop).defer()
         run_jobs()
@@ -420,20 +422,20 @@ class TestClean:
         store.prune()
         assert not Dependency.objects.exists()
 
-    def test_the_rows_of_a_deleted_job_go_once_its_predecessor_ends(self) -> None:
+    def test_dependencies_of_a_deleted_job_are_deleted_once_its_predecessor_ends(self) -> None:
         before = jobs.noop.defer()
         jobs.noop.using(after=[before]).defer().delete()
         run_first()
-        assert not admitted()
+        assert not admit_if_due()
         assert not Dependency.objects.exists()
 
-    def test_a_job_that_is_discarded_needs_its_other_predecessors_no_more(self) -> None:
+    def test_a_discarded_job_has_no_unmet_dependencies(self) -> None:
         first, second = jobs.fail.using(max_attempts=1).defer(), jobs.noop.defer()
         last = jobs.noop.using(after=[first, second], after_failure="discard").defer()
         run_first()
-        admitted()
-        assert status(last) == "discarded"
-        assert not unmet()
+        admit_if_due()
+        assert read_status(last) == "discarded"
+        assert not ids_with_unmet_dependencies()
         run_first()
         assert store.next_due() is None
 
@@ -449,7 +451,7 @@ class TestClean:
         run_first()
         assert store.admit(limit=1).by_queue == {}
         assert store.admit(limit=1).by_queue == {"default": 1}
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
         assert store.next_due() is None
         assert list(Dependency.objects.values_list("job_id", flat=True)) == [no_more.pk, last.pk]
 
@@ -460,7 +462,7 @@ class TestClean:
         run_first()
         monkeypatch.setattr(dependencies, "MOST_ROUNDS", 2)
         assert forget_dependants(store, [before.pk], limit=2)
-        assert len(unmet()) == 1
+        assert len(ids_with_unmet_dependencies()) == 1
         assert forget_dependants(store, [before.pk], limit=2)
         assert not forget_dependants(store, [before.pk], limit=2)
 
@@ -478,7 +480,7 @@ class TestClean:
                 """
             )
         last = jobs.noop.using(after=list(Job.objects.values_list("pk", flat=True))).defer()
-        assert status(last) == "blocked"
+        assert read_status(last) == "blocked"
         assert Dependency.objects.filter(job_id=last.pk).count() == 33_001
         assert before.discard()
 
@@ -495,11 +497,11 @@ class TestConcurrency:
         other(lambda: Job.objects.filter(pk=locked.pk).update(metadata={}))
         assert store.admit(limit=1).by_queue == {}
         assert store.admit(limit=1).by_queue == {"default": 1}
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
         assert store.next_due() == 0.0, "the locked job is ready to be admitted"
         other.rollback()
         assert store.admit().by_queue == {"default": 1}
-        assert status(locked) == "queued"
+        assert read_status(locked) == "queued"
 
     def test_a_needed_job_is_not_pruned_before_the_enqueue_commits(
         self, session: Callable[[], Session], settings: Any
@@ -510,12 +512,12 @@ class TestConcurrency:
         other.begin()
         last: Job = other(jobs.noop.using(after=[before], after_failure="discard").defer)
         assert run_first().pk == before.pk, "a claim and a settle do not wait for the enqueue"
-        assert status(before) == "completed"
+        assert read_status(before) == "completed"
         assert store.prune() == {}
         other.commit()
         assert store.prune() == {"completed": 1}
-        assert admitted() == {"default": 1}
-        assert status(last) == "queued"
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
 
     def test_an_enqueue_sees_that_a_needed_job_is_being_pruned(
         self, session: Callable[[], Session], settings: Any
@@ -534,7 +536,7 @@ class TestConcurrency:
             waiting.result(10)
         assert not Dependency.objects.exists()
 
-    def test_the_gate_waits_for_no_dependency_that_a_prune_has_locked(
+    def test_admitting_does_not_wait_for_a_prune_of_the_predecessor(
         self, session: Callable[[], Session], settings: Any
     ) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
@@ -544,11 +546,11 @@ class TestConcurrency:
         other = session()
         other.begin()
         assert other(store.prune) == {"completed": 1}
-        assert admitted() == {"default": 1}, "the deletion is not committed: the gate sees a completed job"
+        assert admit_if_due() == {"default": 1}, "the deletion is not committed: the gate sees a completed job"
         other.commit()
-        assert status(last) == "queued"
-        assert not admitted()
-        assert not unmet()
+        assert read_status(last) == "queued"
+        assert not admit_if_due()
+        assert not ids_with_unmet_dependencies()
 
     def test_two_predecessors_that_end_at_once_admit_their_dependant(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
@@ -563,10 +565,10 @@ class TestConcurrency:
         run_first()
         assert admit_dependants(store, [second.pk]).admitted == {}, "the row is locked"
         other.commit()
-        assert status(last) == "blocked"
-        assert admitted() == {"default": 1}
+        assert read_status(last) == "blocked"
+        assert admit_if_due() == {"default": 1}
 
-    def test_a_predecessor_that_ends_between_the_lock_and_the_look_is_seen(
+    def test_a_predecessor_that_ends_after_the_lock_is_seen(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first, second = jobs.noop.defer(), jobs.noop.defer()
@@ -584,7 +586,7 @@ class TestConcurrency:
 
         monkeypatch.setattr(Store, "rows", end_after_the_lock)
         assert admit_dependants(store, [first.pk]).admitted == {"default": 1}
-        assert status(last) == "queued"
+        assert read_status(last) == "queued"
 
     def test_a_job_whose_enqueue_commits_after_the_end_of_its_predecessor_is_admitted(
         self, session: Callable[[], Session]
@@ -594,8 +596,8 @@ class TestConcurrency:
             last = jobs.noop.using(after=[before]).defer()
             other = session()
             other(run_first)
-        assert status(last) == "blocked"
-        assert admitted() == {"default": 1}
+        assert read_status(last) == "blocked"
+        assert admit_if_due() == {"default": 1}
 
     def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
         slow = """

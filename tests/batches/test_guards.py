@@ -25,7 +25,15 @@ from ..app import jobs
 from ..app.rows import make_job
 from ..app.sessions import Session
 from .jobs import callbacks_of, counts_of
-from .test_batch import BAD, EVERY, GOOD, OVER, finished, make_old, run_first
+from .test_batch import (
+    ALL_CALLBACKS,
+    FAILURE_CALLBACK,
+    FINISH_CALLBACK,
+    SUCCESS_CALLBACK,
+    age_batches,
+    finish_and_list,
+    run_first,
+)
 
 store = Store("default")
 
@@ -44,7 +52,7 @@ class TestLooks:
         assert open_batches(store, limit=1) == ids[:1]
         assert open_batches(store, after=ids[0], limit=1) == [ids[2]]
 
-    def test_a_look_goes_on_after_batches_that_are_not_done(self) -> None:
+    def test_the_next_look_continues_after_the_last_batch(self) -> None:
         with Batch():
             jobs.noop.defer()
         with Batch() as second:
@@ -56,60 +64,63 @@ class TestLooks:
 
     def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_batch(self) -> None:
         """The worker that settles the callback knows only the inner batch, which is finished."""
-        with Batch(name="outer", **EVERY), Batch(on_finish=jobs.noop) as inner:
+        with Batch(name="outer", **ALL_CALLBACKS), Batch(on_finish=jobs.noop) as inner:
             pass
         assert finish_batches(store, [inner.id]) == FinishResult()
         run_first()
         assert finish_batches(store, [inner.id]) == FinishResult(1)
-        assert callbacks_of("outer") == [GOOD, OVER]
+        assert callbacks_of("outer") == [SUCCESS_CALLBACK, FINISH_CALLBACK]
 
-    def test_a_finished_batch_is_left_alone(self) -> None:
-        with Batch(**EVERY) as batch:
+    def test_finishing_a_finished_batch_changes_nothing(self) -> None:
+        with Batch(**ALL_CALLBACKS) as batch:
             pass
         before = batch.row
         assert finish_batches(store, [batch.id]) == FinishResult()
         assert batch.row.finished_at == before.finished_at
-        assert callbacks_of() == [GOOD, OVER]
+        assert callbacks_of() == [SUCCESS_CALLBACK, FINISH_CALLBACK]
 
 
 @pytest.mark.parametrize("status", ["failed", "discarded"])
 def test_a_callback_of_an_inner_batch_that_has_not_completed_is_a_failure(status: str) -> None:
-    with Batch(name="outer", **EVERY), Batch(on_finish=jobs.fail.using(max_attempts=1)):
+    with Batch(name="outer", **ALL_CALLBACKS), Batch(on_finish=jobs.fail.using(max_attempts=1)):
         pass
     if status == "failed":
         run_first()
     else:
         assert Job.objects.queued().discard()
-    assert len(finished()) == 2
-    assert callbacks_of("outer") == [BAD, OVER]
+    assert len(finish_and_list()) == 2
+    assert callbacks_of("outer") == [FAILURE_CALLBACK, FINISH_CALLBACK]
 
 
 class TestThreeLevels:
     def test_a_failed_callback_deep_inside_is_a_failure_of_all_outer_batches(self) -> None:
         fails = jobs.fail.using(max_attempts=1).s("callback")
-        with Batch(name="1", **EVERY), Batch(name="2", **EVERY), Batch(name="3", on_finish=fails):
+        with Batch(name="1", **ALL_CALLBACKS), Batch(name="2", **ALL_CALLBACKS), Batch(name="3", on_finish=fails):
             pass
         run_jobs()
-        assert [callbacks_of(name) for name in "12"] == [[BAD, OVER], [BAD, OVER]]
+        assert [callbacks_of(name) for name in "12"] == [
+            [FAILURE_CALLBACK, FINISH_CALLBACK],
+            [FAILURE_CALLBACK, FINISH_CALLBACK],
+        ]
 
     def test_a_pruned_failed_callback_deep_inside_is_a_failure_of_all_outer_batches(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
         fails = jobs.fail.using(max_attempts=1).s("callback")
-        with Batch(name="1", **EVERY):
+        with Batch(name="1", **ALL_CALLBACKS):
             with Batch(name="2"), Batch(name="3", on_finish=fails):
                 jobs.noop.defer()
             last = jobs.noop.using(run_after=timedelta(days=1)).defer()
         run_jobs()
-        assert [batch.name for batch in finished()] == ["2", "3"]
+        assert [batch.name for batch in finish_and_list()] == ["2", "3"]
         assert store.prune() == {"failed": 1}
         assert last.run_now()
         run_jobs()
-        assert callbacks_of("1") == [BAD, OVER]
+        assert callbacks_of("1") == [FAILURE_CALLBACK, FINISH_CALLBACK]
         assert counts_of(JobBatch.objects.get(name="1")) == (2, 0, 0)
 
     @pytest.mark.parametrize("levels", [1, 2])
-    def test_a_job_inside_that_is_retried_in_time_is_no_failure(self, levels: int) -> None:
-        with Batch(name="outer", **EVERY) as outer:
+    def test_a_failed_inner_job_that_is_retried_in_time_is_no_failure_of_the_outer_batch(self, levels: int) -> None:
+        with Batch(name="outer", **ALL_CALLBACKS) as outer:
             last = jobs.noop.using(run_after=timedelta(days=1), priority=9).defer()
             with ExitStack() as inner:
                 for level in range(levels):
@@ -117,7 +128,7 @@ class TestThreeLevels:
                 jobs.noop.defer()
                 bad = jobs.fail.using(max_attempts=1).defer()
         run_jobs()
-        assert len(finished()) == levels
+        assert len(finish_and_list()) == levels
         assert outer.progress() == BatchProgress(3, 2, 1, 1, 0, is_finished=False)
         bad.refresh_from_db()
         assert bad.retry()
@@ -126,45 +137,45 @@ class TestThreeLevels:
         run_first()
         last.refresh_from_db()
         assert last.status == "completed"
-        assert len(finished()) == levels, "the outer batch waits for the job that runs again"
+        assert len(finish_and_list()) == levels, "the outer batch waits for the job that runs again"
         Job.objects.filter(pk=bad.pk).update(task="tests.app.jobs.noop")
         run_jobs()
-        assert callbacks_of("outer") == [GOOD, OVER]
+        assert callbacks_of("outer") == [SUCCESS_CALLBACK, FINISH_CALLBACK]
         assert counts_of(outer.row) == (3, 0, 0)
         assert outer.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
 
     def test_the_innermost_batch_is_kept_while_the_outermost_batch_is_open(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 60}}
         fails = jobs.fail.using(max_attempts=1).s("callback")
-        with Batch(name="1", **EVERY):
+        with Batch(name="1", **ALL_CALLBACKS):
             with Batch(name="2"), Batch(name="3", on_finish=fails):
                 pass
             last = jobs.noop.using(run_after=timedelta(days=1)).defer()
         run_jobs()
-        assert [batch.name for batch in finished()] == ["2", "3"]
-        make_old(timedelta(hours=1))
+        assert [batch.name for batch in finish_and_list()] == ["2", "3"]
+        age_batches(timedelta(hours=1))
         assert prune_batches(store) == 0
         assert last.discard()
-        assert len(finished()) == 3
-        assert callbacks_of("1") == [BAD, OVER]
+        assert len(finish_and_list()) == 3
+        assert callbacks_of("1") == [FAILURE_CALLBACK, FINISH_CALLBACK]
         run_jobs()
         Job.objects.failed().delete()
-        make_old(timedelta(hours=1))
+        age_batches(timedelta(hours=1))
         assert sum(prune_batches(store) for _ in range(3)) == 3
 
 
 class TestPrune:
     @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
-    def test_a_batch_with_an_unfinished_job_stays(self, settings: Any, status: str) -> None:
+    def test_a_finished_batch_with_an_unfinished_job_is_not_pruned(self, settings: Any, status: str) -> None:
         """A callback, or a job that was retried by hand, needs the row of its batch."""
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
         with Batch() as batch:
             pass
         make_job(status, batch_id=batch.id)
-        make_old(timedelta(hours=1))
+        age_batches(timedelta(hours=1))
         assert prune_batches(store) == 0
 
-    def test_a_batch_that_is_open_stays(self, settings: Any) -> None:
+    def test_an_open_batch_is_not_pruned(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
         with Batch():
             jobs.noop.defer()
@@ -180,17 +191,17 @@ class TestPrune:
             run_jobs()
         else:
             assert job.discard()
-        assert len(finished()) == 1
-        make_old(timedelta(minutes=30))
+        assert len(finish_and_list()) == 1
+        age_batches(timedelta(minutes=30))
         assert prune_batches(store) == 0
-        make_old(timedelta(minutes=31))
+        age_batches(timedelta(minutes=31))
         assert prune_batches(store) == 1
 
     def test_an_inner_batch_is_deleted_once_the_outer_batch_is_finished(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60}}
         with Batch() as outer, Batch() as inner:
             pass
-        assert len(finished()) == 2
+        assert len(finish_and_list()) == 2
         JobBatch.objects.filter(pk=inner.id).update(finished_at=outer.row.created_at - timedelta(hours=1))
         assert prune_batches(store) == 1
         assert [batch.pk for batch in JobBatch.objects.all()] == [outer.id]
@@ -204,7 +215,7 @@ def test_a_prune_passes_over_a_batch_that_is_locked(settings: Any, session: Call
         with Batch() as batch:
             pass
         ids.append(batch.id)
-    make_old(timedelta(hours=1))
+    age_batches(timedelta(hours=1))
     other = session()
     other.begin()
     other(lambda: list(JobBatch.objects.select_for_update().filter(pk=ids[0])))

@@ -1,4 +1,4 @@
-"""A real `celery worker`, and the part of a relay in the test's own process."""
+"""Starts a real `celery worker`, and plays the relay in the process of the test."""
 
 import json
 import select
@@ -32,7 +32,7 @@ def start_worker(
     skipqueue: dict[str, Any] = SKIPQUEUE,
     **celery: Any,
 ) -> ManagePy:
-    """`celery -A … worker -Q pdf` with these settings of Celery, once it consumes.
+    """Start `celery -A … worker -Q pdf` with these settings of Celery, and wait until it consumes.
 
     more_jobs: more source for the module `extra.jobs`. skipqueue: the setting of that name.
     """
@@ -51,8 +51,8 @@ def start_worker(
     return process
 
 
-class Relaying:
-    """Publishes jobs, and takes their outcomes."""
+class RelayDouble:
+    """Publishes jobs to the broker and receives their outcomes, as a relay does."""
 
     def __init__(self, url: str) -> None:
         settings = CarrierSettings(name="celery", app="", queues={"carried": "pdf"}, max_message_size=LARGEST_MESSAGE)
@@ -78,7 +78,7 @@ class Relaying:
         wait_until(take, f"{count} outcomes; there are {found}, and came back {self._left.jobs}")
         return found
 
-    def came_back(self) -> Any:
+    def next_returned(self) -> Any:
         """Return the next job that comes back without an outcome."""
 
         def take() -> Any:
@@ -89,7 +89,7 @@ class Relaying:
         return wait_until(take, "a job comes back").pop()
 
 
-def a_job(number: int, task: str, *args: Any, **fields: Any) -> ClaimedJob:
+def make_claimed_job(number: int, task: str, *args: Any, **fields: Any) -> ClaimedJob:
     """A job without a row: enough for a task that does not write its outcome itself."""
     path = task if task.startswith("extra.") else f"tests.app.{task}"
     made = ClaimedJob(number, 1, path, "carried", json.dumps(args), "{}", 1, 3, 0, 1.0, 2.0, "{}")

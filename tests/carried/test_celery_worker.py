@@ -24,7 +24,7 @@ from ..app.waiting import wait_until
 from ..app.worker_jobs import atomic_write
 from ..harness.processes import ManagePy, is_alive
 from ..relay.consumer import FakeCeleryWorker
-from .celery_worker import Relaying, a_job, start_worker
+from .celery_worker import RelayDouble, make_claimed_job, start_worker
 
 pytestmark = pytest.mark.slow  # each starts a worker of Celery
 
@@ -34,8 +34,8 @@ Start = Callable[..., ManagePy]
 
 
 @pytest.fixture
-def relaying(broker_url: str) -> Iterator[Relaying]:
-    made = Relaying(broker_url)
+def relay(broker_url: str) -> Iterator[RelayDouble]:
+    made = RelayDouble(broker_url)
     with closing(made.carrier):
         yield made
 
@@ -50,31 +50,31 @@ def pool(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return POOLS[request.param]
 
 
-def end_well(process: ManagePy) -> None:
+def stop_cleanly(process: ManagePy) -> None:
     process.send(signal.SIGTERM)
     assert process.wait() == 0, process.log
 
 
-def test_every_kind_of_task_has_the_outcome_that_a_worker_would_write(
-    start: Start, relaying: Relaying, pool: tuple[str, ...]
+def test_celery_runs_every_kind_of_task_with_the_outcome_of_a_worker(
+    start: Start, relay: RelayDouble, pool: tuple[str, ...]
 ) -> None:
     process = start(*pool)
-    relaying.publish(
-        a_job(1, "jobs.add", 2, 3),
-        a_job(2, "jobs.aadd", 2, 3),
-        a_job(3, "jobs.fail", "no luck"),
-        a_job(4, "jobs.ask_for_retry", 5),
-        a_job(5, "jobs.snooze", 60),
-        a_job(6, "jobs.discard", "enough"),
-        a_job(7, "jobs.slow", 30, timeout=0.2),
-        a_job(8, "jobs.aslow", 30, timeout=0.2),
-        a_job(9, "nowhere.task"),
-        a_job(10, "extra.jobs.who"),
-        a_job(11, "extra.jobs.note"),
-        a_job(12, "extra.jobs.leak", "hush-hush-hush"),
-        a_job(13, "jobs.return_unstorable", "nan"),
+    relay.publish(
+        make_claimed_job(1, "jobs.add", 2, 3),
+        make_claimed_job(2, "jobs.aadd", 2, 3),
+        make_claimed_job(3, "jobs.fail", "no luck"),
+        make_claimed_job(4, "jobs.ask_for_retry", 5),
+        make_claimed_job(5, "jobs.snooze", 60),
+        make_claimed_job(6, "jobs.discard", "enough"),
+        make_claimed_job(7, "jobs.slow", 30, timeout=0.2),
+        make_claimed_job(8, "jobs.aslow", 30, timeout=0.2),
+        make_claimed_job(9, "nowhere.task"),
+        make_claimed_job(10, "extra.jobs.who"),
+        make_claimed_job(11, "extra.jobs.note"),
+        make_claimed_job(12, "extra.jobs.leak", "hush-hush-hush"),
+        make_claimed_job(13, "jobs.return_unstorable", "nan"),
     )
-    attempts = relaying.outcomes(13)
+    attempts = relay.outcomes(13)
     outcomes = {number: attempt.outcome for number, attempt in attempts.items()}
     assert outcomes[1] == outcomes[2] == Outcome("completed", result="5")
     assert (outcomes[3].status, outcomes[3].delay) == ("scheduled", 0)
@@ -94,113 +94,113 @@ def test_every_kind_of_task_has_the_outcome_that_a_worker_would_write(
     assert "UnstorableResult" in str(outcomes[13].last_error)
     assert all(attempt.worker.startswith("celery@") and not attempt.is_written for attempt in attempts.values())
     assert attempts[7].duration_ms >= 200
-    end_well(process)
+    stop_cleanly(process)
 
 
-def test_an_atomic_task_commits_its_writes_with_its_outcome_under_its_lease_alone(
-    start: Start, relaying: Relaying
-) -> None:
+def test_an_atomic_task_commits_its_writes_only_with_a_valid_lease(start: Start, relay: RelayDouble) -> None:
     start(*POOLS["prefork"])
     atomic_write.using(queue_name="carried").defer("first")
     atomic_write.using(queue_name="carried").defer("lost")
     add.using(queue_name="carried").defer(1)
     first, lost, plain = Store("default").claim(queue_names=["carried"], limit=3, worker_id="r:0123456789ab")
-    relaying.publish(first, lost._replace(lease=lost.lease + 1), plain)
-    attempts = relaying.outcomes(3)
+    relay.publish(first, lost._replace(lease=lost.lease + 1), plain)
+    attempts = relay.outcomes(3)
     assert attempts[first.id].is_written
     assert list(Ledger.objects.values_list("entry", flat=True)) == ["first"]
     assert Job.objects.get(pk=first.id).status == "completed"
     assert Job.objects.get(pk=lost.id).status == "running"
     assert not attempts[lost.id].is_written
     assert attempts[lost.id].outcome.status != "completed"
-    assert Job.objects.get(pk=plain.id).status == "running"  # the relay writes it
+    assert Job.objects.get(pk=plain.id).status == "running"  # the relay writes this outcome
     store = Store("default")
     assert store.settle([attempts[plain.id].settlement]) == {plain.id}
 
 
-def test_a_job_whose_process_dies_comes_back_in_the_end(start: Start, relaying: Relaying) -> None:
+def test_a_job_whose_celery_process_dies_is_returned_after_several_deliveries(start: Start, relay: RelayDouble) -> None:
     process = start(*POOLS["prefork"])
-    dying = claimed()
-    relaying.publish(dying._replace(task="extra.jobs.die", args="[]"), a_job(dying.id + 1, "jobs.add", 1))
-    assert relaying.outcomes(1)[dying.id + 1].outcome.status == "completed"
-    returned = relaying.came_back()
+    dying = claim_stored_job()
+    relay.publish(dying._replace(task="extra.jobs.die", args="[]"), make_claimed_job(dying.id + 1, "jobs.add", 1))
+    assert relay.outcomes(1)[dying.id + 1].outcome.status == "completed"
+    returned = relay.next_returned()
     assert (returned.ref, returned.reason) == (dying.ref, "delivery_limit")
     assert process.log.count("dies here") == topology.DELIVERY_LIMIT + 1
 
 
-def claimed() -> ClaimedJob:
-    """A job that has a row, and is running there."""
+def claim_stored_job() -> ClaimedJob:
+    """Insert a job and claim it, so that its row is running."""
     add.using(queue_name="carried").defer(1)
     (job,) = Store("default").claim(queue_names=["carried"], limit=1, worker_id="r:0123456789ab")
     return job
 
 
 def test_a_job_that_is_delivered_again_runs_only_if_its_lease_is_valid(
-    start: Start, relaying: Relaying, broker_url: str
+    start: Start, relay: RelayDouble, broker_url: str
 ) -> None:
-    over, valid = claimed(), claimed()
+    over, valid = claim_stored_job(), claim_stored_job()
     Store("default").settle([Settlement(*over.ref, COMPLETED)])
-    relaying.publish(*[job._replace(task="tests.app.jobs.record", args=f'["{job.id}"]') for job in (over, valid)])
+    relay.publish(*[job._replace(task="tests.app.jobs.record", args=f'["{job.id}"]') for job in (over, valid)])
     with Connection(broker_url) as connection:  # type: ignore[no-untyped-call]
         channel: Any = connection.default_channel
         messages = [wait_until(lambda: channel.basic_get("pdf"), "the job") for _ in range(2)]
         for message in messages:
             channel.basic_reject(message.delivery_tag, requeue=True)
     start("--pool", "prefork", "-c", "1")
-    assert list(relaying.outcomes(1)) == [valid.id]
-    relaying.publish(a_job(valid.id + 1, "jobs.add", 1))
-    assert list(relaying.outcomes(1)) == [valid.id + 1]
+    assert list(relay.outcomes(1)) == [valid.id]
+    relay.publish(make_claimed_job(valid.id + 1, "jobs.add", 1))
+    assert list(relay.outcomes(1)) == [valid.id + 1]
     assert list(Ledger.objects.values_list("entry", flat=True)) == [str(valid.id)]
 
 
-def test_a_stuck_job_fails_and_its_process_is_replaced(start: Start, relaying: Relaying) -> None:
+def test_a_stuck_job_in_celery_fails_and_its_process_is_replaced(start: Start, relay: RelayDouble) -> None:
     process = start("--pool", "prefork", "-c", "1")
-    relaying.publish(a_job(1, "extra.jobs.who"))
-    [pid, *_] = result_of(relaying, 1)
-    relaying.publish(a_job(2, "extra.jobs.hang", timeout=0.2))
-    assert "it is stuck" in str(relaying.outcomes(1)[2].outcome.error)
+    relay.publish(make_claimed_job(1, "extra.jobs.who"))
+    [pid, *_] = result_of(relay, 1)
+    relay.publish(make_claimed_job(2, "extra.jobs.hang", timeout=0.2))
+    assert "it is stuck" in str(relay.outcomes(1)[2].outcome.error)
     wait_until(lambda: not is_alive(pid), "the process ends")
-    relaying.publish(a_job(3, "extra.jobs.who"))
-    [other, *_] = result_of(relaying, 3)
+    relay.publish(make_claimed_job(3, "extra.jobs.who"))
+    [other, *_] = result_of(relay, 3)
     assert other != pid
-    end_well(process)
+    stop_cleanly(process)
 
 
-def result_of(relaying: Relaying, number: int) -> list[Any]:
-    found: list[Any] = json.loads(str(relaying.outcomes(1)[number].outcome.result))
+def result_of(relay: RelayDouble, number: int) -> list[Any]:
+    found: list[Any] = json.loads(str(relay.outcomes(1)[number].outcome.result))
     return found
 
 
-def test_a_message_that_this_version_cannot_read_comes_back(
-    start: Start, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
+def test_a_message_of_another_wire_format_is_returned(
+    start: Start, relay: RelayDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(*POOLS["threads"])
     monkeypatch.setattr("django_skipqueue.contrib.celery.wire.WIRE_FORMAT", 99)
-    relaying.publish(a_job(1, "jobs.add", 1))
+    relay.publish(make_claimed_job(1, "jobs.add", 1))
     monkeypatch.undo()
-    returned = relaying.came_back()
+    returned = relay.next_returned()
     assert (returned.ref, returned.reason, returned.job) == ((1, 1), "rejected", None)
 
 
-def test_outcomes_outlive_the_broker(
-    rabbitmq: RabbitMQ, start: Start, relaying: Relaying, pool: tuple[str, ...]
+def test_outcomes_wait_while_the_broker_is_down(
+    rabbitmq: RabbitMQ, start: Start, relay: RelayDouble, pool: tuple[str, ...]
 ) -> None:
-    """The broker dies while tasks run. Their outcomes wait, and come once it is back."""
+    """The broker is killed while tasks run. Their outcomes arrive once the broker runs again."""
     process = start(*pool)
-    relaying.publish(*[a_job(number, "jobs.record_and_hold", f"begun {number}") for number in (1, 2)])
+    relay.publish(*[make_claimed_job(number, "jobs.record_and_hold", f"begun {number}") for number in (1, 2)])
     wait_until(lambda: Ledger.objects.count() == 2, "both run")
     rabbitmq.kill()
-    relaying.carrier.close()
+    relay.carrier.close()
     Ledger.objects.create(entry="go")
     process.wait_for("outcomes wait")
     rabbitmq.start()
-    relaying.carrier.connect()
-    attempts = relaying.outcomes(2)
+    relay.carrier.connect()
+    attempts = relay.outcomes(2)
     assert {attempt.outcome.status for attempt in attempts.values()} == {"completed"}
 
 
-def test_settings_of_the_project_do_not_disturb(start: Start, relaying: Relaying, tmp_path: Path) -> None:
-    """The settings would lose a job, cut it short, or have Celery keep its result."""
+def test_settings_of_celery_that_would_lose_or_interrupt_jobs_do_not_apply(
+    start: Start, relay: RelayDouble, tmp_path: Path
+) -> None:
+    """Without protection, these settings would lose a job, interrupt it, or have Celery store its result."""
     start(
         *POOLS["prefork"],
         task_always_eager=True,
@@ -217,33 +217,33 @@ def test_settings_of_the_project_do_not_disturb(start: Start, relaying: Relaying
         task_reject_on_worker_lost=False,
         task_acks_on_failure_or_timeout=True,
     )
-    relaying.publish(*[a_job(number, "jobs.slow", 1.5) for number in range(1, 5)])
-    attempts = relaying.outcomes(4)
+    relay.publish(*[make_claimed_job(number, "jobs.slow", 1.5) for number in range(1, 5)])
+    attempts = relay.outcomes(4)
     assert {attempt.outcome for attempt in attempts.values()} == {Outcome("completed", result="1.5")}
 
 
-def test_a_worker_that_is_asked_to_stop_finishes_what_runs(start: Start, relaying: Relaying) -> None:
+def test_a_celery_worker_that_is_stopped_finishes_its_running_jobs(start: Start, relay: RelayDouble) -> None:
     process = start(*POOLS["threads"])
-    relaying.publish(a_job(1, "jobs.record_and_hold", "begun"))
-    wait_until(lambda: Ledger.objects.count() == 1, "it runs")
+    relay.publish(make_claimed_job(1, "jobs.record_and_hold", "begun"))
+    wait_until(lambda: Ledger.objects.count() == 1, "the task runs")
     process.send(signal.SIGTERM)
     process.wait_for("Warm shutdown")
     Ledger.objects.create(entry="go")
-    assert relaying.outcomes(1)[1].outcome.status == "completed"
+    assert relay.outcomes(1)[1].outcome.status == "completed"
     assert process.wait() == 0
 
 
 def test_the_last_acknowledgements_follow_the_last_outcomes(
-    start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]
+    start: Start, relay: RelayDouble, broker_url: str, pool: tuple[str, ...]
 ) -> None:
     """No job is left with the broker when a worker has stopped."""
     process = start(*pool, worker_prefetch_multiplier=10)
-    relaying.publish(a_job(1, "jobs.add", 1))
-    relaying.outcomes(1)
-    relaying.publish(a_job(2, "jobs.add", 1), a_job(3, "jobs.add", 1))
+    relay.publish(make_claimed_job(1, "jobs.add", 1))
+    relay.outcomes(1)
+    relay.publish(make_claimed_job(2, "jobs.add", 1), make_claimed_job(3, "jobs.add", 1))
     wait_until(lambda: process.log.count("succeeded in") == 3, "they have run")
-    end_well(process)
-    assert set(relaying.outcomes(2)) == {2, 3}
+    stop_cleanly(process)
+    assert set(relay.outcomes(2)) == {2, 3}
     with closing(FakeCeleryWorker(broker_url)) as consumer:
         assert consumer.count_messages("pdf") == 0
 
@@ -257,13 +257,15 @@ def show(result=None, **_):
 """
 
 
-def test_celery_sees_no_outcome(start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]) -> None:
-    """Neither the logs nor the signals of Celery show it."""
+def test_neither_logs_nor_signals_of_celery_contain_the_result(
+    start: Start, relay: RelayDouble, broker_url: str, pool: tuple[str, ...]
+) -> None:
+    """The result stays between the task and the relay."""
     process = start(*pool, more_jobs=SHOWS_RESULTS)
-    relaying.publish(a_job(1, "jobs.echo", "hush-hush"))
-    assert relaying.outcomes(1)[1].outcome.result == '"hush-hush"'
+    relay.publish(make_claimed_job(1, "jobs.echo", "hush-hush"))
+    assert relay.outcomes(1)[1].outcome.result == '"hush-hush"'
     process.wait_for("signalled None")
-    end_well(process)
+    stop_cleanly(process)
     assert "hush-hush" not in process.log
     with closing(FakeCeleryWorker(broker_url)) as consumer:
         assert consumer.count_messages("pdf") == 0
@@ -273,23 +275,23 @@ MORE_POOLS = POOLS | {"solo": ("--pool", "solo"), "auto": ("-c", "auto")}
 
 
 @pytest.mark.parametrize("name", list(MORE_POOLS))
-def test_nothing_is_left_with_the_broker(start: Start, relaying: Relaying, broker_url: str, name: str) -> None:
+def test_no_message_is_left_with_the_broker(start: Start, relay: RelayDouble, broker_url: str, name: str) -> None:
     process = start(*MORE_POOLS[name])
-    relaying.publish(*[a_job(number, "jobs.add", 1) for number in range(20)])
-    relaying.publish(a_job(20, "jobs.echo", "x" * 300_000))
-    assert len(relaying.outcomes(21)) == 21
-    end_well(process)
+    relay.publish(*[make_claimed_job(number, "jobs.add", 1) for number in range(20)])
+    relay.publish(make_claimed_job(20, "jobs.echo", "x" * 300_000))
+    assert len(relay.outcomes(21)) == 21
+    stop_cleanly(process)
     with closing(FakeCeleryWorker(broker_url)) as consumer:
         assert consumer.count_messages("pdf") == 0
 
 
-def test_a_job_of_a_database_that_the_worker_does_not_know_comes_back(
-    start: Start, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
+def test_a_job_of_an_unknown_database_is_returned(
+    start: Start, relay: RelayDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever can write to the broker could have each process start threads for every name that he makes up."""
+    """Otherwise whoever can write to the broker could make each process start a thread for every invented name."""
     start(*POOLS["threads"])
     original = wire.job_to_wire
     monkeypatch.setattr(wire, "job_to_wire", lambda job, _: original(job, "elsewhere@1"))
-    relaying.publish(a_job(1, "jobs.add", 1))
-    returned = relaying.came_back()
+    relay.publish(make_claimed_job(1, "jobs.add", 1))
+    returned = relay.next_returned()
     assert (returned.ref, returned.reason) == ((1, 1), "rejected")

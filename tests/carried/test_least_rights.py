@@ -1,4 +1,4 @@
-"""Relays and Celery's workers run with a user of the broker that may declare nothing."""
+"""Relays and Celery workers run as a broker user that may declare no queue and no exchange."""
 
 import json
 from collections.abc import Callable
@@ -21,12 +21,12 @@ SKIPQUEUE: dict[str, Any] = {"CARRIERS": {"celery": CARRIER}}
 
 @pytest.fixture
 def url(rabbitmq: RabbitMQ, broker_url: str) -> str:
-    """The URL of a virtual host, for a user without rights."""
+    """The broker URL of a user without permissions."""
     rabbitmq.control("add_user", "least", "secret")
     return broker_url.replace("guest:guest", "least:secret")
 
 
-def test_relays_and_celery_run_with_the_rights_that_the_command_shows(
+def test_relays_and_celery_run_with_the_permissions_that_show_topology_prints(
     rabbitmq: RabbitMQ, url: str, manage: Callable[..., ManagePy], tmp_path: Path
 ) -> None:
     environment = {"TESTS_BROKER_URL": url}
@@ -49,4 +49,4 @@ def test_relays_and_celery_run_with_the_rights_that_the_command_shows(
         add.using(queue_name="carried").defer(number, number)
     wait_for_statuses(completed=20)
     refused = [line for line in worker.log.splitlines() if "ACCESS_REFUSED" in line]
-    assert all("celery_delayed" in line for line in refused), "Celery says that it goes on without these"
+    assert all("celery_delayed" in line for line in refused), "Celery works without these queues"

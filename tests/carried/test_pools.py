@@ -1,4 +1,4 @@
-"""Celery's pools in which jobs cannot run."""
+"""Celery's pools in which jobs cannot run: those with greenlets."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,8 @@ class Greenlets:
     __module__ = "celery.concurrency.gevent"
 
 
-def worker(pool: Any, *queues: str) -> Any:
-    """Celery's worker, before it makes its pool."""
+def make_celery_worker(pool: Any, *queues: str) -> Any:
+    """A stand-in for Celery's worker before it makes its pool."""
     app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=dict.fromkeys(queues))))
     return SimpleNamespace(pool_cls=pool, app=app, time_limit=1, soft_time_limit=None)
 
@@ -30,15 +30,15 @@ def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet", "celery.concurrency.gevent:TaskPool", Greenlets])
 def test_a_worker_whose_pool_has_greenlets_ends_at_its_start(pool: Any) -> None:
     with pytest.raises(SystemExit, match=r"The queues 'pdf' are carried.*--pool prefork, threads or solo"):
-        _note_worker(worker(pool, "celery", "pdf"))
+        _note_worker(make_celery_worker(pool, "celery", "pdf"))
 
 
 @pytest.mark.parametrize("pool", ["gevent", Greenlets])
 def test_a_worker_with_greenlets_may_serve_queues_that_are_not_carried(pool: Any) -> None:
-    _note_worker(worker(pool, "celery", "mail"))
+    _note_worker(make_celery_worker(pool, "celery", "mail"))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "processes"])
 def test_pools_without_greenlets_serve_carried_queues(pool: str) -> None:
-    _note_worker(worker(pool, "pdf"))
+    _note_worker(make_celery_worker(pool, "pdf"))
     assert run.acks_late

@@ -1,10 +1,10 @@
-"""What is public: the modules from which users import, the names there, and the members of the classes.
+"""The public names of the package: modules from which users import, names in them, and members of classes.
 
-A name that stands neither here nor in the `__all__` of one of these modules belongs to the package alone.
+A name that is neither in this file nor in the `__all__` of one of these modules is private.
 """
 
 Members = str | None
-"""The names of the members of a class that users know; `None`: all whose names have no underscore in front."""
+"""The names of the public members of a class; `None` means all members whose names begin without an underscore."""
 
 VERBS = "retry discard cancel run_now postpone reschedule change_queue change_priority run_again"
 FILTERS = "scheduled blocked queued running completed failed discarded unfinished"
@@ -49,4 +49,4 @@ PUBLIC: dict[str, dict[str, Members]] = {
         "TracedInsert": "given size database metadata job_ids",
     },
 }
-"""By module the names that users import, beside the names of its `__all__`. All exceptions are public."""
+"""The public names of each module, in addition to its `__all__`, with their members. All exceptions are public."""

@@ -1,4 +1,4 @@
-"""The fixtures of a queue in two databases."""
+"""Fixtures for a queue in two databases."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +11,11 @@ BOTH = ("default", "other")
 
 
 @pytest.fixture
-def placed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the placement of jobs in two databases. At first both databases count as reachable."""
+def set_placement(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the setting PLACEMENT for two databases, which both count as reachable."""
     monkeypatch.setattr(silence, "_avoided_until", {})
 
-    def place(placement: Any = None, **others: Any) -> None:
+    def set_setting(placement: Any = None, **others: Any) -> None:
         settings.SKIPQUEUE = {"DATABASES": BOTH, "PLACEMENT": placement, **others}
 
-    return place
+    return set_setting

@@ -1,4 +1,4 @@
-"""Properties: only one unfinished job has a unique key, and a new database takes its share."""
+"""Property tests: at most one unfinished job has a unique key, and a new database takes its share of the keys."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +28,11 @@ LISTS: tuple[dict[str, Any], ...] = tuple(
         (("other",), ()),
     )
 )
-"""Both databases take jobs, or one of them does, and the other is on its way out, or forgotten."""
+"""Settings in which both databases take jobs, or only one: then the other is retiring, or not listed."""
 
 
 def unique(number: int) -> None:
-    """A task with a key takes this function."""
+    """The function of a task with a unique key."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def task(registry: Registry) -> Any:
 
 
 @dataclass(frozen=True)
-class Holder:
+class UnfinishedJob:
     """An unfinished job with a unique key."""
 
     alias: str
@@ -49,9 +49,9 @@ class Holder:
     key: str | None
 
 
-def holders() -> set[Holder]:
+def unfinished_jobs() -> set[UnfinishedJob]:
     return {
-        Holder(alias, *row)
+        UnfinishedJob(alias, *row)
         for alias in BOTH
         for row in Job.objects.using(alias).filter(finished_at=None).values_list("id", "unique_key")
     }
@@ -71,30 +71,30 @@ STEPS = st.lists(
 @pytest.mark.django_db(databases=["default", "other"])
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_a_key_is_alive_once(task: Any, steps: list[tuple[str, Any]]) -> None:
-    """Count the jobs since the last change of DATABASES, or all jobs if the placement finds each older key."""
+def test_at_most_one_unfinished_job_has_a_unique_key(task: Any, steps: list[tuple[str, Any]]) -> None:
+    """Checked for jobs since the last change of DATABASES, and for all jobs if the placement finds all older keys."""
     for alias in BOTH:
         Job.objects.using(alias).all().delete()
-    chosen, before, is_whole = LISTS[0], set[Holder](), True
+    chosen, before, finds_all_keys = LISTS[0], set[UnfinishedJob](), True
     for step, value in steps:
         if step == "list":
-            chosen, before = LISTS[value], holders()
-            is_whole = not before or (is_whole and all(is_looked_for(each, chosen) for each in before))
+            chosen, before = LISTS[value], unfinished_jobs()
+            finds_all_keys = not before or (finds_all_keys and all(would_be_found(each, chosen) for each in before))
             continue
         with override_settings(SKIPQUEUE=chosen):
-            do(task, step, value)
-        for counted in [holders() - before, *([holders()] if is_whole else [])]:
+            run_step(task, step, value)
+        for counted in [unfinished_jobs() - before, *([unfinished_jobs()] if finds_all_keys else [])]:
             keys = [each.key for each in counted]
             assert len(keys) == len(set(keys))
 
 
-def is_looked_for(holder: Holder, chosen: dict[str, Any]) -> bool:
-    """Return whether an enqueue with this key would find its holder."""
+def would_be_found(holder: UnfinishedJob, chosen: dict[str, Any]) -> bool:
+    """Whether an enqueue with the key of this job would find the job."""
     with override_settings(SKIPQUEUE=chosen):
-        return holder.alias in chosen["RETIRING"] or place_of(holder.key) == holder.alias
+        return holder.alias in chosen["RETIRING"] or database_of_key(holder.key) == holder.alias
 
 
-def do(task: Any, step: str, value: Any) -> None:
+def run_step(task: Any, step: str, value: Any) -> None:
     if step == "defer":
         task.defer(value)
     elif step == "defer_many":
@@ -104,23 +104,23 @@ def do(task: Any, step: str, value: Any) -> None:
             Job.objects.using(alias).filter(args=[value]).discard()
 
 
-def place_of(key: str | None) -> str | None:
+def database_of_key(key: str | None) -> str | None:
     """The database of a unique key."""
     return SeveralDatabases().bound_to(JobSpec("t"), EncodedCall("[]", "{}").with_unique_key(key))
 
 
-def places(*aliases: str) -> list[str | None]:
+def databases_of_keys(*aliases: str) -> list[str | None]:
     with override_settings(SKIPQUEUE={"DATABASES": aliases, "PLACEMENT": "spread"}):
-        return [place_of(f"key {number}") for number in range(KEYS)]
+        return [database_of_key(f"key {number}") for number in range(KEYS)]
 
 
 @given(number=st.integers(1, 7))
 @settings(max_examples=7, deadline=None)
 def test_a_new_database_takes_its_share_of_the_keys_and_no_other_key_moves(number: int) -> None:
     aliases = [f"queue_{place}" for place in range(number)]
-    before, after = places(*aliases), places(*aliases, "new")
+    before, after = databases_of_keys(*aliases), databases_of_keys(*aliases, "new")
     moved = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert {new for _, new in moved} == {"new"}
     share = KEYS / (number + 1)
     assert 0.5 * share < len(moved) < 1.7 * share
-    assert places(*reversed(aliases)) == before, "the order of the list means nothing"
+    assert databases_of_keys(*reversed(aliases)) == before, "the order of the list means nothing"

@@ -22,16 +22,16 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 
 @pytest.fixture(autouse=True)
-def _two_databases(placed: Callable[..., None]) -> None:
-    placed()
+def _two_databases(set_placement: Callable[..., None]) -> None:
+    set_placement()
 
 
-def claimed() -> Job:
+def claim_job() -> Job:
     [job] = Job.objects.db_manager("other").claim(queue_names=["default"], worker_id="w:1")
     return job
 
 
-def test_a_name_is_the_handle_or_the_id_alone(settings: Any) -> None:
+def test_the_name_of_a_job_has_its_database_only_with_several_databases(settings: Any) -> None:
     assert (job_name("other", 42), make_job(using="other", pk=42).shown_id) == ("other:42", "other:42")
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
     assert job_name("other", 42) == "other:42"
@@ -40,11 +40,11 @@ def test_a_name_is_the_handle_or_the_id_alone(settings: Any) -> None:
 
 
 def pay(account_id: int) -> None:
-    """A task with a key takes this function."""
+    """The function of a task with a unique key."""
 
 
 @pytest.mark.parametrize("is_many", [False, True])
-def test_the_holder_of_a_unique_key(registry: Registry, *, is_many: bool) -> None:
+def test_unique_key_taken_names_the_holding_job_with_its_database(registry: Registry, *, is_many: bool) -> None:
     task: Any = job(unique=unique_by("account_id"), on_conflict="raise", database="other")(pay)
     holder = task.defer(1)
     with pytest.raises(UniqueKeyTaken, match=rf"held by job {holder.handle}\.$") as caught:
@@ -52,22 +52,22 @@ def test_the_holder_of_a_unique_key(registry: Registry, *, is_many: bool) -> Non
     assert (caught.value.job_id, caught.value.handle) == (holder.pk, f"other:{holder.pk}")
 
 
-def test_a_lease_that_is_lost() -> None:
+def test_lease_lost_names_the_job_with_its_database() -> None:
     jobs.noop.using(database="other").defer()
-    job = claimed()
+    job = claim_job()
     Job.objects.using("other").get().cancel()
     for act in (job.complete, lambda: running.run(job)):
         with pytest.raises(LeaseLost, match=f"^Job other:{job.pk} is no longer held"):
             act()
 
 
-def test_a_job_that_was_not_claimed() -> None:
+def test_running_an_unclaimed_job_names_it_with_its_database() -> None:
     job = jobs.noop.using(database="other").defer()
     with pytest.raises(LeaseLost, match=f"^Job other:{job.pk} is queued"):
         running.run(job)
 
 
-def test_a_result_that_is_lost() -> None:
+def test_result_lost_names_both_jobs_with_their_database() -> None:
     first = jobs.add.using(database="other").defer(1)
     run_jobs()
     name = first.handle
@@ -80,8 +80,8 @@ def test_a_result_that_is_lost() -> None:
 
 
 @pytest.fixture
-def started() -> Iterator[list[str]]:
-    """The databases that `job_started` has carried."""
+def started_in() -> Iterator[list[str]]:
+    """The databases of the received `job_started` signals."""
     databases: list[str] = []
 
     def receive(**event: Any) -> None:
@@ -92,8 +92,8 @@ def started() -> Iterator[list[str]]:
     job_started.disconnect(receive)
 
 
-def test_the_start_of_an_attempt(started: list[str]) -> None:
+def test_job_started_carries_the_database(started_in: list[str]) -> None:
     for alias in ("default", "other"):
         jobs.noop.using(database=alias).defer()
     run_jobs()
-    assert started == ["default", "other"]
+    assert started_in == ["default", "other"]

@@ -22,12 +22,12 @@ from ..harness.reached import NOBODY, reached_at
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-Placed = Callable[..., None]
+SetPlacement = Callable[..., None]
 
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The way to the database `other`."""
+    """A proxy before the database `other`."""
     made = Proxy()
     connection = connections["other"]
     connection.close()
@@ -38,21 +38,21 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 @pytest.fixture(autouse=True)
-def _spread(placed: Placed) -> None:
-    placed("spread")
+def _placement_by_key(set_placement: SetPlacement) -> None:
+    set_placement("spread")
 
 
-def where(count: int) -> Counter[str | None]:
+def defer_and_count(count: int) -> Counter[str | None]:
     return Counter(noop.defer()._state.db for _ in range(count))
 
 
-def test_all_get_jobs_in_turn() -> None:
-    assert where(6) == {"default": 3, "other": 3}
+def test_jobs_go_to_all_databases_in_turn() -> None:
+    assert defer_and_count(6) == {"default": 3, "other": 3}
 
 
-def test_a_database_that_refuses_connections_gets_none(proxy: Proxy) -> None:
+def test_a_database_that_refuses_connections_gets_no_job(proxy: Proxy) -> None:
     proxy.refuse()
-    assert where(6) == {"default": 6}
+    assert defer_and_count(6) == {"default": 6}
     assert noop.defer_many([{}] * 4).databases == ["default"] * 4
     assert proxy.accepted == 0
 
@@ -63,16 +63,16 @@ def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
         firsts = Counter(reachable_in_turn(("default", "gone", "other"))[0] for _ in range(600))
     for found in (shares, firsts):
         assert found.keys() == {"default", "other"}
-        assert min(found.values()) > 240, "about 300 of each, and 200 if a neighbour took all"
+        assert min(found.values()) > 240, "about 300 each; 200 and 400 if one database took the whole share"
 
 
 def test_a_database_that_does_not_respond_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "CONNECT_TIMEOUT", 2)
     proxy.stall()
-    assert where(6) == {"default": 6}
+    assert defer_and_count(6) == {"default": 6}
 
 
-def test_the_limit_of_a_look_leaves_the_settings_of_the_project_as_they_are() -> None:
+def test_checking_a_database_does_not_change_its_settings() -> None:
     connections["other"].close()
     before = connections["other"].settings_dict
     assert can_be_reached("other")
@@ -80,32 +80,32 @@ def test_the_limit_of_a_look_leaves_the_settings_of_the_project_as_they_are() ->
 
 
 def test_a_database_that_is_down_and_whose_idle_sessions_were_ended_gets_no_job(proxy: Proxy) -> None:
-    assert where(2) == {"default": 1, "other": 1}
+    assert defer_and_count(2) == {"default": 1, "other": 1}
     proxy.refuse()
     proxy.cut()
-    assert where(6) == {"default": 6}
+    assert defer_and_count(6) == {"default": 6}
 
 
 def test_a_reachable_database_whose_sessions_were_ended_gets_its_share(proxy: Proxy) -> None:
-    assert where(2) == {"default": 1, "other": 1}
+    assert defer_and_count(2) == {"default": 1, "other": 1}
     proxy.cut()
-    assert where(4) == {"default": 2, "other": 2}
+    assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
 def test_a_silent_database_is_left_alone_for_a_while_and_then_tried_again(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.refuse()
-    where(2)
+    defer_and_count(2)
     proxy.refuse(False)
-    assert where(4) == {"default": 4}
+    assert defer_and_count(4) == {"default": 4}
     monkeypatch.setattr(silence, "_avoided_until", {"other": time.monotonic()})
-    assert where(4) == {"default": 2, "other": 2}
+    assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
-def test_if_none_can_be_reached_the_error_says_why(proxy: Proxy, placed: Placed) -> None:
+def test_if_no_database_can_be_reached_the_error_is_raised(proxy: Proxy, set_placement: SetPlacement) -> None:
     proxy.refuse()
-    placed("spread", DATABASES=("other",))
+    set_placement("spread", DATABASES=("other",))
     for _ in range(2):
         with pytest.raises(OperationalError):
             noop.defer()
@@ -124,36 +124,36 @@ def test_a_job_with_a_key_waits_for_no_other_database(proxy: Proxy, registry: Re
 
 
 def numbered(number: int) -> None:
-    """A task with a key takes this function."""
+    """The function of a task with a unique key."""
 
 
-def test_within_a_transaction_a_database_is_never_left_out(proxy: Proxy) -> None:
+def test_a_database_with_an_open_transaction_counts_as_reachable(proxy: Proxy) -> None:
     with transaction.atomic(using="other"):
         noop.using(database="other").defer()
         silence._avoided_until["other"] = time.monotonic() + 60
         assert can_be_reached("other")
         with transaction.atomic(using="default"):
-            assert where(2) == {"default": 1, "other": 1}
+            assert defer_and_count(2) == {"default": 1, "other": 1}
         transaction.set_rollback(True, using="other")
     assert not can_be_reached("other")
     assert not Job.objects.using("other").exists()
 
 
 @pytest.mark.parametrize("alias", ["default", "other"])
-def test_a_job_commits_with_the_transaction_that_is_open(alias: str) -> None:
+def test_a_job_goes_to_the_database_with_an_open_transaction(alias: str) -> None:
     with transaction.atomic(using=alias):
-        assert where(3) == {alias: 3}
+        assert defer_and_count(3) == {alias: 3}
         assert noop.defer_many([{}] * 3).databases == [alias] * 3
         transaction.set_rollback(True, using=alias)
     assert not Job.objects.using(alias).exists()
 
 
-def test_in_async_code() -> None:
+def test_adefer_uses_the_databases_in_turn() -> None:
     async def defer() -> str:
         return (await noop.adefer()).handle
 
     assert {async_to_sync(defer)().partition(":")[0] for _ in range(2)} == {"default", "other"}
 
 
-def test_the_turn_goes_on() -> None:
+def test_in_turn_alternates_between_databases() -> None:
     assert {in_turn(("default", "other")) for _ in range(2)} == {"default", "other"}

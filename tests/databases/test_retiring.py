@@ -21,7 +21,7 @@ def _retiring(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
 
 
-def test_jobs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_counts_the_jobs_left_in_a_retiring_database(monkeypatch: pytest.MonkeyPatch) -> None:
     for status in ("queued", "queued", "scheduled", "running", "completed", "failed"):
         make_job(status, using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
@@ -30,12 +30,12 @@ def test_jobs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Jobs left in other: 1+." in [each.found for each in examine(Store("other"))]
 
 
-def test_an_empty_retiring_database_can_be_taken_out() -> None:
+def test_the_doctor_says_that_an_empty_retiring_database_can_be_removed() -> None:
     make_job("failed", using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
     assert (finding.severity, finding.title) == (Severity.INFO, "A retiring database has no unfinished jobs")
     assert finding.advice.startswith("Take it out of SKIPQUEUE['RETIRING'].")
 
 
-def test_a_database_that_does_not_retire_has_no_such_finding() -> None:
+def test_a_database_that_is_not_retiring_has_no_such_finding() -> None:
     assert CODE not in [each.code for each in examine(Store("default"))]

@@ -27,21 +27,23 @@ from ..harness.reached import reached_at
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-Placed = Callable[..., None]
+SetPlacement = Callable[..., None]
 Server = Cluster | Proxy
 
 
 @pytest.fixture(autouse=True)
-def _spread(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
-    placed("spread")
+def _placement_in_turn(set_placement: SetPlacement, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_placement("spread")
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(silence, "CONNECT_TIMEOUT", 2)  # psycopg knows no shorter one
+    monkeypatch.setattr(silence, "CONNECT_TIMEOUT", 2)  # psycopg has no shorter timeout
 
 
 @pytest.fixture
 def stopped() -> Iterator[Cluster]:
-    """A second server, for the database `other`, that a test can stop with SIGSTOP. Its address is a Unix socket."""
-    with TemporaryDirectory(prefix="skipqueue-") as folder:  # not pytest's, into which the server's user may not look
+    """A second server for the database `other`, on a Unix socket, that a test can pause by SIGSTOP."""
+    with TemporaryDirectory(
+        prefix="skipqueue-"
+    ) as folder:  # not pytest's folder, which the user of the server may not read
         home = Path(folder) / "postgres"
         home.mkdir()
         cluster = Cluster(home)
@@ -74,17 +76,17 @@ def hang(server: Server) -> None:
     server.pause() if isinstance(server, Cluster) else server.stall()
 
 
-def go_on(server: Server) -> None:
+def resume(server: Server) -> None:
     server.resume() if isinstance(server, Cluster) else server.flow()
     silence._avoided_until.clear()
 
 
-def where(count: int) -> Counter[str | None]:
-    """Defer jobs without a key, and count them by database; `error`: they could not be deferred."""
-    return Counter(place() for _ in range(count))
+def defer_and_count(count: int) -> Counter[str | None]:
+    """Defer so many jobs without a key, and count them by database; `error` counts jobs that could not be deferred."""
+    return Counter(defer_job() for _ in range(count))
 
 
-def place() -> str | None:
+def defer_job() -> str | None:
     try:
         return noop.defer()._state.db
     except OperationalError:
@@ -94,28 +96,28 @@ def place() -> str | None:
 def test_a_server_that_hangs_gets_no_job_over_an_idle_connection(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert where(2) == {"default": 1, "other": 1}
+    assert defer_and_count(2) == {"default": 1, "other": 1}
     hang(server)
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)
-    assert where(6) == {"default": 6}
+    assert defer_and_count(6) == {"default": 6}
     assert noop.defer_many([{}] * 4).databases == ["default"] * 4
-    go_on(server)
-    assert where(4) == {"default": 2, "other": 2}
+    resume(server)
+    assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
-def test_a_sent_call_on_a_busy_connection_raises_and_later_calls_avoid_it(
+def test_a_call_to_a_hanging_server_raises_and_later_calls_avoid_the_server(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
-    assert where(2) == {"default": 1, "other": 1}
+    assert defer_and_count(2) == {"default": 1, "other": 1}
     hang(server)
-    assert where(2) == {"default": 1, "error": 1}
-    assert where(6) == {"default": 6}
-    go_on(server)
-    assert where(4) == {"default": 2, "other": 2}
+    assert defer_and_count(2) == {"default": 1, "error": 1}
+    assert defer_and_count(6) == {"default": 6}
+    resume(server)
+    assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
-def test_many_jobs_and_one_with_a_key_raise_as_well(
+def test_defer_many_and_a_job_with_a_key_raise_on_a_hanging_server(
     stalled: Proxy, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
@@ -127,17 +129,17 @@ def test_many_jobs_and_one_with_a_key_raise_as_well(
     with pytest.raises(OperationalError, match="timeout"):
         task.defer(there)
     stalled.flow()
-    where(2)
+    defer_and_count(2)
     stalled.stall()
     with pytest.raises(OperationalError, match="sends nothing any more"):
         noop.defer_many([{}] * 4)
 
 
 def numbered(number: int) -> None:
-    """A task with a key takes this function."""
+    """The function of a task with a unique key."""
 
 
-def test_a_transaction_ends_with_the_error(stalled: Proxy) -> None:
+def test_an_open_transaction_on_a_hanging_server_ends_with_an_error(stalled: Proxy) -> None:
     def defer_in_a_transaction() -> None:
         with transaction.atomic(using="other"):
             noop.defer()
@@ -150,15 +152,17 @@ def test_a_transaction_ends_with_the_error(stalled: Proxy) -> None:
     assert not Job.objects.using("other").exists()
 
 
-def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
+    set_placement: SetPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server responds to a new session, so it counts as reachable."""
-    placed("spread", DATABASES=("other",))
+    set_placement("spread", DATABASES=("other",))
     looks: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
     look = silence._answers_new_session
 
     def watched(*given: Any) -> bool:
-        monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # of a busy machine
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # long enough for a busy machine
         looks.append(look(*given))
         monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
         return looks[-1]
@@ -167,28 +171,28 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
     placed_in: list[str | None] = []
 
     def defer() -> None:
-        placed_in.append(place())
+        placed_in.append(defer_job())
         connections["other"].close()
 
     with sessions.connect(alias="other") as locker, locker.transaction():
         locker.execute("LOCK TABLE skipqueue_job")
         thread = threading.Thread(target=defer)
         thread.start()
-        wait_until(lambda: len(looks) >= 2, "it has asked twice whether the server is there")
+        wait_until(lambda: len(looks) >= 2, "the process has checked twice whether the server responds")
         assert placed_in == []
     thread.join()
     assert placed_in == ["other"]
     assert all(looks)
 
 
-def test_a_busy_connection_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recently_used_connection_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
-    assert where(2) == {"default": 1, "other": 1}
-    monkeypatch.setattr(silence, "_answers", lambda session: pytest.fail("it has asked"))
-    assert where(4) == {"default": 2, "other": 2}
+    assert defer_and_count(2) == {"default": 1, "other": 1}
+    monkeypatch.setattr(silence, "_answers", lambda session: pytest.fail("the process has checked the connection"))
+    assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
-def test_a_connection_in_use_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_with_a_pipeline_or_a_transaction_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", -1.0)
     connections["other"].ensure_connection()
     session: psycopg.Connection[Any] = connections["other"].connection

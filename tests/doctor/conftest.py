@@ -1,4 +1,4 @@
-"""Fixtures for the tests of rules: the findings of a code, and stores that return given rows."""
+"""Helpers for the tests of the doctor's rules: the findings of one rule, and stores that return given rows."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +20,17 @@ def sql_of(command: str) -> str:
     return "\n".join(words[4::2])
 
 
-def paste(command: str) -> None:
+def run_sql(command: str) -> None:
     """Run SQL, or the SQL of the command of a finding."""
     with connection.cursor() as cursor:
         cursor.execute(sql_of(command) if command.startswith("python") else command)
 
 
-Found = Callable[[str], list[Finding]]
+FindingsOf = Callable[[str], list[Finding]]
 STORE = Store("default")
 
 
-class Rows(Store):
+class StoreOfRows(Store):
     """A store whose statements return these rows."""
 
     def __init__(self, *rows: Sequence[Any]) -> None:
@@ -43,10 +43,10 @@ class Rows(Store):
 
 
 @pytest.fixture
-def found(transactional_db: None) -> Found:
+def findings_of(transactional_db: None) -> FindingsOf:
     """Applies all rules. Returns the problems and infos of the rule with this code."""
 
-    def look(code: str) -> list[Finding]:
+    def find(code: str) -> list[Finding]:
         return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]
 
-    return look
+    return find

@@ -21,7 +21,7 @@ SOURCES = [
 ]
 
 
-def findings() -> Iterator[ast.Call]:
+def finding_calls() -> Iterator[ast.Call]:
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Finding", "Finding.of"):
@@ -30,26 +30,26 @@ def findings() -> Iterator[ast.Call]:
 
 CODES = {rule.code for rule in all_rules()}
 
-OF_THE_DOCTOR = {"check-timed-out", "check-not-allowed", "check-failed", "database-unusable"}
+CODES_WITHOUT_A_RULE = {"check-timed-out", "check-not-allowed", "check-failed", "database-unusable"}
 
 
-def test_every_check_has_findings_of_its_own_code_and_no_other() -> None:
-    given = {str(call.args[0].value) for call in findings() if isinstance(call.args[0], ast.Constant)}
-    assert OF_THE_DOCTOR <= given <= CODES | OF_THE_DOCTOR
+def test_every_finding_in_the_code_has_the_code_of_a_rule() -> None:
+    given = {str(call.args[0].value) for call in finding_calls() if isinstance(call.args[0], ast.Constant)}
+    assert CODES_WITHOUT_A_RULE <= given <= CODES | CODES_WITHOUT_A_RULE
 
 
-def test_the_page_has_every_code() -> None:
+def test_the_doctor_page_documents_every_code() -> None:
     documented = re.findall(r"^\| `([\w-]+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert set(documented) == CODES | OF_THE_DOCTOR
+    assert set(documented) == CODES | CODES_WITHOUT_A_RULE
     assert len(documented) == len(set(documented))
 
 
-def test_the_page_names_the_rules_of_the_verdict() -> None:
+def test_the_doctor_page_lists_the_watched_rules() -> None:
     (listed,) = re.findall(r"^The rules of the verdict are (.*?)\. ", PAGE.read_text(), re.MULTILINE)
     assert sorted(re.findall("`(.*?)`", listed)) == sorted(rule.code for rule in all_rules() if rule.is_watched)
 
 
-def test_the_settings_have_every_threshold() -> None:
+def test_the_settings_page_documents_the_threshold_of_every_rule() -> None:
     text = (PAGE.parents[1] / "reference/settings.md").read_text()
     documented = {
         (code, float(default), by_queue == "yes")
@@ -60,9 +60,9 @@ def test_the_settings_have_every_threshold() -> None:
     assert all(rule.threshold is None or rule.threshold.code == rule.code for rule in all_rules())
 
 
-def commands() -> Iterator[str]:
+def finding_commands() -> Iterator[str]:
     """The shell commands in the source of the rules, with 1 for each value."""
-    for call in findings():
+    for call in finding_calls():
         for node in ast.walk(call):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)
@@ -70,7 +70,7 @@ def commands() -> Iterator[str]:
                 yield text
 
 
-@pytest.mark.parametrize("command", sorted(set(commands())))
-def test_a_command_can_be_typed(command: str) -> None:
+@pytest.mark.parametrize("command", sorted(set(finding_commands())))
+def test_the_command_of_a_finding_can_be_parsed(command: str) -> None:
     name, *arguments = shlex.split(command)[2:]
     load_command_class("django_skipqueue", name).create_parser("manage.py", name).parse_args(arguments)

@@ -14,13 +14,13 @@ from django_skipqueue.console.rules.rule import Finding, Rule, Severity, shell_c
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
-from .conftest import STORE, Found, sql_of
+from .conftest import STORE, FindingsOf, sql_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def use_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes these functions the only rules, with the names of the functions as codes."""
 
     def choose(*functions: Callable[[Store], Any]) -> None:
@@ -30,23 +30,23 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return choose
 
 
-def sleeps(store: Store) -> Iterator[Finding]:
+def sleep_a_minute(store: Store) -> Iterator[Finding]:
     store.rows("SELECT pg_sleep(60)")
     yield from ()
 
 
-def fails(store: Store) -> Iterator[Finding]:
+def fail_with_sql_error(store: Store) -> Iterator[Finding]:
     store.rows("SELECT * FROM no_such_table")
     yield from ()
 
 
-def passes(store: Store) -> Iterator[Finding]:
+def pass_with_a_query(store: Store) -> Iterator[Finding]:
     store.rows("SELECT 1")
     yield from ()
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_a_queue_that_is_well_has_one_finding_for_each_check() -> None:
+def test_a_healthy_queue_has_one_ok_finding_for_each_rule() -> None:
     make_worker()
     findings = examine(STORE)
     assert [each for each in findings if each.severity != Severity.OK] == []
@@ -54,7 +54,7 @@ def test_a_queue_that_is_well_has_one_finding_for_each_check() -> None:
     assert all(each.title for each in findings)
 
 
-def test_the_worst_comes_first() -> None:
+def test_findings_are_sorted_from_critical_to_ok() -> None:
     make_job("running", locked_at="2020-01-01T00:00Z")
     severities = [each.severity for each in examine(STORE)]
     assert severities == sorted(severities, key=list(Severity).index)
@@ -62,26 +62,30 @@ def test_the_worst_comes_first() -> None:
     assert severities[-1] == "ok"
 
 
-def test_every_code_is_listed_once() -> None:
+def test_every_rule_has_a_code_of_its_own() -> None:
     codes = [check.code for check in rules_of("default")]
     assert len(set(codes)) == len(codes)
 
 
-def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
-    checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_a_rule_that_takes_too_long_is_reported_and_the_next_rule_runs(
+    use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.console.rules.examination.RULE_SECONDS", 1.0)
-    checks(sleeps, passes)
+    use_rules(sleep_a_minute, pass_with_a_query)
     late, fine = examine(STORE)
-    assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")
-    assert (fine.code, fine.severity) == ("passes", "ok")
+    assert (late.code, late.severity, late.title) == (
+        "check-timed-out",
+        "warning",
+        "The check sleep_a_minute took too long",
+    )
+    assert (fine.code, fine.severity) == ("pass_with_a_query", "ok")
 
 
-def test_many_checks_that_take_too_long_say_so_in_time(
-    checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_many_slow_rules_are_cancelled_within_the_time_of_the_examination(
+    use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.console.rules.examination.EXAMINATION_SECONDS", 4.0)
-    checks(*[sleeps] * 19)
+    use_rules(*[sleep_a_minute] * 19)
     began = time.monotonic()
     findings = examine(STORE)
     assert time.monotonic() - began < 10
@@ -90,39 +94,39 @@ def test_many_checks_that_take_too_long_say_so_in_time(
     assert findings[18].found.startswith("It was cancelled after 100 ms.")
 
 
-def test_a_check_that_fails_says_so_and_the_next_one_runs(checks: Callable[..., None]) -> None:
-    checks(fails, passes)
+def test_a_rule_that_fails_is_reported_and_the_next_rule_runs(use_rules: Callable[..., None]) -> None:
+    use_rules(fail_with_sql_error, pass_with_a_query)
     failed, fine = examine(STORE)
     assert (failed.code, failed.severity) == ("check-failed", "warning")
     assert "no_such_table" in failed.found
-    assert fine.code == "passes"
+    assert fine.code == "pass_with_a_query"
 
 
-def cut(store: Store) -> Iterator[Finding]:
+def end_own_session(store: Store) -> Iterator[Finding]:
     store.rows("SELECT pg_terminate_backend(pg_backend_pid())")
     yield from ()
 
 
-def test_after_a_session_was_cut_the_next_check_has_another(checks: Callable[..., None]) -> None:
-    checks(cut, passes)
+def test_after_a_rule_loses_its_session_the_next_rule_has_a_new_session(use_rules: Callable[..., None]) -> None:
+    use_rules(end_own_session, pass_with_a_query)
     failed, fine = examine(STORE)
     assert failed.code == "check-failed"
     assert "terminating connection" in failed.found
-    assert fine.code == "passes"
+    assert fine.code == "pass_with_a_query"
 
 
 def test_a_server_that_goes_away_ends_the_examination(
-    checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def goes_away(store: Store) -> Iterator[Finding]:
+    def lose_server(store: Store) -> Iterator[Finding]:
         monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
         monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
-        yield from cut(store)
+        yield from end_own_session(store)
 
-    checks(passes, goes_away, passes, passes)
+    use_rules(pass_with_a_query, lose_server, pass_with_a_query, pass_with_a_query)
     unusable, fine = examine(STORE)
     assert (unusable.code, unusable.severity) == ("database-unusable", "critical")
-    assert fine.code == "passes"
+    assert fine.code == "pass_with_a_query"
 
 
 def test_a_database_that_cannot_be_reached_is_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,45 +138,45 @@ def test_a_database_that_cannot_be_reached_is_the_only_finding(monkeypatch: pyte
     assert "/nonexistent" in finding.found
 
 
-def test_another_engine_is_the_only_finding() -> None:
+def test_an_unknown_database_alias_is_the_only_finding() -> None:
     (finding,) = examine(Store("nosuch"))
     assert finding.code == "database-unusable"
     assert "nosuch" in finding.found
 
 
-@pytest.mark.parametrize("outer", [False, True])
-def test_its_timeout_ends_with_it(outer: bool) -> None:
-    def timeout() -> Any:
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_the_statement_timeout_is_restored_after_the_examination(in_transaction: bool) -> None:
+    def statement_timeout() -> Any:
         with connection.cursor() as cursor:
             cursor.execute("SHOW statement_timeout")
             return cursor.fetchone()[0]
 
-    before = timeout()
-    if outer:
+    before = statement_timeout()
+    if in_transaction:
         with transaction.atomic():
             examine(STORE)
-            assert timeout() == before
+            assert statement_timeout() == before
     else:
         examine(STORE)
-        assert timeout() == before
+        assert statement_timeout() == before
 
 
-def test_its_statements_do_not_grow_with_the_jobs() -> None:
-    def number() -> int:
+def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
+    def count_queries() -> int:
         with CaptureQueriesContext(connection) as queries:
             examine(STORE)
         return len(queries)
 
-    def add(index: int) -> None:
+    def add_jobs(index: int) -> None:
         make_worker()
         make_job(queue_name=f"queue-{index}")
         make_job("running", locked_at="2020-01-01T00:00Z")
 
-    add(0)
-    before = number()
+    add_jobs(0)
+    before = count_queries()
     for index in range(1, 20):
-        add(index)
-    assert number() == before
+        add_jobs(index)
+    assert count_queries() == before
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,7 @@ def test_its_statements_do_not_grow_with_the_jobs() -> None:
         ("", "?"),
     ],
 )
-def test_of_a_statement_only_the_part_without_values_is_shown(query: str, shown: str) -> None:
+def test_values_in_a_reported_sql_statement_are_hidden(query: str, shown: str) -> None:
     assert without_values(query) == shown
 
 
@@ -203,7 +207,7 @@ def test_sql_is_given_as_a_command_that_runs_it_in_its_database() -> None:
     assert shell_command("", "default") == ""
 
 
-def test_what_is_to_be_pasted_is_quoted() -> None:
+def test_names_in_a_suggested_sql_statement_are_quoted() -> None:
     name = "x'; DROP TABLE skipqueue_job; --"
     assert statement("SELECT pg_drop_replication_slot({name});", name=name) == (
         "SELECT pg_drop_replication_slot('x''; DROP TABLE skipqueue_job; --');"
@@ -221,26 +225,28 @@ def plain_role(transactional_db: None) -> Iterator[str]:
         cursor.execute("RESET ROLE; DROP OWNED BY doctor_plain; DROP ROLE doctor_plain")
 
 
-def test_a_role_without_rights_runs_all_checks(plain_role: str) -> None:
-    make_rows = [check.code for check in rules_of("default")]
+def test_a_role_that_can_only_read_the_queue_runs_all_rules(plain_role: str) -> None:
+    codes = [check.code for check in rules_of("default")]
     findings = examine(STORE)
-    assert {each.code for each in findings} >= set(make_rows) - {"hidden-sessions"}
+    assert {each.code for each in findings} >= set(codes) - {"hidden-sessions"}
     assert not [each for each in findings if each.code.startswith("check-")]
 
 
-def test_a_role_without_rights_is_told_what_it_does_not_see(plain_role: str, found: Found, connect: Any) -> None:
+def test_a_role_that_sees_no_other_sessions_gets_the_grant_to_see_them(
+    plain_role: str, findings_of: FindingsOf, connect: Any
+) -> None:
     connect()
-    (finding,) = found("hidden-sessions")
+    (finding,) = findings_of("hidden-sessions")
     assert finding.severity == "info"
     assert "than doctor_plain" in finding.found
     with connection.cursor() as cursor:
         cursor.execute("RESET ROLE")
         cursor.execute(sql_of(finding.command))
         cursor.execute("SET ROLE doctor_plain")
-    assert found("hidden-sessions") == []
+    assert findings_of("hidden-sessions") == []
 
 
-def test_a_role_that_may_not_read_the_tables_is_told_so_and_the_other_checks_run(plain_role: str) -> None:
+def test_rules_on_an_unreadable_table_are_reported_and_the_other_rules_run(plain_role: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute("RESET ROLE; REVOKE SELECT ON skipqueue_job FROM doctor_plain; SET ROLE doctor_plain")
     findings = examine(STORE)

@@ -12,7 +12,7 @@ from django_skipqueue.console.rules.tables import Share, TableLoad, statement_se
 
 from ..app.rows import make_job, multiply
 from ..app.waiting import wait_until
-from .conftest import STORE, Rows
+from .conftest import STORE, StoreOfRows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,37 +22,37 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-def load_now() -> TableLoad:
+def current_load() -> TableLoad:
     execute("SELECT pg_stat_force_next_flush()")
     return table_load(STORE)
 
 
-def test_rows_that_are_written_and_pages_that_are_read_are_the_queues() -> None:
-    before = load_now()
+def test_writes_to_the_job_table_count_as_load_of_the_queue() -> None:
+    before = current_load()
     multiply(make_job(), 999)
 
     def is_counted() -> bool:
-        return load_now().rows_written.queue >= before.rows_written.queue + 1_000
+        return current_load().rows_written.queue >= before.rows_written.queue + 1_000
 
     wait_until(is_counted, "PostgreSQL has counted the rows")
-    after = load_now()
+    after = current_load()
     assert after.pages_hit.queue > before.pages_hit.queue
     for share in after:
         assert 0 <= share.queue <= share.database
     assert after.rows_written.database >= before.rows_written.database + 1_000
 
 
-def test_other_tables_are_the_databases() -> None:
+def test_writes_to_other_tables_count_as_load_of_the_database_only() -> None:
     execute("CREATE TABLE theirs AS SELECT FROM generate_series(1, 5000)")
     try:
-        before = load_now()
+        before = current_load()
         execute("INSERT INTO theirs SELECT FROM generate_series(1, 5000)")
 
         def is_counted() -> bool:
-            return load_now().rows_written.database >= before.rows_written.database + 5_000
+            return current_load().rows_written.database >= before.rows_written.database + 5_000
 
         wait_until(is_counted, "PostgreSQL has counted the rows")
-        assert load_now().rows_written.queue < before.rows_written.queue + 5_000
+        assert current_load().rows_written.queue < before.rows_written.queue + 5_000
     finally:
         execute("DROP TABLE theirs")
 
@@ -61,7 +61,7 @@ def has_extension() -> bool:
     return bool(STORE.rows(tables.STATEMENTS_SCHEMA))
 
 
-def test_the_time_of_statements_where_the_extension_is_loaded() -> None:
+def test_statement_times_are_read_from_pg_stat_statements() -> None:
     if not has_extension():
         pytest.skip("pg_stat_statements is not installed and loaded in this database")
     before = statement_seconds(STORE)
@@ -73,7 +73,7 @@ def test_the_time_of_statements_where_the_extension_is_loaded() -> None:
     assert after.database >= after.queue
 
 
-def test_without_the_extension_the_time_is_unknown() -> None:
+def test_without_pg_stat_statements_statement_times_are_unknown() -> None:
     if has_extension():
         pytest.skip("pg_stat_statements is installed and loaded in this database")
     assert statement_seconds(STORE) is None
@@ -83,7 +83,7 @@ def test_without_the_extension_the_time_is_unknown() -> None:
 
 
 @pytest.fixture
-def stand_in() -> Iterator[str]:
+def statistics() -> Iterator[str]:
     """The schema of a table that stands for the view of `pg_stat_statements`, with rows of several databases."""
     execute(
         'CREATE SCHEMA "stand in"; CREATE TABLE "stand in".pg_stat_statements AS'
@@ -96,28 +96,28 @@ def stand_in() -> Iterator[str]:
     execute('DROP SCHEMA "stand in" CASCADE')
 
 
-def test_statements_are_the_queues_if_they_name_its_tables(stand_in: str) -> None:
-    statement = tables.STATEMENT_TIMES.format(schema=stand_in)
+def test_statements_that_name_a_table_of_the_queue_count_as_its_own(statistics: str) -> None:
+    statement = tables.STATEMENT_TIMES.format(schema=statistics)
     assert STORE.rows(statement, {}) == [(2.0, 8.0, False)]
-    execute(f"INSERT INTO {stand_in}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {stand_in}."
+    execute(f"INSERT INTO {statistics}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {statistics}."
             "pg_stat_statements WHERE dbid > 1 LIMIT 1")  # fmt: skip
     [(*_, is_hidden)] = STORE.rows(statement, {})
     assert is_hidden
 
 
-def test_times_of_which_some_are_hidden_are_unknown(monkeypatch: Any) -> None:
+def test_statement_times_are_unknown_if_some_statements_are_hidden(monkeypatch: Any) -> None:
     schema, times = [("public",)], [(1.0, 2.0, True)]
 
     def rows(statement: str, values: Any = None) -> list[Any]:
         return schema if statement == tables.STATEMENTS_SCHEMA else times
 
-    store = Rows()
+    store = StoreOfRows()
     monkeypatch.setattr(store, "rows", rows)
     assert statement_seconds(store) is None
     times[0] = (1.0, 2.0, False)
     assert statement_seconds(store) == Share(1.0, 2.0)
 
 
-def test_a_part_of_nothing_is_nothing() -> None:
+def test_the_percentage_of_an_empty_total_is_zero() -> None:
     assert Share(0, 0).percent == "0"
     assert Share(1, 3).percent == "33"

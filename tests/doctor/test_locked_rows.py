@@ -14,13 +14,13 @@ from django_skipqueue.console.waiting import why_it_waits
 
 from ..app.rows import make_job, make_worker
 from ..app.waiting import wait_until
-from .conftest import STORE, Found, paste
+from .conftest import STORE, FindingsOf, run_sql
 
 LOCK = "SELECT FROM skipqueue_job WHERE id = ANY (%s) {}"
 UPDATE = "UPDATE skipqueue_job SET priority = 1 WHERE id = ANY (%s)"
 HOUR_AGO = timedelta(hours=-1)
 
-HOLDS: dict[str, Callable[[Any, list[int]], object]] = {
+LOCK_BY: dict[str, Callable[[Any, list[int]], object]] = {
     "FOR UPDATE": lambda session, ids: session.execute(LOCK.format("FOR UPDATE"), [ids]),
     "FOR SHARE, by two": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
     "an UPDATE": lambda session, ids: session.execute(UPDATE, [ids]),
@@ -37,14 +37,14 @@ def _in_savepoint(session: Any, ids: list[int], after: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(settings: Any, transactional_db: None) -> None:
+def _report_after_a_millisecond(settings: Any, transactional_db: None) -> None:
     settings.SKIPQUEUE = {"RULES": {"locked-rows": 0.001}}
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("hold", HOLDS)
-def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
-    hold: str, found: Found, connect: Any
+@pytest.mark.parametrize("hold", LOCK_BY)
+def test_the_session_that_locks_job_rows_is_named_and_the_command_ends_it(
+    hold: str, findings_of: FindingsOf, connect: Any
 ) -> None:
     queued = make_job(run_after=HOUR_AGO, queue_name="mail")
     due = make_job("scheduled", run_after=HOUR_AGO)
@@ -53,10 +53,10 @@ def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
     other = connect(autocommit=False, application_name="sharer")
     if hold == "FOR SHARE, by two":
         other.execute(LOCK.format("FOR KEY SHARE"), [ids])
-        assert found("locked-rows") == [], "a foreign key to a job keeps nobody from claiming it"
+        assert findings_of("locked-rows") == [], "a foreign key to a job keeps nobody from claiming it"
     session = connect(autocommit=False, application_name="psql")
-    HOLDS[hold](session, ids)
-    (finding,) = [each for each in found("locked-rows") if each.subject == str(session.info.backend_pid)]
+    LOCK_BY[hold](session, ids)
+    (finding,) = [each for each in findings_of("locked-rows") if each.subject == str(session.info.backend_pid)]
     assert finding.severity == "critical"
     assert finding.title.startswith("3 jobs have been locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
@@ -66,28 +66,30 @@ def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
     assert finding.link is not None
     assert finding.link.arguments == (min(ids),)
     other.close()
-    paste(finding.command)
-    wait_until(lambda: not found("locked-rows"))
+    run_sql(finding.command)
+    wait_until(lambda: not findings_of("locked-rows"))
     session.close()
 
 
 @pytest.mark.core
-def test_a_short_lock_and_a_lock_of_a_worker_are_no_problem(found: Found, connect: Any, settings: Any) -> None:
+def test_a_short_lock_and_a_lock_by_a_worker_are_no_findings(
+    findings_of: FindingsOf, connect: Any, settings: Any
+) -> None:
     job = make_job(run_after=HOUR_AGO)
     worker = connect(autocommit=False, application_name="skipqueue:0123456789ab")
     worker.execute(LOCK.format("FOR UPDATE"), [[job.pk]])
-    assert found("locked-rows") == []
+    assert findings_of("locked-rows") == []
     worker.close()
     session = connect(autocommit=False)
     session.execute(LOCK.format("FOR UPDATE"), [[job.pk]])
-    assert len(found("locked-rows")) == 1
+    assert len(findings_of("locked-rows")) == 1
     settings.SKIPQUEUE = {}
-    assert found("locked-rows") == [], "its transaction is ten seconds old soon enough"
+    assert findings_of("locked-rows") == [], "by default, only a lock of ten seconds counts"
     assert locker_of(STORE, job.pk) is not None
     session.close()
 
 
-def test_a_prepared_transaction_has_a_name_and_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_transaction_that_locks_jobs_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(statement: str, values: Any = None) -> list[tuple[Any, ...]]:
         row = (7, "t", "mail", False, None, "", "", now() - timedelta(minutes=5), "", "x'y", now())
         return [row] if statement == locks.LOCKED_JOBS else []
@@ -100,11 +102,11 @@ def test_a_prepared_transaction_has_a_name_and_no_session(monkeypatch: pytest.Mo
 
 
 @pytest.mark.core
-def test_the_secrets_of_its_statement_are_not_shown(found: Found, connect: Any) -> None:
+def test_values_in_the_statement_of_the_locking_session_are_hidden(findings_of: FindingsOf, connect: Any) -> None:
     job = make_job(run_after=HOUR_AGO)
     session = connect(autocommit=False)
     session.execute(LOCK.format("AND args <> '\"hunter22\"' FOR UPDATE"), [[job.pk]])
-    (finding,) = found("locked-rows")
+    (finding,) = findings_of("locked-rows")
     assert "SELECT FROM skipqueue_job WHERE id = ANY ($1) AND args <> …" in finding.found
     assert "hunter22" not in finding.found
     session.close()
@@ -112,7 +114,7 @@ def test_the_secrets_of_its_statement_are_not_shown(found: Found, connect: Any) 
 
 @pytest.mark.core
 @pytest.mark.parametrize("status", ["queued", "running", "scheduled", "blocked"])
-def test_the_page_of_the_job_says_who_has_locked_it(status: str, connect: Any) -> None:
+def test_why_it_waits_names_the_session_that_locks_the_row(status: str, connect: Any) -> None:
     make_worker()
     job = make_job(status, run_after=HOUR_AGO)
     session = connect(autocommit=False, application_name="psql")

@@ -12,26 +12,26 @@ from django_skipqueue.console.rules import jobs_and_workers
 from django_skipqueue.models import Job, Queue, Worker
 
 from ..app.rows import make_job, make_worker
-from .conftest import Found
+from .conftest import FindingsOf
 
 LONG_AGO = timedelta(minutes=-6)
 
 pytestmark = pytest.mark.core
 
 
-def beat() -> None:
+def write_heartbeats() -> None:
     """Write a heartbeat of each worker after the jobs were made, so the workers have had the time to claim the jobs."""
     Worker.objects.update(heartbeat_at=Now())
 
 
-def test_the_slots_are_taken_and_the_task_that_takes_most_is_named(found: Found) -> None:
+def test_a_long_wait_for_slots_names_the_task_that_takes_most_of_them(findings_of: FindingsOf) -> None:
     worker = make_worker(concurrency=2)
     for task in ("shop.jobs.push", "shop.jobs.push", "shop.jobs.send"):
         make_job("running", task=task, locked_by=worker.id)
     first = make_job(queue_name="mail", run_after=LONG_AGO, priority=-5)
     make_job(queue_name="mail")
-    beat()
-    (finding,) = found("long-wait")
+    write_heartbeats()
+    (finding,) = findings_of("long-wait")
     assert finding.severity == "critical"
     assert finding.title.startswith("Jobs of queue mail have waited since ")
     assert re.search(
@@ -45,27 +45,31 @@ def test_the_slots_are_taken_and_the_task_that_takes_most_is_named(found: Found)
     assert finding.link.query == {"status": "queued", "queue": "mail"}
 
 
-def test_postgresql_is_slow(found: Found, monkeypatch: pytest.MonkeyPatch, connect: Any) -> None:
+def test_a_long_wait_for_a_slow_postgresql_is_explained(
+    findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch, connect: Any
+) -> None:
     make_job(run_after=LONG_AGO)
     make_worker()
-    (finding,) = found("long-wait")
+    (finding,) = findings_of("long-wait")
     assert finding.title.endswith(", although slots are free")
     impatient = jobs_and_workers.SLOW_STATEMENTS.replace("interval '1 second'", "interval '0'")
     monkeypatch.setattr(jobs_and_workers, "SLOW_STATEMENTS", impatient)
     worker = connect(autocommit=True, application_name="skipqueue:0123456789ab")
     worker.pgconn.send_query(b"SELECT pg_sleep(30), 'skipqueue_job'")
-    (finding,) = found("long-wait")
+    (finding,) = findings_of("long-wait")
     assert finding.title.endswith(": PostgreSQL is slow, 1 statements of workers take more than a second")
     worker.cancel()
     worker.close()
 
 
-def test_a_job_that_is_claimed_at_once_has_not_waited(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_claimed_within_the_check_is_no_long_wait(
+    findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its transaction began six minutes ago, and has just committed."""
     make_job(run_after=LONG_AGO)
     make_worker()
     monkeypatch.setattr("time.sleep", lambda _: Job.objects.update(status="running", started_at=Now(), locked_at=Now()))
-    assert found("long-wait") == []
+    assert findings_of("long-wait") == []
 
 
 @pytest.mark.parametrize(
@@ -76,50 +80,54 @@ def test_a_job_that_is_claimed_at_once_has_not_waited(found: Found, monkeypatch:
     ],
     ids=["paused", "not long"],
 )
-def test_a_paused_queue_and_a_short_wait_are_no_problem(found: Found, arrange: Callable[[], object]) -> None:
+def test_a_paused_queue_and_a_short_wait_are_no_long_waits(
+    findings_of: FindingsOf, arrange: Callable[[], object]
+) -> None:
     make_job(run_after=LONG_AGO)
     make_worker()
-    assert len(found("long-wait")) == 1
+    assert len(findings_of("long-wait")) == 1
     arrange()
-    beat()
-    assert found("long-wait") == []
+    write_heartbeats()
+    assert findings_of("long-wait") == []
 
 
-def test_a_queue_without_a_worker_is_named_by_another_rule(found: Found) -> None:
+def test_a_queue_without_a_worker_is_no_long_wait_but_a_finding_of_another_rule(findings_of: FindingsOf) -> None:
     make_job(run_after=LONG_AGO)
     make_worker(queues=["mail"])
-    assert found("long-wait") == []
-    assert len(found("queue-without-worker")) == 1
+    assert findings_of("long-wait") == []
+    assert len(findings_of("queue-without-worker")) == 1
 
 
-def test_a_job_counts_once_every_live_worker_has_had_the_time_to_claim_it(found: Found) -> None:
+def test_a_waiting_job_counts_after_a_heartbeat_of_every_live_worker(findings_of: FindingsOf) -> None:
     """A gate, a release or a recovery may have queued the job just now, whatever its due time is."""
     make_worker(name="dead", heartbeat=timedelta(hours=-1))
     for name in ("w1", "w2"):
         make_worker(name=name)
     make_job(run_after=LONG_AGO)
-    assert found("long-wait") == []
+    assert findings_of("long-wait") == []
     Worker.objects.filter(name="w1").update(heartbeat_at=Now())
-    assert found("long-wait") == []
+    assert findings_of("long-wait") == []
     Worker.objects.filter(name="w2").update(heartbeat_at=Now())
-    assert len(found("long-wait")) == 1
+    assert len(findings_of("long-wait")) == 1
 
 
-def test_the_wait_for_a_task_that_holds_the_slots_is_one_problem(found: Found, settings: Any) -> None:
+def test_a_queue_reported_by_no_free_slot_is_not_reported_as_a_long_wait(
+    findings_of: FindingsOf, settings: Any
+) -> None:
     """`no-free-slot` names the task, so `long-wait` does not name the queue again."""
     worker = make_worker(concurrency=1, queues=["mail"])
     make_worker(name="w2", queues=["default"])
     make_job("running", task="shop.hang", locked_by=worker.id, locked_at=LONG_AGO)
     for queue_name in ("default", "mail"):
         make_job(queue_name=queue_name, run_after=LONG_AGO)
-    beat()
-    assert [each.subject for each in found("no-free-slot")] == ["mail"]
-    assert [each.subject for each in found("long-wait")] == ["default"]
+    write_heartbeats()
+    assert [each.subject for each in findings_of("no-free-slot")] == ["mail"]
+    assert [each.subject for each in findings_of("long-wait")] == ["default"]
     settings.SKIPQUEUE = {"RULES": {"no-free-slot": None}}
-    assert [each.subject for each in found("long-wait")] == ["default", "mail"]
+    assert [each.subject for each in findings_of("long-wait")] == ["default", "mail"]
 
 
-def test_the_threshold_is_a_setting_of_each_queue(found: Found, settings: Any) -> None:
+def test_the_threshold_of_long_waits_can_be_set_for_each_queue(findings_of: FindingsOf, settings: Any) -> None:
     make_job(run_after=LONG_AGO, queue_name="mail")
     make_job(run_after=LONG_AGO, queue_name="nightly")
     make_worker()
@@ -129,12 +137,14 @@ def test_the_threshold_is_a_setting_of_each_queue(found: Found, settings: Any) -
         ({"long-wait": {"*": None}}, []),
     ):
         settings.SKIPQUEUE = {"RULES": rules}
-        assert [each.subject for each in found("long-wait")] == expected
+        assert [each.subject for each in findings_of("long-wait")] == expected
 
 
-def test_a_wait_that_is_usual_at_this_hour_is_no_problem(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_is_usual_at_this_hour_is_no_long_wait(
+    findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_job(run_after=LONG_AGO)
     make_worker()
     for usual, expected in ((200.0, 1), (250.0, 0)):
         monkeypatch.setattr(jobs_and_workers, "usual_waits", lambda store, names, usual=usual: {"default": usual})
-        assert len(found("long-wait")) == expected
+        assert len(findings_of("long-wait")) == expected

@@ -7,17 +7,17 @@ from django.db.models.functions import Now
 
 from ..app.rows import make_job
 from ..schedules.rows import make_schedule
-from .conftest import Found
+from .conftest import FindingsOf
 
 
-def test_schedules_that_are_late(found: Found) -> None:
+def test_late_schedules_are_found(findings_of: FindingsOf) -> None:
     make_schedule("in time", due=60)
     make_schedule("paused", due=600, paused_at=Now())
     make_schedule("gone", due=600, source="code", retired_at=Now())
     make_schedule("never")
-    assert found("late-schedule") == []
+    assert findings_of("late-schedule") == []
     made = make_schedule("late", due=36_000)
-    (finding,) = found("late-schedule")
+    (finding,) = findings_of("late-schedule")
     assert finding.severity == "critical"
     assert finding.title.startswith("Schedule late should have run at ")
     assert finding.title.endswith(", and is late by 10 h")
@@ -26,27 +26,27 @@ def test_schedules_that_are_late(found: Found) -> None:
     assert finding.link is not None
     assert finding.link.arguments == (made.pk,)
     make_schedule("broken", due=36_001, error="no task")
-    broken, late = found("late-schedule")
+    broken, late = findings_of("late-schedule")
     assert broken.title.startswith("Schedule broken has not been able to run since ")
     assert broken.title.endswith(" (10 h late): no task")
     assert late.subject == "late"
 
 
-def test_the_threshold_of_late_schedules_is_a_setting(found: Found, settings: Any) -> None:
+def test_the_threshold_of_late_schedules_can_be_set(findings_of: FindingsOf, settings: Any) -> None:
     make_schedule("nightly", due=130)
-    assert len(found("late-schedule")) == 1
+    assert len(findings_of("late-schedule")) == 1
     settings.SKIPQUEUE = {"RULES": {"late-schedule": 600}}
-    assert found("late-schedule") == []
+    assert findings_of("late-schedule") == []
 
 
-def test_schedules_that_fail(found: Found) -> None:
+def test_a_schedule_whose_last_two_jobs_failed_is_found(findings_of: FindingsOf) -> None:
     failing: dict[str, Any] = {"last_error": "ValueError: no", "attempts": 1}
     first = make_job("failed", enqueued_at=timedelta(hours=-2), **failing)
     make_schedule("once", due=-60, last_job_id=first.pk)
-    assert found("failing-schedule") == []
+    assert findings_of("failing-schedule") == []
     last = make_job("scheduled", **failing)
     made = make_schedule("nightly export", due=-60, last_job_id=last.pk, earlier_job_ids=[first.pk])
-    (finding,) = found("failing-schedule")
+    (finding,) = findings_of("failing-schedule")
     assert finding.severity == "warning"
     assert finding.title.startswith("Schedule nightly export has been failing since ")
     assert finding.title.endswith(", 2 runs in a row: ValueError: no")
@@ -56,4 +56,4 @@ def test_schedules_that_fail(found: Found) -> None:
     assert finding.link is not None
     assert finding.link.arguments == (made.pk,)
     type(last).objects.filter(pk=last.pk).update(status="failed", finished_at=Now())
-    assert [each.severity for each in found("failing-schedule")] == ["critical"]
+    assert [each.severity for each in findings_of("failing-schedule")] == ["critical"]

@@ -14,78 +14,80 @@ from django_skipqueue.queue.store import Store
 from ..app.rows import make_worker
 from ..harness.pgbouncer import PGBOUNCER
 from ..store.test_pgbouncer import pooled_alias  # noqa: F401 (a fixture)
-from .conftest import STORE, Found, Rows
+from .conftest import STORE, FindingsOf, StoreOfRows
 
 
 @pytest.fixture
-def run(transactional_db: None) -> Iterator[Any]:
+def run_sql(transactional_db: None) -> Iterator[Any]:
     """Runs statements in a session that the fixture closes at the end of the test."""
 
-    def execute(statement: str) -> None:
+    def run_statement(statement: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute(statement)
 
-    yield execute
+    yield run_statement
     connection.close()
 
 
-def _failing(store: Store) -> Iterator[Finding]:
+def _fail_with_sql_error(store: Store) -> Iterator[Finding]:
     store.rows("SELECT nothing FROM nowhere")
     yield from ()
 
 
-def test_migrations_that_are_not_applied(found: Found, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found("migrations") == []
-    run("UPDATE django_migrations SET app = 'hidden' WHERE app = 'django_skipqueue' AND name = '0001_initial'")
+def test_unapplied_migrations_are_found(findings_of: FindingsOf, run_sql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings_of("migrations") == []
+    run_sql("UPDATE django_migrations SET app = 'hidden' WHERE app = 'django_skipqueue' AND name = '0001_initial'")
     try:
-        (finding,) = found("migrations")
-        monkeypatch.setattr("django_skipqueue.console.rules.examination.RULES", (*RULES, Rule("c", _failing, "")))
-        assert found("check-failed") == [], "it may have failed for want of a table"
+        (finding,) = findings_of("migrations")
+        monkeypatch.setattr(
+            "django_skipqueue.console.rules.examination.RULES", (*RULES, Rule("c", _fail_with_sql_error, ""))
+        )
+        assert findings_of("check-failed") == [], "without its migrations, a rule may fail for lack of a table"
     finally:
-        run("UPDATE django_migrations SET app = 'django_skipqueue' WHERE app = 'hidden'")
+        run_sql("UPDATE django_migrations SET app = 'django_skipqueue' WHERE app = 'hidden'")
     assert (finding.severity, finding.command) == ("critical", "python manage.py migrate django_skipqueue")
     assert "0001_initial" in finding.found
 
 
 @pytest.mark.parametrize(("share", "severities"), [(0.0, []), (0.09, []), (0.2, ["warning"]), (0.7, ["critical"])])
-def test_the_queue_of_notifications(share: float, severities: list[str]) -> None:
-    findings = list(server.notify_queue(Rows((share,))))
+def test_a_notification_queue_that_fills_up_is_found(share: float, severities: list[str]) -> None:
+    findings = list(server.notify_queue(StoreOfRows((share,))))
     assert [each.severity for each in findings] == severities
     assert all(f"{round(share * 100)} % of it" in each.found for each in findings)
 
 
-def test_workers_that_need_more_connections_than_there_are(found: Found) -> None:
+def test_workers_that_need_more_connections_than_the_server_allows_are_found(findings_of: FindingsOf) -> None:
     make_worker(name="web-1/1")
     make_worker(name="web-1/2")
-    assert found("connection-budget") == []
+    assert findings_of("connection-budget") == []
     make_worker(name="web-2/1", concurrency=5_000)
-    (finding,) = found("connection-budget")
+    (finding,) = findings_of("connection-budget")
     assert finding.severity == "warning"
     assert "3 worker processes and 2 supervisors open up to 5,013 connections" in finding.found
     assert "(max_connections)" in finding.found
 
 
-def test_a_limit_of_the_database_counts(found: Found, run: Any) -> None:
+def test_the_connection_limit_of_the_database_counts(findings_of: FindingsOf, run_sql: Any) -> None:
     name = connection.settings_dict["NAME"]
     make_worker(name="web-1/1", concurrency=60)
-    run(f'ALTER DATABASE "{name}" CONNECTION LIMIT 50')
+    run_sql(f'ALTER DATABASE "{name}" CONNECTION LIMIT 50')
     try:
-        (finding,) = found("connection-budget")
+        (finding,) = findings_of("connection-budget")
     finally:
-        run(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+        run_sql(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
     assert "There are 50 (CONNECTION LIMIT of the database)" in finding.found
 
 
-def test_few_connections_that_are_left(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found("connections-used") == []
+def test_a_server_with_few_connections_left_is_found(findings_of: FindingsOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings_of("connections-used") == []
     monkeypatch.setattr(server, "SCARCE_CONNECTIONS_SHARE", 0.0)
-    (finding,) = found("connections-used")
+    (finding,) = findings_of("connections-used")
     assert finding.severity == "critical"
 
 
 @pytest.mark.skipif(not PGBOUNCER, reason="PgBouncer is not installed")
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_pooler_in_transaction_mode(pooled_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_pooler_in_transaction_mode_is_found(pooled_alias: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setitem(connections.settings, pooled_alias, connections[pooled_alias].settings_dict)
     assert list(server.pooler(STORE)) == []
     (finding,) = server.pooler(Store(pooled_alias))
@@ -93,42 +95,42 @@ def test_a_pooler_in_transaction_mode(pooled_alias: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["autovacuum", "track_counts"])
-def test_autovacuum_is_off(name: str) -> None:
+def test_an_autovacuum_that_is_turned_off_is_found(name: str) -> None:
     both = {"autovacuum": "on", "track_counts": "on"}
-    assert list(server.autovacuum(Rows(*both.items()))) == []
-    (finding,) = server.autovacuum(Rows(*(both | {name: "off"}).items()))
+    assert list(server.autovacuum(StoreOfRows(*both.items()))) == []
+    (finding,) = server.autovacuum(StoreOfRows(*(both | {name: "off"}).items()))
     assert finding.severity == "critical"
     assert finding.command.startswith(f'ALTER SYSTEM SET "{name}" = on;')
 
 
-def test_a_session_that_is_idle_in_a_transaction(
-    found: Found, connect: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_session_that_is_idle_in_a_transaction_is_found(
+    findings_of: FindingsOf, connect: Any, run_sql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "LONG_IDLE_SECONDS", 0.0)
-    run("SET idle_in_transaction_session_timeout = 0")
-    assert found("idle-transaction") == []
+    run_sql("SET idle_in_transaction_session_timeout = 0")
+    assert findings_of("idle-transaction") == []
     other = connect(autocommit=False, application_name="psql")
     other.execute("SELECT pg_backend_pid(), 'half a thought'")
-    (finding,) = found("idle-transaction")
+    (finding,) = findings_of("idle-transaction")
     assert finding.severity == "warning"
     assert "(psql, role " in finding.found
     assert "after: SELECT pg_backend_pid(), …. Its locks stay" in finding.found
     assert f"pg_terminate_backend({other.info.backend_pid})" in finding.command
-    run("SET idle_in_transaction_session_timeout = '5min'")
-    assert found("idle-transaction") == [], "PostgreSQL ends it"
+    run_sql("SET idle_in_transaction_session_timeout = '5min'")
+    assert findings_of("idle-transaction") == [], "PostgreSQL ends the session itself"
 
 
-def test_commits_that_do_not_wait_for_the_disk(found: Found, run: Any) -> None:
-    run("SET synchronous_commit = on")
-    assert found("synchronous-commit") == []
-    run("SET synchronous_commit = off")
-    (finding,) = found("synchronous-commit")
+def test_commits_that_do_not_wait_for_the_disk_are_found(findings_of: FindingsOf, run_sql: Any) -> None:
+    run_sql("SET synchronous_commit = on")
+    assert findings_of("synchronous-commit") == []
+    run_sql("SET synchronous_commit = off")
+    (finding,) = findings_of("synchronous-commit")
     assert finding.severity == "warning"
     assert "SET synchronous_commit = on;" in finding.command
 
 
-def test_activities_that_are_not_recorded(found: Found, run: Any) -> None:
-    run("SET track_activities = off")
-    assert [each.severity for each in found("track-activities")] == ["warning"]
-    run("SET track_activities = on")
-    assert found("track-activities") == []
+def test_a_server_that_does_not_track_activities_is_found(findings_of: FindingsOf, run_sql: Any) -> None:
+    run_sql("SET track_activities = off")
+    assert [each.severity for each in findings_of("track-activities")] == ["warning"]
+    run_sql("SET track_activities = on")
+    assert findings_of("track-activities") == []

@@ -16,14 +16,15 @@ from django_skipqueue.parts.unique import console as unique_keys
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy_table, nodes  # noqa: F401 (a fixture)
 
-MODULES = (rule, jobs_and_workers, locks, server, tables, catalogue, limits, unique_keys)
+MODULES_WITH_RULES = (rule, jobs_and_workers, locks, server, tables, catalogue, limits, unique_keys)
 STATEMENTS = {
     name: text
-    for module in MODULES
+    for module in MODULES_WITH_RULES
     for name, text in vars(module).items()
     if name.isupper() and name[0] != "_" and isinstance(text, str) and re.match(FIRST_WORD, text)
 }
-CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+# For each statement: values for its parameters, and the indexes of the job table that it may use.
+VALUES_AND_INDEXES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
     "WAITING_TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
@@ -38,14 +39,17 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
-def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
-    assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
-    assert set(CASES) <= {*vars(jobs_and_workers), *vars(locks), *vars(limits), *vars(unique_keys)}
+def test_every_statement_on_the_job_table_has_its_expected_indexes() -> None:
+    assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(VALUES_AND_INDEXES)
+    assert set(VALUES_AND_INDEXES) <= {*vars(jobs_and_workers), *vars(locks), *vars(limits), *vars(unique_keys)}
 
 
 @pytest.mark.django_db
-def test_a_statement_uses_its_index(busy_table: psycopg.Connection[Any], subtests: pytest.Subtests) -> None:  # noqa: F811
-    for name, (values, indexes) in CASES.items():
+def test_each_statement_on_the_job_table_uses_the_expected_indexes(
+    busy_table: psycopg.Connection[Any],  # noqa: F811
+    subtests: pytest.Subtests,
+) -> None:
+    for name, (values, indexes) in VALUES_AND_INDEXES.items():
         with subtests.test(name):
             require_indexes(busy_table, STATEMENTS[name], values, indexes)
 
@@ -68,7 +72,7 @@ def require_indexes(
     assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
 
 
-def test_a_statement_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
+def test_each_statement_has_a_limit_and_only_reads(subtests: pytest.Subtests) -> None:
     """`FREE_JOBS` alone locks rows, as a claim does, in a transaction that is rolled back."""
     for name, text in STATEMENTS.items():
         text = text.replace("FOR NO KEY UPDATE SKIP LOCKED", "") if name == "FREE_JOBS" else text
@@ -80,6 +84,6 @@ def test_a_statement_is_bounded_and_reads_only(subtests: pytest.Subtests) -> Non
 def test_the_comment_above_a_statement_names_the_rule_that_uses_it(subtests: pytest.Subtests) -> None:
     for name in STATEMENTS:
         with subtests.test(name):
-            (text,) = [text for module in MODULES if f"\n{name} = " in (text := inspect.getsource(module))]
+            (text,) = [text for module in MODULES_WITH_RULES if f"\n{name} = " in (text := inspect.getsource(module))]
             comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
             assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment

@@ -22,61 +22,63 @@ from .conftest import STORE
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
-def warns(store: Store) -> Iterator[Finding]:
+def warn(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.WARNING, "a warning")
     yield Finding.of(Severity.INFO, "good to know")
 
 
-def is_critical(store: Store) -> Iterator[Finding]:
+def report_critical(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.CRITICAL, "critical")
 
 
-def sleeps(store: Store) -> Iterator[Finding]:
+def sleep_a_minute(store: Store) -> Iterator[Finding]:
     store.rows("SELECT pg_sleep(60)")
     yield from ()
 
 
-def fails(store: Store) -> Iterator[Finding]:
+def fail_with_sql_error(store: Store) -> Iterator[Finding]:
     store.rows("SELECT * FROM no_such_table")
     yield from ()
 
 
 @pytest.fixture
-def rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def use_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes these functions the watched rules, with their names as codes, beside one rule that is not watched."""
 
     def choose(*functions: Callable[[Store], Any]) -> None:
         chosen = [Rule(function.__name__, function, "fine", is_watched=True) for function in functions]
-        chosen.append(Rule("unwatched", is_critical, "fine"))
+        chosen.append(Rule("unwatched", report_critical, "fine"))
         monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
 
     return choose
 
 
-def test_a_queue_that_is_well() -> None:
+def test_a_healthy_queue_has_a_verdict_without_problems() -> None:
     make_worker()
     verdict = Verdict.now(STORE)
     assert (verdict.is_well, verdict.problems, verdict.severity, str(verdict)) == (True, (), "ok", "All is well.")
 
 
-def test_the_problems_of_the_watched_rules_come_by_weight(rules: Callable[..., None]) -> None:
-    rules(warns, is_critical)
+def test_the_verdict_lists_the_problems_of_watched_rules_by_severity(use_rules: Callable[..., None]) -> None:
+    use_rules(warn, report_critical)
     verdict = Verdict.now(STORE)
     assert [each.title for each in verdict.problems] == ["critical", "a warning"]
     assert (verdict.is_well, verdict.severity, str(verdict)) == (False, "critical", "2 problems")
 
 
-def test_the_verdict_takes_no_longer_than_it_may_and_says_what_it_could_not_apply(rules: Callable[..., None]) -> None:
-    rules(*[sleeps] * 10, is_critical, fails)
+def test_the_verdict_keeps_its_time_limit_and_names_the_rules_that_did_not_finish(
+    use_rules: Callable[..., None],
+) -> None:
+    use_rules(*[sleep_a_minute] * 10, report_critical, fail_with_sql_error)
     began = time.monotonic()
     verdict = Verdict.now(STORE, seconds=0.5)
     assert time.monotonic() - began < 3
     assert verdict.problems[0].title == "critical", "one that sleeps keeps no other from being applied"
-    assert sorted(verdict.unapplied) == ["fails", *["sleeps"] * 10]
-    assert [each.title for each in verdict.problems[1:]] == ["11 rules could not be applied, sleeps among them"]
+    assert sorted(verdict.unapplied) == ["fail_with_sql_error", *["sleep_a_minute"] * 10]
+    assert [each.title for each in verdict.problems[1:]] == ["11 rules could not be applied, sleep_a_minute among them"]
 
 
-def test_a_database_that_cannot_be_reached_is_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_database_is_the_only_problem_of_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.close()
     monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
@@ -85,7 +87,7 @@ def test_a_database_that_cannot_be_reached_is_the_verdict(monkeypatch: pytest.Mo
     assert verdict.is_unknown
 
 
-def test_missing_migrations_are_the_verdict_and_not_what_fails_without_them() -> None:
+def test_unapplied_migrations_are_the_only_problem_although_other_rules_fail() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'django_skipqueue' RETURNING name, applied")
         rows = cursor.fetchall()
@@ -98,7 +100,7 @@ def test_missing_migrations_are_the_verdict_and_not_what_fails_without_them() ->
                 cursor.execute("INSERT INTO django_migrations VALUES (DEFAULT, 'django_skipqueue', %s, %s)", row)
 
 
-def test_a_problem_of_several_databases_names_its_own(settings: Any) -> None:
+def test_with_several_databases_a_problem_names_its_database(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("gone", "default", "other")}
     make_job(using="other")
     make_worker()
@@ -107,7 +109,7 @@ def test_a_problem_of_several_databases_names_its_own(settings: Any) -> None:
     assert [(each.database, each.code) for each in problems] == [("gone", "database-unusable"), ("other", "no-worker")]
 
 
-def test_since_when_a_problem_is_known_comes_from_its_incident() -> None:
+def test_a_problem_has_the_begin_of_its_incident() -> None:
     make_job()
     (problem,) = Verdict.now(STORE).problems
     assert problem.since is None
@@ -117,7 +119,7 @@ def test_since_when_a_problem_is_known_comes_from_its_incident() -> None:
 
 
 def test_how_long_a_problem_lasts_is_told_by_the_clock_of_the_database(
-    rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = datetime(2026, 11, 25, 14, tzinfo=UTC)
     monkeypatch.setattr(examination, "database_time", lambda store: at)
@@ -126,12 +128,12 @@ def test_how_long_a_problem_lasts_is_told_by_the_clock_of_the_database(
         def began(store: Store, since: datetime = since) -> Iterator[Finding]:
             yield Finding.of(Severity.WARNING, "no", since=since)
 
-        rules(began)
+        use_rules(began)
         (problem,) = Verdict.now(STORE).problems
         assert problem.seconds == seconds
 
 
-def test_what_is_printed_as_json_has_every_field() -> None:
+def test_the_verdict_as_json_has_every_field_of_a_finding() -> None:
     make_job()
     found = Verdict.now(STORE).as_json()
     assert (found["is_well"], found["problems"][0]["code"]) == (False, "no-worker")

@@ -55,11 +55,13 @@ store = Store("default")
 Start = Callable[..., Any]
 RecordSignal = Callable[[Signal], list[dict[str, Any]]]
 
-ONE_COMMIT = "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
+IN_ONE_TRANSACTION = (
+    "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
+)
 
 
 @pytest.fixture
-def run(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
+def run_job(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
     """Runs one job as a pool thread does, and settles what the attempt has not written."""
 
     def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
@@ -77,40 +79,40 @@ def run(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
 Run = Callable[..., tuple[Job, Attempt]]
 
 
-def share_a_commit(done: Job) -> bool:
+def was_committed_with_its_ledger_row(done: Job) -> bool:
     """Whether the only row of the ledger and the job's row were written by one transaction."""
     with connection.cursor() as cursor:
-        cursor.execute(ONE_COMMIT, [done.pk])
+        cursor.execute(IN_ONE_TRANSACTION, [done.pk])
         return bool(cursor.fetchone()[0])
 
 
-def test_an_atomic_task_commits_with_its_outcome(run: Run) -> None:
-    done, attempt = run(atomic_write, "once")
+def test_an_atomic_task_and_its_outcome_are_committed_in_one_transaction(run_job: Run) -> None:
+    done, attempt = run_job(atomic_write, "once")
     assert (done.status, done.result, attempt.is_written) == ("completed", "once", True)
-    assert share_a_commit(done)
+    assert was_committed_with_its_ledger_row(done)
 
 
-def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run: Run) -> None:
-    done, attempt = run(atomic_write, "once", fails=True)
+def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run_job: Run) -> None:
+    done, attempt = run_job(atomic_write, "once", fails=True)
     assert (done.status, done.last_error, attempt.is_written) == ("failed", "ValueError: as asked", False)
     assert not Ledger.objects.exists()
 
 
 @pytest.mark.parametrize("how", ["set_rollback", "statement", "close"])
-def test_a_task_that_breaks_its_transaction_fails(run: Run, how: str) -> None:
-    done, _ = run(atomic_breaks, how)
+def test_an_atomic_task_that_breaks_its_transaction_fails(run_job: Run, how: str) -> None:
+    done, _ = run_job(atomic_breaks, how)
     assert done.status == "failed"
     assert not Ledger.objects.exists()
 
 
-def test_a_result_that_is_not_json_rolls_the_writes_back(run: Run) -> None:
-    done, _ = run(atomic_returns, "set")
+def test_an_atomic_task_with_an_unstorable_result_is_rolled_back(run_job: Run) -> None:
+    done, _ = run_job(atomic_returns, "set")
     assert done.status == "failed"
     assert "UnstorableResult" in done.last_error
     assert not Ledger.objects.exists()
 
 
-def test_a_task_that_leaves_a_block_open_has_written_nothing(worker_thread: Start) -> None:
+def test_an_atomic_task_that_leaves_a_transaction_open_fails_and_is_rolled_back(worker_thread: Start) -> None:
     left = atomic_leaves_block.using(max_attempts=1).defer()
     worker_thread()
     wait_for_statuses(failed=1)
@@ -121,7 +123,7 @@ def test_a_task_that_leaves_a_block_open_has_written_nothing(worker_thread: Star
     assert not Ledger.objects.exists()
 
 
-def test_a_lost_lease_rolls_back_what_the_task_wrote(
+def test_an_atomic_task_that_has_lost_its_lease_is_rolled_back(
     worker_thread: Start, gates: Any, record_signal: RecordSignal
 ) -> None:
     lost = record_signal(lease_lost)
@@ -140,7 +142,7 @@ def test_a_lost_lease_rolls_back_what_the_task_wrote(
     assert event["attempt"].outcome.error["exception"].endswith(".LeaseLost")
 
 
-def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start, record_signal: RecordSignal) -> None:
+def test_an_atomic_job_sends_one_signal_and_counts_once(worker_thread: Start, record_signal: RecordSignal) -> None:
     completed = record_signal(job_completed)
     for number in range(5):
         atomic_write.defer(str(number))
@@ -150,7 +152,7 @@ def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start, recor
     assert worker.worker.jobs_done == 5
 
 
-def test_an_outcome_whose_commit_was_not_answered_is_written_once(
+def test_an_outcome_is_written_once_although_the_answer_to_its_commit_was_lost(
     worker_thread: Start, record_signal: RecordSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper: Any = DatabaseWrapper
@@ -175,10 +177,10 @@ def test_an_outcome_whose_commit_was_not_answered_is_written_once(
 
 
 def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run_job: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        done, attempt = run(atomic_hook_raises)
+        done, attempt = run_job(atomic_hook_raises)
     assert (done.status, attempt.is_written) == ("completed", True)
     assert "raised after completion" in caplog.text
     assert 'error="ValueError: in the hook' in caplog.text
@@ -228,7 +230,7 @@ def _slow_commit(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_slow_commit")
-def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
+def test_a_job_whose_slow_commit_succeeds_is_completed_although_it_was_given_up(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker has given the attempt up, and wants to write its failure. The commit comes before."""
@@ -241,7 +243,7 @@ def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
 
 @pytest.mark.usefixtures("_slow_commit", "gates")
 @pytest.mark.parametrize("task", [atomic_write_and_hook, write_complete_and_hook], ids=["atomic", "complete()"])
-def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called(
+def test_a_commit_is_not_interrupted_by_the_time_limit_and_its_hooks_are_called(
     worker_thread: Start, task: Task[..., Any]
 ) -> None:
     events: list[str] = []
@@ -263,7 +265,7 @@ def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called
     assert (hooked, events) == (["slow"], ["completed", "completed"])
 
 
-def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
+def test_no_interruption_comes_between_a_commit_and_its_first_hook(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Django would then call no hook, neither the project's nor the hook that notes the commit."""
@@ -284,7 +286,7 @@ def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
     assert (statuses(), hooked) == ({"completed": 1}, ["slow"])
 
 
-def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
+def test_an_atomic_task_that_catches_its_timeout_is_rolled_back_all_the_same(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 60.0)
@@ -298,7 +300,7 @@ def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
     assert not Ledger.objects.exists()
 
 
-def test_a_completion_that_was_rolled_back_to_a_savepoint_lets_the_limit_be(worker_thread: Start) -> None:
+def test_after_complete_is_rolled_back_to_a_savepoint_the_time_limit_still_counts(worker_thread: Start) -> None:
     late = completes_in_a_savepoint_and_stays.defer()
     worker_thread()
     wait_for_statuses(failed=1)
@@ -315,64 +317,64 @@ def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start)
     assert not Ledger.objects.exists()
 
 
-def test_an_async_def_cannot_be_atomic(registry: Any) -> None:
+def test_a_coroutine_function_cannot_be_an_atomic_task(registry: Any) -> None:
     with pytest.raises(InvalidTask, match="Django has no async transactions"):
         job(atomic=True)(acompletes_itself.function)
 
 
 @pytest.mark.django_db
-def test_atomic_tasks_run_within_a_test_of_the_project() -> None:
+def test_run_jobs_runs_atomic_tasks_within_a_test_with_a_transaction() -> None:
     atomic_write.defer("once")
     completes_itself.defer("twice")
     assert [(done.status, done.result) for done in run_jobs()] == [("completed", "once"), ("completed", "by hand")]
     assert Ledger.objects.count() == 2
 
 
-# By hand
+# A task that calls `context.complete()` itself
 
 
-def test_complete_commits_the_job_with_what_the_task_wrote(run: Run) -> None:
-    done, attempt = run(completes_itself, "once")
+def test_complete_commits_the_job_with_what_the_task_wrote(run_job: Run) -> None:
+    done, attempt = run_job(completes_itself, "once")
     assert (done.status, done.result, attempt.is_written) == ("completed", "by hand", True)
-    assert share_a_commit(done)
+    assert was_committed_with_its_ledger_row(done)
 
 
 def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run_job: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        done, _ = run(completes_itself, "once", then="raise")
+        done, _ = run_job(completes_itself, "once", then="raise")
     assert (done.status, done.result, done.errors) == ("completed", "by hand", [])
     assert "raised after completion" in caplog.text
     assert 'error="ValueError: afterwards' in caplog.text
 
 
-def test_a_completion_that_is_rolled_back_has_not_happened(run: Run) -> None:
-    done, attempt = run(completes_itself, "once", then="roll back")
+def test_a_complete_that_is_rolled_back_does_not_count(run_job: Run) -> None:
+    done, attempt = run_job(completes_itself, "once", then="roll back")
     assert (done.status, done.result, attempt.is_written) == ("completed", "returned", False)
     assert not Ledger.objects.exists()
 
 
-def test_complete_under_a_lost_lease_raises(run: Run) -> None:
-    done, attempt = run(completes_itself, "once", then="lose before")
+def test_complete_under_a_lost_lease_raises(run_job: Run) -> None:
+    done, attempt = run_job(completes_itself, "once", then="lose before")
     assert attempt.outcome.error is not None
     assert attempt.outcome.error["exception"] == f"{LeaseLost.__module__}.LeaseLost"
     assert done.status == "queued"
     assert not Ledger.objects.exists()
 
 
-def test_complete_outside_of_a_transaction_is_refused(run: Run) -> None:
-    done, _ = run(completes_itself, "once", then="without a block")
+def test_complete_outside_of_a_transaction_is_refused(run_job: Run) -> None:
+    done, _ = run_job(completes_itself, "once", then="without a block")
     assert done.last_error.startswith("CannotComplete: complete() must share a transaction")
 
 
-def test_complete_in_an_atomic_task_is_refused(run: Run) -> None:
-    done, _ = run(atomic_completes_itself)
+def test_complete_in_an_atomic_task_is_refused(run_job: Run) -> None:
+    done, _ = run_job(atomic_completes_itself)
     assert done.last_error.startswith("CannotComplete: The task is atomic")
 
 
 @pytest.mark.django_db
-def test_complete_with_a_context_made_by_hand_is_refused() -> None:
+def test_complete_on_a_context_that_no_worker_made_is_refused() -> None:
     context = JobContext(1, 1, 1, "default", "me", "default")
     with transaction.atomic(), pytest.raises(CannotComplete, match="No worker runs this job"):
         context.complete()
@@ -385,7 +387,7 @@ def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: Start) -> N
     assert (done.status, done.result) == ("completed", "from a coroutine")
 
 
-def test_a_worker_killed_in_an_atomic_task_leaves_its_effect_once(runworker: Callable[..., ManagePy]) -> None:
+def test_a_task_that_a_killed_worker_left_has_its_effect_once(runworker: Callable[..., ManagePy]) -> None:
     done = atomic_dies_once.defer()
     runworker()
     wait_for_statuses(completed=1)

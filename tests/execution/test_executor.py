@@ -25,7 +25,7 @@ APP = "tests.app.jobs"
 WORKER_APP = "tests.app.worker_jobs"
 
 
-def claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **fields: Any) -> ClaimedJob:
+def make_claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **fields: Any) -> ClaimedJob:
     kwargs = fields.pop("kwargs", {})
     row = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"}
     return ClaimedJob(
@@ -40,7 +40,7 @@ def claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **f
     )
 
 
-Run = Callable[[ClaimedJob], Attempt]
+Execute = Callable[[ClaimedJob], Attempt]
 
 
 @pytest.fixture
@@ -49,34 +49,38 @@ def executor() -> Executor:
 
 
 @pytest.fixture
-def run(executor: Executor) -> Run:
+def execute(executor: Executor) -> Execute:
     return lambda job: executor.execute(RunningAttempt(job))
 
 
 @pytest.fixture(params=["def", "async def"])
-def run_either(request: pytest.FixtureRequest, executor: Executor) -> Callable[..., Outcome]:
+def execute_def_or_async(request: pytest.FixtureRequest, executor: Executor) -> Callable[..., Outcome]:
     """Runs a `def` task, or the `async def` task that has its name with an `a` before it."""
 
-    def run(task: str, *args: Any, **fields: Any) -> Outcome:
+    def outcome_of(task: str, *args: Any, **fields: Any) -> Outcome:
         module, _, name = task.rpartition(".")
         if request.param == "def":
-            return executor.execute(RunningAttempt(claimed(task, *args, **fields))).outcome
-        running = RunningAttempt(claimed(f"{module}.a{name}", *args, **fields))
+            return executor.execute(RunningAttempt(make_claimed(task, *args, **fields))).outcome
+        running = RunningAttempt(make_claimed(f"{module}.a{name}", *args, **fields))
         return asyncio.run(executor.execute_async(running)).outcome
 
-    return run
+    return outcome_of
 
 
-def test_a_task_that_returns_completes_its_job_with_the_result(run_either: Callable[..., Outcome]) -> None:
-    assert run_either(f"{APP}.add", 2, kwargs={"b": 3}) == Outcome("completed", result="5")
+def test_the_value_that_a_task_returns_is_the_result_of_its_completed_job(
+    execute_def_or_async: Callable[..., Outcome],
+) -> None:
+    assert execute_def_or_async(f"{APP}.add", 2, kwargs={"b": 3}) == Outcome("completed", result="5")
 
 
-def test_a_task_that_returns_nothing_has_no_result(run_either: Callable[..., Outcome]) -> None:
-    assert run_either(f"{APP}.noop") == Outcome("completed", result=None)
+def test_a_task_that_returns_nothing_has_no_result(execute_def_or_async: Callable[..., Outcome]) -> None:
+    assert execute_def_or_async(f"{APP}.noop") == Outcome("completed", result=None)
 
 
-def test_an_exception_schedules_a_retry_with_an_entry_that_tells_all(run_either: Callable[..., Outcome]) -> None:
-    outcome = run_either(f"{APP}.fail", "no luck", max_attempts=3)
+def test_an_exception_schedules_a_retry_and_is_recorded_with_its_traceback(
+    execute_def_or_async: Callable[..., Outcome],
+) -> None:
+    outcome = execute_def_or_async(f"{APP}.fail", "no luck", max_attempts=3)
     assert (outcome.status, outcome.delay, outcome.refund) == ("scheduled", 0, 0)
     assert outcome.last_error == "ValueError: no luck"
     assert outcome.error is not None
@@ -88,8 +92,8 @@ def test_an_exception_schedules_a_retry_with_an_entry_that_tells_all(run_either:
 
 
 @pytest.mark.parametrize("name", ["fail", "afail"])
-def test_a_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
-    job = claimed(f"{APP}.{name}", "boom")
+def test_a_recorded_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
+    job = make_claimed(f"{APP}.{name}", "boom")
     task_is_async = name.startswith("a")
     running = RunningAttempt(job)
     outcome = (asyncio.run(executor.execute_async(running)) if task_is_async else executor.execute(running)).outcome
@@ -102,32 +106,32 @@ def test_a_traceback_begins_in_the_code_of_the_task(executor: Executor, name: st
     assert outcome.exception.__traceback__.tb_frame.f_code.co_filename.endswith("tests/app/jobs.py")
 
 
-def test_where_no_frame_is_the_tasks_the_innermost_is_shown(run: Run) -> None:
-    outcome = run(claimed(f"{APP}.add", 1, 2, 3, 4)).outcome
+def test_a_traceback_without_a_frame_of_the_task_has_the_innermost_frame(execute: Execute) -> None:
+    outcome = execute(make_claimed(f"{APP}.add", 1, 2, 3, 4)).outcome
     assert outcome.error is not None
     assert outcome.error["traceback"].count("  File ") == 1
     assert "takes from 1 to 2 positional arguments but 4 were given" in outcome.error["traceback"]
 
 
 @pytest.mark.parametrize("name", ["ask_for_retry", "discard", "snooze"])
-def test_what_a_task_asks_for_is_no_exception_for_an_error_tracker(run: Run, name: str) -> None:
-    assert run(claimed(f"{APP}.{name}")).outcome.exception is None
+def test_retry_discard_and_snooze_are_not_reported_as_exceptions(execute: Execute, name: str) -> None:
+    assert execute(make_claimed(f"{APP}.{name}")).outcome.exception is None
 
 
-def test_an_exception_in_the_last_attempt_fails_the_job(run_either: Callable[..., Outcome]) -> None:
-    outcome = run_either(f"{APP}.fail", "no luck", attempt=3, max_attempts=3)
+def test_an_exception_in_the_last_attempt_fails_the_job(execute_def_or_async: Callable[..., Outcome]) -> None:
+    outcome = execute_def_or_async(f"{APP}.fail", "no luck", attempt=3, max_attempts=3)
     assert (outcome.status, outcome.last_error) == ("failed", "ValueError: no luck")
 
 
-def test_a_context_is_given_to_the_task_that_asked_for_it(run: Run, registry: Registry) -> None:
+def test_a_task_with_takes_context_gets_the_context_of_its_job(execute: Execute, registry: Registry) -> None:
     seen: list[JobContext] = []
 
-    def look(context: JobContext, word: str) -> str:
+    def keep_context(context: JobContext, word: str) -> str:
         seen.append(context)
         return word
 
-    _register(registry, look, takes_context=True)
-    attempt = run(claimed("look", "hi", attempt=2, max_attempts=2, queue_name="q"))
+    _register(registry, keep_context, takes_context=True)
+    attempt = execute(make_claimed("keep_context", "hi", attempt=2, max_attempts=2, queue_name="q"))
     assert attempt.outcome.result == '"hi"'
     (context,) = seen
     assert (context.job_id, context.attempt, context.max_attempts) == (7, 2, 2)
@@ -138,6 +142,7 @@ def test_a_context_is_given_to_the_task_that_asked_for_it(run: Run, registry: Re
 @pytest.mark.parametrize(
     ("task", "args", "expected"),
     [
+        # expected: the status, the delay in seconds, and how many attempts are given back
         ("ask_for_retry", [90], ("scheduled", 90, 0)),
         ("snooze", [60], ("scheduled", 60, 1)),
         ("discard", ["enough"], ("discarded", 0, 0)),
@@ -146,43 +151,45 @@ def test_a_context_is_given_to_the_task_that_asked_for_it(run: Run, registry: Re
         ("picky", ["Other"], ("failed", 0, 0)),
     ],
 )
-def test_what_a_task_asks_for_is_what_it_gets(run: Run, task: str, args: list[Any], expected: Any) -> None:
-    outcome = run(claimed(f"{APP}.{task}", *args)).outcome
+def test_the_exception_of_a_task_decides_status_delay_and_refund(
+    execute: Execute, task: str, args: list[Any], expected: Any
+) -> None:
+    outcome = execute(make_claimed(f"{APP}.{task}", *args)).outcome
     assert (outcome.status, outcome.delay, outcome.refund) == expected
 
 
 @pytest.mark.parametrize("kind", sorted(worker_jobs.BASE_EXCEPTIONS))
-def test_a_task_that_wants_to_end_the_process_ends_its_attempt_alone(
-    run_either: Callable[..., Outcome], kind: str
+def test_a_base_exception_such_as_system_exit_only_fails_the_attempt(
+    execute_def_or_async: Callable[..., Outcome], kind: str
 ) -> None:
-    outcome = run_either(f"{WORKER_APP}.raise_base_exception", kind, max_attempts=1)
+    outcome = execute_def_or_async(f"{WORKER_APP}.raise_base_exception", kind, max_attempts=1)
     assert outcome.status == "failed"
     assert (outcome.last_error or "").startswith(kind)
 
 
 @pytest.mark.parametrize("kind", sorted(jobs.UNSTORABLE))
-def test_a_result_that_cannot_be_kept_fails_the_job_for_good_and_says_so(run: Run, kind: str) -> None:
-    outcome = run(claimed(f"{APP}.return_unstorable", kind, max_attempts=10)).outcome
+def test_a_result_that_cannot_be_stored_fails_the_job_without_retries(execute: Execute, kind: str) -> None:
+    outcome = execute(make_claimed(f"{APP}.return_unstorable", kind, max_attempts=10)).outcome
     assert outcome.status == "failed"
     assert "its result cannot be kept" in (outcome.last_error or "")
 
 
-def test_an_exception_that_cannot_be_asked_what_it_is_is_recorded_all_the_same(run: Run) -> None:
-    outcome = run(claimed(f"{WORKER_APP}.raise_unprintable", max_attempts=1)).outcome
+def test_an_exception_whose_str_raises_is_recorded_without_a_message(execute: Execute) -> None:
+    outcome = execute(make_claimed(f"{WORKER_APP}.raise_unprintable", max_attempts=1)).outcome
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert outcome.error["exception"] == f"{WORKER_APP}.Unprintable"
     assert "could not be read" in outcome.error["message"]
 
 
-def test_an_exception_that_exits_when_it_is_asked_what_it_is_ends_its_attempt_alone(run: Run) -> None:
-    outcome = run(claimed(f"{WORKER_APP}.raise_exit_in_str", max_attempts=1)).outcome
+def test_an_exception_whose_str_raises_system_exit_only_fails_the_attempt(execute: Execute) -> None:
+    outcome = execute(make_claimed(f"{WORKER_APP}.raise_exit_in_str", max_attempts=1)).outcome
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert "could not be read: SystemExit" in outcome.error["message"]
 
 
-def test_a_context_of_decimal_is_not_seen_by_the_next(run: Run, registry: Registry) -> None:
+def test_the_next_task_does_not_see_the_decimal_context_of_the_last_one(execute: Execute, registry: Registry) -> None:
     decimal.getcontext()  # where a thread has one already, a copy of its variables would share it
 
     def set_precision() -> int:
@@ -191,10 +198,12 @@ def test_a_context_of_decimal_is_not_seen_by_the_next(run: Run, registry: Regist
         return before
 
     _register(registry, set_precision)
-    assert [run(claimed("set_precision")).outcome.result for _ in range(2)] == ["28", "28"]
+    assert [execute(make_claimed("set_precision")).outcome.result for _ in range(2)] == ["28", "28"]
 
 
-def test_a_receiver_of_the_start_may_set_context_variables_for_the_task(run: Run, registry: Registry) -> None:
+def test_a_task_sees_context_variables_that_a_receiver_of_job_started_has_set(
+    execute: Execute, registry: Registry
+) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
     def receive(**_: Any) -> None:
@@ -206,22 +215,22 @@ def test_a_receiver_of_the_start_may_set_context_variables_for_the_task(run: Run
     _register(registry, read)
     job_started.connect(receive)
     try:
-        assert run(claimed("read")).outcome.result == '"by the receiver"'
+        assert execute(make_claimed("read")).outcome.result == '"by the receiver"'
     finally:
         job_started.disconnect(receive)
     assert variable.get() == "unset"
 
 
-def test_a_message_of_ten_megabytes_is_capped(run: Run) -> None:
-    outcome = run(claimed(f"{WORKER_APP}.raise_long", 10_000_000, max_attempts=1)).outcome
+def test_an_error_message_of_ten_megabytes_is_shortened(execute: Execute) -> None:
+    outcome = execute(make_claimed(f"{WORKER_APP}.raise_long", 10_000_000, max_attempts=1)).outcome
     assert outcome.error is not None
     assert len(outcome.error["message"]) <= MESSAGE_LIMIT
     assert len(outcome.error["traceback"]) <= TRACEBACK_LIMIT
     assert len(outcome.last_error or "") <= 500
 
 
-def test_what_no_text_column_takes_is_replaced_in_an_error(run: Run) -> None:
-    outcome = run(claimed(f"{APP}.raise_unstorable", max_attempts=1)).outcome
+def test_characters_that_postgresql_cannot_store_are_replaced_in_an_error(execute: Execute) -> None:
+    outcome = execute(make_claimed(f"{APP}.raise_unstorable", max_attempts=1)).outcome
     assert outcome.error is not None
     for text in (outcome.last_error or "", outcome.error["message"], outcome.error["traceback"]):
         assert "\0" not in text
@@ -232,12 +241,18 @@ def test_what_no_text_column_takes_is_replaced_in_an_error(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("name", "broken"),
-    [("none", "TypeError: "), ("text", "ValueError: "), ("raises", "ZeroDivisionError: "), ("exits", "SystemExit: 3")],
+    [
+        # the backoff function, and the beginning of its error
+        ("none", "TypeError: "),
+        ("text", "ValueError: "),
+        ("raises", "ZeroDivisionError: "),
+        ("exits", "SystemExit: 3"),
+    ],
 )
-def test_the_default_backoff_takes_the_place_of_one_that_raises(
-    run: Run, caplog: pytest.LogCaptureFixture, name: str, broken: str
+def test_a_backoff_that_raises_is_replaced_by_the_default_backoff(
+    execute: Execute, caplog: pytest.LogCaptureFixture, name: str, broken: str
 ) -> None:
-    outcome = run(claimed(f"backoff.{name}", attempt=3)).outcome
+    outcome = execute(make_claimed(f"backoff.{name}", attempt=3)).outcome
     assert outcome.status == "scheduled"
     assert 7 < outcome.delay < 9, "2 to the power of 3, and the jitter"
     assert outcome.error is not None
@@ -248,8 +263,8 @@ def test_the_default_backoff_takes_the_place_of_one_that_raises(
     assert broken in record.getMessage()
 
 
-def test_a_backoff_that_raises_gives_no_attempt_more(run: Run) -> None:
-    assert run(claimed("backoff.raises", attempt=10)).outcome.status == "failed"
+def test_a_backoff_that_raises_does_not_add_an_attempt(execute: Execute) -> None:
+    assert execute(make_claimed("backoff.raises", attempt=10)).outcome.status == "failed"
 
 
 class Unreadable(Retry):
@@ -259,62 +274,60 @@ class Unreadable(Retry):
         """Leave the delay unset."""
 
 
-def test_an_exception_whose_delay_cannot_be_read_is_retried_after_the_default_backoff(
-    run: Run, registry: Registry
-) -> None:
-    def ask() -> None:
+def test_a_retry_without_a_readable_delay_gets_the_default_backoff(execute: Execute, registry: Registry) -> None:
+    def raise_unreadable() -> None:
         raise Unreadable
 
-    _register(registry, ask)
-    outcome = run(claimed("ask")).outcome
+    _register(registry, raise_unreadable)
+    outcome = execute(make_claimed("raise_unreadable")).outcome
     assert outcome.status == "scheduled"
     assert 1.5 < outcome.delay < 2.5
 
 
 @pytest.mark.parametrize("name", ["nan", "negative"])
-def test_a_backoff_below_nothing_means_at_once(run: Run, name: str) -> None:
-    outcome = run(claimed(f"backoff.{name}")).outcome
+def test_a_negative_or_nan_backoff_means_a_retry_at_once(execute: Execute, name: str) -> None:
+    outcome = execute(make_claimed(f"backoff.{name}")).outcome
     assert (outcome.status, outcome.delay) == ("scheduled", 0.0)
 
 
-def test_arguments_that_no_longer_fit_are_an_error_like_any_other(run: Run) -> None:
-    outcome = run(claimed(f"{APP}.noop", kwargs={"gone": 1})).outcome
+def test_arguments_that_do_not_fit_the_task_are_retried_like_other_errors(execute: Execute) -> None:
+    outcome = execute(make_claimed(f"{APP}.noop", kwargs={"gone": 1})).outcome
     assert outcome.status == "scheduled"
     assert "unexpected keyword argument 'gone'" in (outcome.last_error or "")
 
 
-def test_a_context_variable_that_a_task_sets_is_not_seen_by_the_next(run: Run, registry: Registry) -> None:
+def test_the_next_task_does_not_see_a_context_variable_of_the_last_one(execute: Execute, registry: Registry) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
-    def set_it() -> str:
+    def set_and_return_before() -> str:
         before = variable.get()
         variable.set("set")
         return before
 
-    _register(registry, set_it)
-    assert [run(claimed("set_it")).outcome.result for _ in range(2)] == ['"unset"', '"unset"']
+    _register(registry, set_and_return_before)
+    assert [execute(make_claimed("set_and_return_before")).outcome.result for _ in range(2)] == ['"unset"', '"unset"']
 
 
-def test_an_attempt_knows_its_job_its_worker_and_how_long_it_took(run: Run) -> None:
-    job = claimed(f"{APP}.slow", 0.01)
-    attempt = run(job)
+def test_an_attempt_has_its_job_its_worker_and_its_duration(execute: Execute) -> None:
+    job = make_claimed(f"{APP}.slow", 0.01)
+    attempt = execute(job)
     assert (attempt.job, attempt.worker) == (job, "host/1")
     assert attempt.duration_ms >= 10
     assert job.wait_ms == 1500
     assert attempt.settlement == (7, 3, attempt.outcome, attempt.started, attempt.ended)
 
 
-def test_an_error_says_how_long_the_job_had_been_due(run: Run) -> None:
-    outcome = run(claimed("backoff.inf")).outcome
+def test_a_recorded_error_has_the_time_for_which_the_job_had_been_due(execute: Execute) -> None:
+    outcome = execute(make_claimed("backoff.inf")).outcome
     assert outcome.error is not None
     assert outcome.error["wait_ms"] == 1500
 
 
-# Tasks that nobody registered
+# Tasks that are not registered
 
 
-def test_a_job_whose_task_is_unknown_is_put_off_without_losing_an_attempt(run: Run) -> None:
-    outcome = run(claimed("shop.jobs.soon", locked_at=5000.0)).outcome
+def test_a_job_of_an_unregistered_task_is_postponed_without_losing_an_attempt(execute: Execute) -> None:
+    outcome = execute(make_claimed("shop.jobs.soon", locked_at=5000.0)).outcome
     assert (outcome.status, outcome.delay, outcome.refund) == ("scheduled", UNKNOWN_TASK_DELAY, 1)
     assert outcome.is_unknown
     assert outcome.error is None
@@ -322,9 +335,9 @@ def test_a_job_whose_task_is_unknown_is_put_off_without_losing_an_attempt(run: R
 
 
 @override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 600})
-def test_after_the_grace_it_fails_names_the_task_and_asks_what_to_look_at(run: Run) -> None:
-    assert run(claimed("shop.jobs.soon", locked_at=5599.0, unknown_since=5000.0)).outcome.status == "scheduled"
-    outcome = run(claimed("shop.jobs.soon", locked_at=5600.0, unknown_since=5000.0)).outcome
+def test_a_job_of_an_unregistered_task_fails_after_the_grace_with_a_hint(execute: Execute) -> None:
+    assert execute(make_claimed("shop.jobs.soon", locked_at=5599.0, unknown_since=5000.0)).outcome.status == "scheduled"
+    outcome = execute(make_claimed("shop.jobs.soon", locked_at=5600.0, unknown_since=5000.0)).outcome
     assert outcome.status == "failed"
     assert outcome.error is not None
     for text in (outcome.last_error or "", outcome.error["message"]):
@@ -332,32 +345,32 @@ def test_after_the_grace_it_fails_names_the_task_and_asks_what_to_look_at(run: R
         assert "Is the app of shop.jobs in INSTALLED_APPS" in text
 
 
-# The event
+# The signal `job_started`
 
 
 @pytest.fixture
 def started() -> Iterator[list[dict[str, Any]]]:
     """What a receiver of `job_started` gets for the task `add`."""
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
 
     def receive(**event: Any) -> None:
-        told.append(event)
+        events.append(event)
 
     job_started.connect(receive, sender=f"{APP}.add")
-    yield told
+    yield events
     job_started.disconnect(receive, sender=f"{APP}.add")
 
 
-def test_the_start_of_an_attempt_is_sent_to_interested_sinks(run: Run, started: list[dict[str, Any]]) -> None:
-    job = claimed(f"{APP}.add", 1)
-    run(job)
-    run(claimed(f"{APP}.noop"))
+def test_job_started_is_sent_to_the_receiver_of_this_task_only(execute: Execute, started: list[dict[str, Any]]) -> None:
+    job = make_claimed(f"{APP}.add", 1)
+    execute(job)
+    execute(make_claimed(f"{APP}.noop"))
     assert [(event["sender"], event["job"], event["worker"]) for event in started] == [(job.task, job, "host/1")]
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_a_receiver_that_raises_does_not_harm_the_job(
-    run: Run, error: type[BaseException], caplog: pytest.LogCaptureFixture
+def test_a_receiver_of_job_started_that_raises_does_not_fail_the_job(
+    execute: Execute, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def receive(**_: Any) -> None:
         raise error("in a receiver")
@@ -365,7 +378,7 @@ def test_a_receiver_that_raises_does_not_harm_the_job(
     job_started.connect(receive)
     try:
         with caplog.at_level(logging.ERROR):
-            assert run(claimed(f"{APP}.add", 1)).outcome == Outcome("completed", result="1")
+            assert execute(make_claimed(f"{APP}.add", 1)).outcome == Outcome("completed", result="1")
     finally:
         job_started.disconnect(receive)
     assert "in a receiver" in caplog.text
@@ -378,11 +391,11 @@ def _register(registry: Registry, function: Callable[..., Any], **options: Any) 
     registry.register(decorate(function))
 
 
-def test_a_coroutine_that_is_closed_where_it_waits_has_no_outcome(executor: Executor) -> None:
+def test_an_attempt_whose_coroutine_is_closed_early_has_no_outcome(executor: Executor) -> None:
     ended: list[Attempt] = []
 
     async def execute() -> None:
-        ended.append(await executor.execute_async(RunningAttempt(claimed(f"{APP}.aslow", 60))))
+        ended.append(await executor.execute_async(RunningAttempt(make_claimed(f"{APP}.aslow", 60))))
 
     loop, attempt = asyncio.new_event_loop(), execute()
     task = loop.create_task(attempt, context=contextvars.Context())
@@ -397,10 +410,10 @@ def test_a_coroutine_that_is_closed_where_it_waits_has_no_outcome(executor: Exec
     loop.close()
 
 
-def test_a_result_that_is_too_large_fails_the_job_for_good(run: Run, settings: Any) -> None:
+def test_a_result_over_max_result_bytes_fails_the_job_without_retries(execute: Execute, settings: Any) -> None:
     settings.SKIPQUEUE = {"MAX_RESULT_BYTES": 100}
-    assert run(claimed(f"{WORKER_APP}.return_long", 98)).outcome.status == "completed"
-    outcome = run(claimed(f"{WORKER_APP}.return_long", 99)).outcome
+    assert execute(make_claimed(f"{WORKER_APP}.return_long", 98)).outcome.status == "completed"
+    outcome = execute(make_claimed(f"{WORKER_APP}.return_long", 99)).outcome
     assert (outcome.status, outcome.result) == ("failed", None)
     assert outcome.error is not None
     assert "It is 101 bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is 100" in outcome.error["message"]

@@ -45,7 +45,7 @@ JOBS = """
             time.sleep(0.2)
 
 
-    def end(how):
+    def end_child(how):
         if how == "raise":
             raise ValueError("in the child")
         if how == "exit":
@@ -58,7 +58,7 @@ JOBS = """
         Ledger.objects.create(entry=f"{how} before")
         pid = os.fork()
         if pid == 0:
-            end(how)
+            end_child(how)
             return "of the child"
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -77,7 +77,7 @@ JOBS = """
     async def forks_in_a_coroutine(how):
         pid = os.fork()
         if pid == 0:
-            end(how)
+            end_child(how)
             return "of the child"
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -122,7 +122,7 @@ EXIT_CODES = {"raise": 1, "exit": 3, "say": 1, "return": 0}
 
 
 @pytest.mark.parametrize(("task", "result"), [("terminates_a_child", -15), ("leaves_a_pool_early", None)])
-def test_a_child_ends_by_sigterm(runworker: Run, task: str, result: int | None) -> None:
+def test_a_child_process_of_a_task_can_be_terminated(runworker: Run, task: str, result: int | None) -> None:
     job = Job.objects.enqueue(f"extra.jobs.{task}", max_attempts=1)
     worker = runworker(jobs=JOBS)
     wait_for_statuses(completed=1)
@@ -133,7 +133,7 @@ def test_a_child_ends_by_sigterm(runworker: Run, task: str, result: int | None) 
 
 
 @pytest.mark.parametrize("task", ["forks", "forks_in_a_transaction", "forks_in_a_coroutine"])
-def test_a_child_runs_no_job_and_settles_none(runworker: Run, task: str) -> None:
+def test_a_forked_child_runs_no_job_and_writes_no_outcome(runworker: Run, task: str) -> None:
     """The task's function may end in any way in the child, and the worker has claimed more jobs."""
     forking = {how: Job.objects.enqueue(f"extra.jobs.{task}", args=f'["{how}"]', max_attempts=1) for how in EXIT_CODES}
     for number in range(STEPS):
@@ -152,17 +152,17 @@ def test_a_child_runs_no_job_and_settles_none(runworker: Run, task: str) -> None
     assert "a reason" in worker.log
 
 
-def test_a_child_has_connections_of_its_own(runworker: Run) -> None:
+def test_a_forked_child_has_a_database_session_of_its_own(runworker: Run) -> None:
     job = Job.objects.enqueue("extra.jobs.child_writes", max_attempts=1)
     runworker("-c", "1", jobs=JOBS)
     wait_for_statuses(completed=1)
     job.refresh_from_db()
-    childs, parents = Ledger.objects.order_by("pk").values_list("entry", flat=True)
-    assert parents == "parent"
-    assert childs != str(job.result)
+    childs_session, parents_entry = Ledger.objects.order_by("pk").values_list("entry", flat=True)
+    assert parents_entry == "parent"
+    assert childs_session != str(job.result)
 
 
-def test_a_child_that_outlives_its_worker_is_no_worker(runworker: Run) -> None:
+def test_a_forked_child_that_outlives_its_worker_does_not_keep_the_job(runworker: Run) -> None:
     Job.objects.enqueue("extra.jobs.child_outlives_the_worker", max_attempts=1)
     runworker("-c", "1", "--shutdown-timeout", "0.2", jobs=JOBS)
     [row] = workers()

@@ -93,19 +93,19 @@ JOBS = """
 """
 
 
-def claimed(job_id: int = 1) -> ClaimedJob:
+def make_claimed(job_id: int = 1) -> ClaimedJob:
     """A job as a worker holds it."""
     return ClaimedJob(job_id, 1, "task", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
 
 
-def limited(timeout: float, job_id: int = 1) -> RunningAttempt:
+def make_attempt(timeout: float, job_id: int = 1) -> RunningAttempt:
     """An attempt that may take this many seconds."""
-    attempt = RunningAttempt(claimed(job_id))
+    attempt = RunningAttempt(make_claimed(job_id))
     attempt.timeout = timeout
     return attempt
 
 
-def busy(seconds: float) -> None:
+def stay_busy(seconds: float) -> None:
     """Run Python code for this long."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -132,21 +132,21 @@ def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
 
 def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
     interrupter = Interrupter()
-    assert interrupter.run(limited(60), lambda: "done") == "done"
+    assert interrupter.run(make_attempt(60), lambda: "done") == "done"
     assert interrupter.next_deadline == float("inf")
 
 
-def test_a_call_that_takes_too_long_gets_a_timeout_that_says_how_long() -> None:
+def test_a_call_that_takes_too_long_is_interrupted_by_job_timeout() -> None:
     interrupter = Interrupter()
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s"):
-            interrupter.run(limited(0.05), lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
+            interrupter.run(make_attempt(0.05), lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
     finally:
         end()
 
 
-def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
+def test_code_after_a_call_that_ends_at_its_deadline_is_never_interrupted() -> None:
     """Calls that end at about their deadline: the code after a call is never interrupted."""
     interrupter = Interrupter()
     interval = sys.getswitchinterval()
@@ -156,12 +156,12 @@ def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
     try:
         for number in range(2_000):
             try:
-                interrupter.run(limited(0.0004, number), lambda: busy(0.0004))
+                interrupter.run(make_attempt(0.0004, number), lambda: stay_busy(0.0004))
             except JobTimeout:
                 outcomes["too late"] += 1
             else:
                 outcomes["in time"] += 1
-            busy(0.00005)  # where an interruption that came too late would strike
+            stay_busy(0.00005)  # where an interruption that came too late would strike
     finally:
         end()
         sys.setswitchinterval(interval)
@@ -170,7 +170,7 @@ def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
     assert min(outcomes.values()) > 0, f"the race was not run: {outcomes}"
 
 
-def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None:
+def test_an_interruption_at_the_end_of_an_uninterrupted_block_is_not_lost() -> None:
     """A call enters and leaves shields all the time: it is interrupted when its time is over."""
     interrupter = Interrupter()
     interval = sys.getswitchinterval()
@@ -187,8 +187,8 @@ def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None
     try:
         for number in range(300):
             with pytest.raises(JobTimeout):
-                interrupter.run(limited(0.0002, number), call)
-            busy(0.00005)
+                interrupter.run(make_attempt(0.0002, number), call)
+            stay_busy(0.00005)
     finally:
         end()
         gc.enable()
@@ -210,8 +210,8 @@ class LeavingItsShield(dict[str, bool]):
         return taken
 
 
-def test_an_attempt_that_leaves_its_shield_meanwhile_is_interrupted_all_the_same() -> None:
-    attempt = RunningAttempt(claimed())
+def test_an_attempt_that_leaves_its_shield_during_the_interruption_is_interrupted() -> None:
+    attempt = RunningAttempt(make_claimed())
     attempt._open = LeavingItsShield(attempt)
     attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
     assert attempt.interrupt(JobTimeout("over"))
@@ -219,9 +219,9 @@ def test_an_attempt_that_leaves_its_shield_meanwhile_is_interrupted_all_the_same
     assert not attempt._open
 
 
-def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgotten() -> None:
+def test_an_interrupted_attempt_that_has_just_ended_is_not_stuck() -> None:
     interrupter = Interrupter()
-    attempt = RunningAttempt(claimed())
+    attempt = RunningAttempt(make_claimed())
     attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
     interrupter._begin(attempt)
     interrupter.cancel(attempt.job, "no")
@@ -231,9 +231,9 @@ def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgott
     assert not attempt.is_stuck
 
 
-def test_a_cancelled_coroutine_does_not_wait_for_its_own_thread() -> None:
+def test_require_in_time_does_not_block_after_a_coroutine_is_cancelled() -> None:
     """No exception is set in the thread: the coroutine is cancelled instead."""
-    attempt = RunningAttempt(claimed())
+    attempt = RunningAttempt(make_claimed())
     attempt.coroutine = Mock()
     attempt.expose()
     assert attempt.interrupt(JobTimeout("over"))
@@ -246,9 +246,9 @@ def test_a_cancelled_coroutine_does_not_wait_for_its_own_thread() -> None:
     assert not is_stuck
 
 
-def test_an_interrupted_blocking_coroutine_cannot_complete_its_job() -> None:
+def test_require_in_time_raises_in_an_interrupted_coroutine() -> None:
     interrupter = Interrupter()
-    attempt = RunningAttempt(claimed())
+    attempt = RunningAttempt(make_claimed())
 
     async def block() -> None:
         with interrupter.coroutine(attempt):
@@ -261,49 +261,49 @@ def test_an_interrupted_blocking_coroutine_cannot_complete_its_job() -> None:
         asyncio.run(block())
 
 
-def test_what_the_call_raises_comes_out() -> None:
+def test_the_exception_of_a_call_is_raised_to_its_caller() -> None:
     interrupter = Interrupter()
     with pytest.raises(ZeroDivisionError):
-        interrupter.run(limited(60), lambda: 1 / 0)
+        interrupter.run(make_attempt(60), lambda: 1 / 0)
 
 
-def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interruption() -> None:
+def test_a_database_error_caused_by_a_timeout_is_raised_as_the_timeout() -> None:
     """An interruption in a statement causes a database error, which a task might catch to retry the statement."""
     interrupter = Interrupter()
 
     def call() -> None:
         try:
-            busy(60)
+            stay_busy(60)
         except JobTimeout:
             raise ProgrammingError("can't change 'autocommit' now") from None
 
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
-            interrupter.run(limited(0.05), call)
+            interrupter.run(make_attempt(0.05), call)
     finally:
         end()
     assert isinstance(raised.value.__cause__, ProgrammingError)
 
 
-def test_what_a_task_makes_of_its_interruption_comes_out() -> None:
+def test_an_exception_that_a_task_raises_instead_of_its_timeout_counts() -> None:
     interrupter = Interrupter()
 
     def call() -> None:
         try:
-            busy(60)
+            stay_busy(60)
         except JobTimeout:
             raise Retry(after=60) from None
 
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(Retry):
-            interrupter.run(limited(0.05), call)
+            interrupter.run(make_attempt(0.05), call)
     finally:
         end()
 
 
-def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_ignores_its_timeout_is_reported_as_stuck_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STUCK_AFTER", 0.05)
     interrupter = Interrupter()
     may_end = threading.Event()
@@ -315,7 +315,7 @@ def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatc
             except JobTimeout:
                 continue
 
-    thread = threading.Thread(target=lambda: interrupter.run(limited(0.05, 7), stubborn), daemon=True)
+    thread = threading.Thread(target=lambda: interrupter.run(make_attempt(0.05, 7), stubborn), daemon=True)
     thread.start()
     try:
         [(limit, stack)] = collect(interrupter.enforce, 1, "the call is found to be stuck")
@@ -328,7 +328,7 @@ def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatc
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), True, "soon"])
-def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+def test_an_option_timeout_that_is_no_positive_number_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidOption, match=r"above 0, at most 31,536,000,000, .*no time limit"):
         add.using(timeout=timeout)
 
@@ -336,7 +336,9 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
 @pytest.mark.parametrize(
     "task", ["sleeps_in_python", "catches_exceptions", "sleeps_in_coroutine", "leaves_a_thread_behind"]
 )
-def test_an_attempt_that_takes_too_long_fails(task: str, runworker: Callable[..., ManagePy]) -> None:
+def test_an_attempt_that_takes_too_long_fails_and_its_neighbours_complete(
+    task: str, runworker: Callable[..., ManagePy]
+) -> None:
     job = Job.objects.enqueue(f"extra.jobs.{task}", max_attempts=1)
     neighbours = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("neighbour", "coroutine_neighbour")]
     assert runworker("--drain", jobs=JOBS).wait() == 0
@@ -355,19 +357,19 @@ def test_an_attempt_that_timed_out_is_retried(runworker: Callable[..., ManagePy]
     assert (job.status, job.attempts, len(job.errors)) == ("failed", 2, 2)
 
 
-def test_a_job_may_have_a_time_limit_of_its_own(runworker: Callable[..., ManagePy]) -> None:
+def test_a_job_can_have_its_own_time_limit(runworker: Callable[..., ManagePy]) -> None:
     job = Job.objects.enqueue("extra.jobs.neighbour", max_attempts=1, timeout=0.05)
     assert runworker("--drain", jobs=JOBS).wait() == 0
     job.refresh_from_db()
     assert job.last_error == "JobTimeout: timed out after 0.05 s"
 
 
-def test_using_keeps_the_limit_with_the_job(db: None) -> None:
+def test_a_timeout_given_to_using_is_stored_with_the_job(db: None) -> None:
     assert add.using(timeout=2.5).defer(1).timeout == 2.5
     assert add.defer(1).timeout is None
 
 
-def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runworker: Callable[..., ManagePy]) -> None:
+def test_a_worker_with_a_stuck_job_is_replaced_and_the_other_jobs_complete(runworker: Callable[..., ManagePy]) -> None:
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
     neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
     worker = runworker("-c", "2", jobs=JOBS)
@@ -382,7 +384,7 @@ def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runwo
     assert "worker died" not in worker.log, "it was planned"
 
 
-def test_a_stuck_attempt_that_keeps_its_own_row_locked_is_charged_by_the_supervisor(
+def test_the_supervisor_fails_a_stuck_job_whose_row_its_own_task_has_locked(
     runworker: Callable[..., ManagePy],
 ) -> None:
     """The worker cannot write the failure. If the job were released without a charge, it would get stuck for ever."""

@@ -22,11 +22,11 @@ from ..harness.processes import ManagePy, statuses, wait_for_statuses
 
 Start = Callable[..., Any]
 
-OUR_THREADS = "skipqueue-"
+THREAD_NAME_PREFIX = "skipqueue-"
 
 
 @pytest.fixture
-def _tenant(transactional_db: None) -> Iterator[None]:
+def _schema_of_tenant(transactional_db: None) -> Iterator[None]:
     """A schema with its own ledger. After a while, a receiver chooses the schema for each connection of a worker."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA tenant")
@@ -44,11 +44,11 @@ def entries(schema: str) -> list[str]:
 
 
 @pytest.fixture
-def _slow_to_connect(_tenant: None) -> Iterator[None]:
+def _connecting_outlasts_timeout(_schema_of_tenant: None) -> Iterator[None]:
     """To open a connection takes longer than the time limit of the tasks."""
 
     def choose_tenant(connection: Any, **_: Any) -> None:
-        if threading.current_thread().name.startswith(OUR_THREADS):
+        if threading.current_thread().name.startswith(THREAD_NAME_PREFIX):
             until = time.monotonic() + 0.3
             while time.monotonic() < until:
                 time.sleep(0.005)
@@ -60,8 +60,8 @@ def _slow_to_connect(_tenant: None) -> Iterator[None]:
     connection_created.disconnect(choose_tenant)
 
 
-@pytest.mark.usefixtures("_slow_to_connect")
-def test_an_attempt_is_not_interrupted_where_its_connection_is_opened(worker_thread: Start) -> None:
+@pytest.mark.usefixtures("_connecting_outlasts_timeout")
+def test_an_attempt_is_not_interrupted_while_its_connection_is_opened(worker_thread: Start) -> None:
     """A task that catches its interruption, and writes a row, would write the row into the wrong schema."""
     worker_jobs.write_at_the_end_of_its_time.defer("late")
     worker_thread(concurrency=1)
@@ -70,8 +70,8 @@ def test_an_attempt_is_not_interrupted_where_its_connection_is_opened(worker_thr
     assert Job.objects.get().last_error == "JobTimeout: timed out after 0.1 s"
 
 
-@pytest.mark.usefixtures("_slow_to_connect")
-def test_a_connection_that_takes_too_long_to_open_is_found_stuck(
+@pytest.mark.usefixtures("_connecting_outlasts_timeout")
+def test_an_attempt_that_hangs_in_opening_its_connection_is_reported_as_stuck(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
@@ -84,13 +84,15 @@ def test_a_connection_that_takes_too_long_to_open_is_found_stuck(
 
 
 @pytest.mark.usefixtures("transactional_db")
-def test_a_connection_whose_receiver_raised_is_not_kept(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_whose_receiver_of_connection_created_raised_is_not_kept(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection is open, but lacks what the receiver would have set."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     raised: list[bool] = []
 
     def raise_once(connection: Any, **_: Any) -> None:
-        if threading.current_thread().name.startswith(OUR_THREADS):
+        if threading.current_thread().name.startswith(THREAD_NAME_PREFIX):
             if not raised:
                 raised.append(True)
                 raise ZeroDivisionError("in a receiver")
@@ -111,10 +113,10 @@ def test_a_connection_whose_receiver_raised_is_not_kept(worker_thread: Start, mo
 
 
 @pytest.mark.parametrize("how", ["search_path", "set_autocommit", "statement", "unnoted"])
-def test_what_an_interrupted_attempt_did_to_its_session_meets_no_other_job(
+def test_later_jobs_do_not_get_the_session_that_an_interrupted_attempt_changed(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Although the project keeps its connections for ever."""
+    """This holds although the project keeps its connections for ever (CONN_MAX_AGE is None)."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     session_changed.using(timeout=0.3, max_attempts=1).defer(how)
     worker_thread(concurrency=1)
@@ -128,7 +130,7 @@ def test_what_an_interrupted_attempt_did_to_its_session_meets_no_other_job(
     assert sorted(entries("public")) == [f"after {number}" for number in range(3)]
 
 
-def test_a_thread_ends_with_an_interruption_and_another_takes_its_place(worker_thread: Start) -> None:
+def test_after_an_interruption_the_thread_is_replaced(worker_thread: Start) -> None:
     worker_jobs.note_in_thread.defer("kept")
     worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
@@ -143,18 +145,18 @@ def test_a_thread_ends_with_an_interruption_and_another_takes_its_place(worker_t
     assert (noted.result, noted_after.result) == ("kept", None)
 
 
-# The process
+# A process in which an attempt was interrupted
 
 
 @pytest.fixture
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _process_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process is replaced right after an interruption."""
     monkeypatch.setattr(recycling, "RECYCLING_DELAY", 0.0)
     monkeypatch.setattr(recycling, "QUIET_CHECK_SECONDS", 0.05)
 
 
-@pytest.mark.usefixtures("_at_once")
-def test_a_process_in_which_an_attempt_was_interrupted_is_replaced_when_nothing_runs(
+@pytest.mark.usefixtures("_process_replaced_at_once")
+def test_after_an_interruption_the_process_is_replaced_once_long_jobs_have_ended(
     worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -173,8 +175,8 @@ def test_a_process_in_which_an_attempt_was_interrupted_is_replaced_when_nothing_
     assert statuses() == {"failed": 1, "completed": 21}
 
 
-@pytest.mark.usefixtures("_at_once")
-def test_a_process_that_has_only_short_jobs_to_do_is_replaced_as_well(worker_thread: Start) -> None:
+@pytest.mark.usefixtures("_process_replaced_at_once")
+def test_after_an_interruption_the_process_is_replaced_between_short_jobs(worker_thread: Start) -> None:
     worker_jobs.stay.defer()
     for number in range(2_000):
         worker_jobs.see_slowly.defer(number)
@@ -183,8 +185,8 @@ def test_a_process_that_has_only_short_jobs_to_do_is_replaced_as_well(worker_thr
     assert Job.objects.queued().exists()
 
 
-@pytest.mark.usefixtures("_at_once")
-def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_runs(
+@pytest.mark.usefixtures("_process_replaced_at_once")
+def test_a_process_with_a_stuck_attempt_is_replaced_when_nothing_else_runs(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
@@ -205,7 +207,7 @@ def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_r
     assert f"job stuck task=tests.app.worker_jobs.pass_gate id={stuck.pk} attempt=1/1" in caplog.text
 
 
-def test_where_a_cancelled_attempt_is_stuck_is_logged(
+def test_the_stack_of_a_stuck_cancelled_attempt_is_logged(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
@@ -217,7 +219,7 @@ def test_where_a_cancelled_attempt_is_stuck_is_logged(
     assert "gates[name].wait()" in caplog.text
 
 
-# As the review found it
+# Many interruptions while a connection is opened
 
 
 JOBS = """
@@ -252,8 +254,8 @@ JOBS = """
 """
 
 
-@pytest.mark.usefixtures("_tenant")
-def test_no_job_writes_where_a_timed_out_neighbour_has_left_its_connection_half_open(
+@pytest.mark.usefixtures("_schema_of_tenant")
+def test_no_job_writes_to_a_connection_that_an_interruption_left_half_configured(
     runworker: Callable[..., ManagePy],
 ) -> None:
     count = 150

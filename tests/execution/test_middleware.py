@@ -23,7 +23,7 @@ from django_skipqueue.worker.attempts.executor import Executor, import_middlewar
 from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..harness.processes import ManagePy, wait_for_statuses
-from .test_interruption import busy, keep_enforcing
+from .test_interruption import keep_enforcing, stay_busy
 
 HERE = __name__
 calls: list[str] = []
@@ -50,7 +50,7 @@ def inner(claimed: ClaimedJob) -> Iterator[None]:
     calls.append("inner ends")
 
 
-class Asynchronous:
+class AsyncMiddleware:
     """A context manager for `async def` tasks alone."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
@@ -95,7 +95,7 @@ async def undecorated_async(claimed: ClaimedJob) -> AsyncIterator[None]:
 def returns_nothing(claimed: ClaimedJob) -> None: ...
 
 
-def task(function: Callable[..., Any], **options: Any) -> Any:
+def register_task(function: Callable[..., Any], **options: Any) -> Any:
     """Registers the function as a task, as if it were a function of this module."""
     function.__qualname__ = function.__name__
     decorate: Any = job(name=function.__name__, **options)
@@ -103,7 +103,7 @@ def task(function: Callable[..., Any], **options: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def no_calls() -> None:
+def _clear_calls() -> None:
     calls.clear()
 
 
@@ -120,7 +120,7 @@ def outcome_of(task: Any, *names: str, **fields: Any) -> Outcome:
 
 @pytest.fixture
 def divide(registry: Registry) -> Any:
-    @task
+    @register_task
     def divide() -> float:
         calls.append("task")
         return 1 / 0
@@ -133,13 +133,13 @@ def speak(request: pytest.FixtureRequest, registry: Registry) -> Any:
     """A task that returns the language that a middleware has set."""
     if request.param == "def":
 
-        @task
+        @register_task
         def speak() -> str:
             calls.append("task")
             return language.get()
     else:
 
-        @task
+        @register_task
         async def speak() -> str:
             calls.append("task")
             return language.get()
@@ -147,13 +147,13 @@ def speak(request: pytest.FixtureRequest, registry: Registry) -> Any:
     return speak
 
 
-def test_the_first_is_outermost_and_the_task_sees_what_they_set(speak: Any) -> None:
+def test_the_first_middleware_is_outermost_and_the_task_sees_their_context_variables(speak: Any) -> None:
     assert outcome_of(speak, "outer", "inner").result == '"de"'
     assert calls == ["outer speak", "inner 1", "task", "inner ends", "outer ends"]
     assert language.get() == "none", "nothing after the attempt sees it"
 
 
-def test_a_middleware_that_returns_no_manager_is_named(speak: Any) -> None:
+def test_the_error_names_a_middleware_that_returns_no_context_manager(speak: Any) -> None:
     error = outcome_of(speak, "returns_nothing").last_error
     assert error == f"TypeError: The middleware {HERE}.returns_nothing returned None, which is no context manager."
 
@@ -164,7 +164,7 @@ def test_middleware_sees_what_the_task_raises(divide: Any) -> None:
     assert calls == ["outer divide", "inner 1", "task", "outer ZeroDivisionError"]
 
 
-def test_an_exception_of_a_middleware_replaces_that_of_the_task(divide: Any) -> None:
+def test_an_exception_of_a_middleware_replaces_the_exception_of_the_task(divide: Any) -> None:
     assert outcome_of(divide, "replacing").last_error == "LookupError: replaced"
 
 
@@ -174,41 +174,43 @@ def test_a_middleware_that_suppresses_the_exception_completes_the_job(divide: An
     assert calls == ["outer divide", "task", "outer ends"]
 
 
-def test_a_middleware_may_decide_the_outcome(speak: Any) -> None:
+def test_a_middleware_that_raises_discard_discards_the_job(speak: Any) -> None:
     outcome = outcome_of(speak, "outer", "refusing", "inner")
     assert (outcome.status, outcome.last_error) == ("discarded", "not today")
     assert calls == ["outer speak", "outer Discard"]
 
 
 def test_an_asynchronous_middleware_is_awaited(registry: Registry) -> None:
-    @task
+    @register_task
     async def aspeak() -> str:
         calls.append("task")
         return language.get()
 
-    assert outcome_of(aspeak, "Asynchronous", "inner").result == '"de"'
+    assert outcome_of(aspeak, "AsyncMiddleware", "inner").result == '"de"'
     assert calls == ["async aspeak", "inner 1", "task", "inner ends", "async ends"]
 
 
-def test_an_asynchronous_middleware_fails_a_def_task(divide: Any) -> None:
-    outcome = outcome_of(divide, "Asynchronous")
+def test_an_asynchronous_middleware_fails_the_jobs_of_def_tasks(divide: Any) -> None:
+    outcome = outcome_of(divide, "AsyncMiddleware")
     assert outcome.status == "failed"
     error = outcome.last_error or ""
-    assert error.startswith(f"TypeError: The middleware {HERE}.Asynchronous returned ")
+    assert error.startswith(f"TypeError: The middleware {HERE}.AsyncMiddleware returned ")
     assert error.endswith("which is an asynchronous context manager, for `async def` tasks alone.")
     assert not calls
 
 
-def test_the_time_limit_holds_within_a_middleware(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_middleware_that_hangs_is_interrupted_by_the_time_limit(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The task never begins, because the middleware hangs."""
 
-    @task
+    @register_task
     def soon() -> None:
         calls.append("task")
 
     @contextlib.contextmanager
     def hanging(claimed: ClaimedJob) -> Iterator[None]:
-        busy(60)
+        stay_busy(60)
         yield
 
     monkeypatch.setattr(f"{HERE}.outer", hanging)
@@ -225,8 +227,8 @@ def test_the_time_limit_holds_within_a_middleware(registry: Registry, monkeypatc
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_commit_of_an_atomic_task_lies_within_the_middleware(registry: Registry) -> None:
-    @partial(task, atomic=True)
+def test_an_atomic_task_is_committed_within_the_middleware(registry: Registry) -> None:
+    @partial(register_task, atomic=True)
     def commits() -> None:
         transaction.on_commit(lambda: calls.append("committed"))
 
@@ -237,7 +239,7 @@ def test_the_commit_of_an_atomic_task_lies_within_the_middleware(registry: Regis
 
 
 @pytest.mark.django_db
-def test_run_jobs_goes_through_the_middleware(speak: Any) -> None:
+def test_run_jobs_calls_the_middleware(speak: Any) -> None:
     speak.defer()
     with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
         run_jobs()
@@ -253,7 +255,7 @@ def test_run_jobs_goes_through_the_middleware(speak: Any) -> None:
         (f"{HERE}.not_callable", "which is str: it must be a function or a class"),
     ],
 )
-def test_what_is_no_middleware_is_refused_by_name(path: str, message: str) -> None:
+def test_a_setting_that_names_no_middleware_is_refused(path: str, message: str) -> None:
     with (
         override_settings(SKIPQUEUE={"MIDDLEWARE": [path]}),
         pytest.raises(ImproperlyConfigured, match=f"'{path}'.*{message}"),
@@ -296,7 +298,7 @@ async def coroutine():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_runs_middleware_and_a_forked_child_settles_nothing(runworker: Callable[..., ManagePy]) -> None:
+def test_a_child_that_a_middleware_forks_in_a_worker_writes_no_outcome(runworker: Callable[..., ManagePy]) -> None:
     jobs = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("plain", "coroutine")]
     middleware = ["extra.jobs.marking", "extra.jobs.forking"]
     process = runworker("--drain", jobs=JOBS, skipqueue={"MIDDLEWARE": middleware})

@@ -38,7 +38,7 @@ WORKER_APP = "tests.app.worker_jobs"
 _ids = count(1)
 
 
-def claimed(task: str, *args: Any) -> ClaimedJob:
+def make_claimed(task: str, *args: Any) -> ClaimedJob:
     return ClaimedJob(next(_ids), 1, task, "default", json.dumps(args), "{}", 1, 1, 0, 0.0, 0.0, "{}")
 
 
@@ -75,106 +75,104 @@ def has_ended(pool: Pool) -> bool:
     return not (pool.attempts or pool.unfinished(EVENT_LOOP))
 
 
-def finish(pool: Pool, number: int) -> list[Attempt]:
+def wait_for_finished(pool: Pool, number: int) -> list[Attempt]:
     """The finished attempts, once there are this many."""
     return collect(pool.take_finished, number, f"{number} are finished")
 
 
-EITHER = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
+DEF_AND_ASYNC = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
 
 
-@EITHER
-def test_the_last_jobs_are_withdrawn_in_their_order_and_the_others_keep_theirs(
+@DEF_AND_ASYNC
+def test_withdrawing_the_last_waiting_jobs_keeps_the_order_of_the_jobs(
     make_pool: MakePool, gates: Any, kind: str
 ) -> None:
     pool = make_pool(1)
-    waiting = [claimed(f"{APP}.{kind}noop") for _ in range(4)]
-    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "g"), *waiting])
+    waiting = [make_claimed(f"{APP}.{kind}noop") for _ in range(4)]
+    pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "g"), *waiting])
     wait_until(lambda: gates["g"].inside)
     assert pool.withdraw_last({EVENT_LOOP if kind else THREADS: 2}) == waiting[2:]
     assert pool.withdraw() == waiting[:2]
 
 
-@EITHER
-def test_every_job_is_returned_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
+@DEF_AND_ASYNC
+def test_every_submitted_job_is_returned_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
     pool = make_pool(3)
-    jobs = [claimed(f"{APP}.{kind}add", number) for number in range(50)]
+    jobs = [make_claimed(f"{APP}.{kind}add", number) for number in range(50)]
     pool.submit(jobs[:20])
     pool.submit(jobs[20:])
-    attempts = finish(pool, 50)
+    attempts = wait_for_finished(pool, 50)
     assert sorted(attempt.job.id for attempt in attempts) == [job.id for job in jobs]
     assert all(attempt.outcome.result == json.loads(attempt.job.args)[0].__repr__() for attempt in attempts)
     assert pool.take_finished() == []
 
 
-@EITHER
-def test_never_more_than_the_concurrency_run_at_once_and_never_fewer_while_there_are_more(
-    make_pool: MakePool, gates: Any, kind: str
-) -> None:
+@DEF_AND_ASYNC
+def test_as_many_jobs_as_the_concurrency_run_at_once(make_pool: MakePool, gates: Any, kind: str) -> None:
     pool = make_pool(3)
-    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(10)])
+    pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(10)])
     wait_until(lambda: gates["g"].inside == 3)
     gates["g"].open()
-    finish(pool, 10)
+    wait_for_finished(pool, 10)
     assert gates["g"].most == 3
 
 
-def test_a_job_waits_for_no_job_of_the_other_kind(make_pool: MakePool, gates: Any) -> None:
+def test_threads_and_coroutines_have_separate_slots(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.anoop")])
-    assert [attempt.job.task for attempt in finish(pool, 1)] == [f"{APP}.anoop"]
+    pool.submit([make_claimed(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.anoop")])
+    assert [attempt.job.task for attempt in wait_for_finished(pool, 1)] == [f"{APP}.anoop"]
 
 
-@EITHER
-def test_what_has_not_started_can_be_withdrawn_and_is_never_run(make_pool: MakePool, gates: Any, kind: str) -> None:
+@DEF_AND_ASYNC
+def test_a_withdrawn_job_never_runs(make_pool: MakePool, gates: Any, kind: str) -> None:
     pool = make_pool(2)
-    jobs = [claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(5)]
+    jobs = [make_claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(5)]
     pool.submit(jobs)
     wait_until(lambda: gates["g"].inside == 2)
     assert pool.withdraw() == jobs[2:]
     assert pool.withdraw() == []
     gates["g"].open()
-    assert {attempt.job for attempt in finish(pool, 2)} == set(jobs[:2])
+    assert {attempt.job for attempt in wait_for_finished(pool, 2)} == set(jobs[:2])
     assert gates["g"].came == 2
 
 
-def test_of_jobs_withdrawn_while_they_start_each_is_returned_once(make_pool: MakePool) -> None:
+def test_a_job_that_starts_during_a_withdrawal_is_returned_once(make_pool: MakePool) -> None:
     pool = make_pool(2)
     withdrawn: list[ClaimedJob] = []
     for _ in range(50):
-        jobs = [claimed(f"{APP}.{kind}noop") for kind in ("", "a") * 5]
+        jobs = [make_claimed(f"{APP}.{kind}noop") for kind in ("", "a") * 5]
         pool.submit(jobs)
         withdrawn = pool.withdraw()
-        attempts = finish(pool, len(jobs) - len(withdrawn))
+        attempts = wait_for_finished(pool, len(jobs) - len(withdrawn))
         assert sorted([*withdrawn, *(attempt.job for attempt in attempts)]) == sorted(jobs)
 
 
 def test_a_finished_job_wakes_the_control_loop(make_pool: MakePool, wakeup: Wakeup) -> None:
     pool = make_pool(1)
     with within(DEADLINE):
-        pool.submit([claimed(f"{APP}.slow", 0.02)])
+        pool.submit([make_claimed(f"{APP}.slow", 0.02)])
         wakeup.wait(10 * DEADLINE, unless=lambda: pool.finished)
     assert len(pool.take_finished()) == 1
 
 
-def test_a_task_that_nobody_registered_is_returned_as_well(make_pool: MakePool) -> None:
+def test_a_job_of_an_unregistered_task_is_returned_with_an_error(make_pool: MakePool) -> None:
     pool = make_pool(1)
-    pool.submit([claimed("shop.jobs.unknown")])
-    (attempt,) = finish(pool, 1)
+    pool.submit([make_claimed("shop.jobs.unknown")])
+    (attempt,) = wait_for_finished(pool, 1)
     assert "shop.jobs.unknown" in (attempt.outcome.last_error or "")
 
 
-def test_stopping_ends_every_thread(make_pool: MakePool) -> None:
+def test_stopping_the_pool_ends_all_its_threads(make_pool: MakePool) -> None:
     before = set(threading.enumerate())
     pool = make_pool(3)
-    pool.submit([claimed(f"{APP}.noop"), claimed(f"{APP}.anoop")])
-    finish(pool, 2)
+    pool.submit([make_claimed(f"{APP}.noop"), make_claimed(f"{APP}.anoop")])
+    wait_for_finished(pool, 2)
     pool.stop()
     ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("skipqueue")}
     assert not ours
 
 
-@EITHER
+@DEF_AND_ASYNC
 def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -183,15 +181,15 @@ def test_a_thread_that_breaks_is_reported_to_the_control_loop(
 
     monkeypatch.setattr(Executor, "_outcome_of_error", broken)
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
+    pool.submit([make_claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
     wait_until(lambda: pool.finished)
     with pytest.raises(AssertionError, match="a broken part"):
         pool.take_finished()
 
 
-def test_what_breaks_a_thread_keeps_no_attempt_that_came_before(make_pool: MakePool) -> None:
+def test_attempts_finished_before_a_thread_broke_are_returned_first(make_pool: MakePool) -> None:
     pool = make_pool(1)
-    pool.submit([claimed(f"{APP}.noop")])
+    pool.submit([make_claimed(f"{APP}.noop")])
     wait_until(lambda: pool.finished)
     pool.finished.append(AssertionError("a broken part"))
     assert len(pool.take_finished()) == 1
@@ -203,24 +201,24 @@ def test_what_breaks_a_thread_keeps_no_attempt_that_came_before(make_pool: MakeP
 
 
 @pytest.mark.parametrize("task", ["astop_loop", "acancel_itself", "acancel_all"])
-def test_whatever_a_task_does_to_the_event_loop_it_and_its_neighbours_come_out(make_pool: MakePool, task: str) -> None:
+def test_a_task_that_mistreats_the_event_loop_and_its_neighbours_complete(make_pool: MakePool, task: str) -> None:
     pool = make_pool(3)
-    jobs = [claimed(f"{WORKER_APP}.{task}"), *(claimed(f"{APP}.aadd", number) for number in range(5))]
+    jobs = [make_claimed(f"{WORKER_APP}.{task}"), *(make_claimed(f"{APP}.aadd", number) for number in range(5))]
     pool.submit(jobs)
-    attempts = finish(pool, 6)
-    pool.submit([claimed(f"{APP}.aadd", 7)])
-    attempts += finish(pool, 1)
+    attempts = wait_for_finished(pool, 6)
+    pool.submit([make_claimed(f"{APP}.aadd", 7)])
+    attempts += wait_for_finished(pool, 1)
     assert [attempt.outcome.status for attempt in attempts] == ["completed"] * 7
     assert {attempt.outcome.result for attempt in attempts} == {None, "0", "1", "2", "3", "4", "7"}
 
 
 @pytest.mark.parametrize("task", ["aleave_generator", "aleave_blocking_background"])
-def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending(
+def test_leftovers_in_the_event_loop_do_not_delay_the_stop_of_the_pool(
     make_pool: MakePool, gates: Any, task: str
 ) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.{task}", "never")])
-    finish(pool, 1)
+    pool.submit([make_claimed(f"{WORKER_APP}.{task}", "never")])
+    wait_for_finished(pool, 1)
     if task == "aleave_blocking_background":
         wait_until(lambda: gates["never"].inside == 1)
     started = time.monotonic()
@@ -236,7 +234,7 @@ def test_jobs_that_wait_for_a_blocked_event_loop_are_withdrawn_and_never_run(
     make_pool: MakePool, gates: Any, comes: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(4)
-    blocker, waiting = claimed(f"{WORKER_APP}.ablock_loop", "g"), [claimed(f"{APP}.anoop") for _ in range(3)]
+    blocker, waiting = make_claimed(f"{WORKER_APP}.ablock_loop", "g"), [make_claimed(f"{APP}.anoop") for _ in range(3)]
     if comes == "later":
         pool.submit([blocker])
         wait_until(lambda: gates["g"].inside)
@@ -248,56 +246,56 @@ def test_jobs_that_wait_for_a_blocked_event_loop_are_withdrawn_and_never_run(
     assert not pool.unresponsive(now)
     assert not pool.withdraw_held_up(now)
     assert now < pool.unresponsive_at <= now + RESPONSE_TIME
-    over = pool.unresponsive_at
-    assert pool.withdraw_held_up(over) == waiting
-    assert pool.unresponsive(over) == [EVENT_LOOP]
+    end = pool.unresponsive_at
+    assert pool.withdraw_held_up(end) == waiting
+    assert pool.unresponsive(end) == [EVENT_LOOP]
     assert f"{WORKER_APP}.ablock_loop id={blocker.id} for" in caplog.text
     assert "pass_gate" in caplog.text
     assert "anoop" not in caplog.text
     pool.submit(waiting[:1])
-    assert pool.withdraw_held_up(over) == waiting[:1]
+    assert pool.withdraw_held_up(end) == waiting[:1]
     assert len(caplog.records) == 1, "one line a minute"
     assert pool.unfinished(EVENT_LOOP) == 1
     gates["g"].open()
-    assert [attempt.job for attempt in finish(pool, 1)] == [blocker]
+    assert [attempt.job for attempt in wait_for_finished(pool, 1)] == [blocker]
     wait_until(lambda: pool.unresponsive_at == float("inf"))
     pool.submit(waiting[:1])
-    assert [attempt.job for attempt in finish(pool, 1)] == waiting[:1]
+    assert [attempt.job for attempt in wait_for_finished(pool, 1)] == waiting[:1]
 
 
 def test_jobs_that_wait_for_slots_do_not_make_the_event_loop_unresponsive(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "g"), claimed(f"{APP}.anoop")])
+    pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "g"), make_claimed(f"{APP}.anoop")])
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: pool.unresponsive_at == float("inf"))
     gates["g"].open()
-    finish(pool, 2)
+    wait_for_finished(pool, 2)
 
 
-# What is stuck
+# Attempts that are stuck: they go on after their time limit
 
 
 @pytest.fixture
-def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt is stuck at once."""
+def _stuck_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt counts as stuck soon after its time limit."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
 
 
 @pytest.fixture
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _blocked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leftover code counts as blocking other jobs at once."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
     monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", 0.0)
 
 
-LIMIT = 0.5
-"""Seconds until the attempts that the test makes stuck have begun, also on a busy machine."""
+TIME_LIMIT = 0.5
+"""Seconds: long enough for an attempt to begin on a busy machine before its time is over."""
 
 
-def limited(task: str, *args: Any) -> ClaimedJob:
-    """Run a job with a short time limit."""
-    return claimed(task, *args)._replace(timeout=LIMIT)
+def make_limited(task: str, *args: Any) -> ClaimedJob:
+    """A claimed job with a short time limit."""
+    return make_claimed(task, *args)._replace(timeout=TIME_LIMIT)
 
 
 def enforce_limits(pool: Pool) -> bool:
@@ -308,7 +306,7 @@ def enforce_limits(pool: Pool) -> bool:
     return any(attempt not in before for attempt in interrupter.stuck())
 
 
-def find_stuck(pool: Pool) -> None:
+def wait_until_one_is_stuck(pool: Pool) -> None:
     """Enforce the limits as the control loop does, until the worker must be replaced."""
     wait_until(lambda: enforce_limits(pool), "something is stuck")
 
@@ -326,12 +324,12 @@ def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
     return finished
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_a_stuck_attempt_is_returned_once_although_it_ends_later(make_pool: MakePool, gates: Any) -> None:
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_a_stuck_attempt_that_ends_later_is_returned_only_once(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([limited(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.noop")])
-    find_stuck(pool)
-    stuck, after = finish(pool, 2)
+    pool.submit([make_limited(f"{WORKER_APP}.pass_gate", "g"), make_claimed(f"{APP}.noop")])
+    wait_until_one_is_stuck(pool)
+    stuck, after = wait_for_finished(pool, 2)
     assert stuck.outcome.status == "failed"
     assert after.job.task == f"{APP}.noop"
     assert pool.has_stuck
@@ -340,18 +338,18 @@ def test_a_stuck_attempt_is_returned_once_although_it_ends_later(make_pool: Make
     assert pool.take_finished() == []
 
 
-@EITHER
-@pytest.mark.usefixtures("_no_grace")
+@DEF_AND_ASYNC
+@pytest.mark.usefixtures("_stuck_at_once")
 @pytest.mark.parametrize("end", ["of the code", "of the process"])
-def test_a_stuck_attempt_of_a_job_with_a_permit_is_returned_once_at_its_end(
+def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
     make_pool: MakePool, gates: Any, kind: str, end: str
 ) -> None:
     pool = make_pool(1)
     pool._keeps_permits = True
-    stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
-    pool.submit([stuck, claimed(f"{APP}.{kind}noop")])
-    find_stuck(pool)
-    [after] = finish(pool, 1)
+    stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
+    pool.submit([stuck, make_claimed(f"{APP}.{kind}noop")])
+    wait_until_one_is_stuck(pool)
+    [after] = wait_for_finished(pool, 1)
     assert after.job.task == f"{APP}.{kind}noop"
     assert [*pool.kept_back] == [stuck.ref]
     assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
@@ -364,121 +362,121 @@ def test_a_stuck_attempt_of_a_job_with_a_permit_is_returned_once_at_its_end(
     assert not pool.take_kept_back()
 
 
-@EITHER
-@pytest.mark.usefixtures("_no_grace")
-def test_what_is_stuck_takes_no_slot(make_pool: MakePool, gates: Any, kind: str) -> None:
+@DEF_AND_ASYNC
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_a_stuck_attempt_takes_no_slot_until_all_slots_are_stuck(make_pool: MakePool, gates: Any, kind: str) -> None:
     """Only when as many attempts are stuck as may run at once is the pool used up."""
     pool = make_pool(2)
-    pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
-    find_stuck(pool)
-    finish(pool, 1)
+    pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    wait_until_one_is_stuck(pool)
+    wait_for_finished(pool, 1)
     assert not pool.is_used_up
-    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "beside") for _ in range(3)])
+    pool.submit([make_claimed(f"{WORKER_APP}.{kind}pass_gate", "beside") for _ in range(3)])
     wait_until(lambda: gates["beside"].inside == 2, "two run beside it")
     gates["beside"].open()
-    finish(pool, 3)
+    wait_for_finished(pool, 3)
     assert gates["beside"].most == 2
-    pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
-    find_stuck(pool)
-    finish(pool, 1)
+    pool.submit([make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    wait_until_one_is_stuck(pool)
+    wait_for_finished(pool, 1)
     assert pool.is_used_up
     gates["g"].open()
     wait_until(lambda: not pool.has_stuck and not pool.is_used_up, "nothing is stuck any more")
     assert not pool.take_finished()
 
 
-@EITHER
-@pytest.mark.usefixtures("_no_grace")
-def test_what_was_stuck_is_charged_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
+@DEF_AND_ASYNC
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: MakePool, gates: Any, kind: str) -> None:
     """The job may by then have a new attempt."""
     pool = make_pool(1)
-    stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
+    stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
     pool.submit([stuck])
-    find_stuck(pool)
-    finish(pool, 1)
+    wait_until_one_is_stuck(pool)
+    wait_for_finished(pool, 1)
     assert pool._running_jobs.job_ids() == [stuck.id]
     gates["g"].open()
     wait_until(lambda: not pool._running_jobs.job_ids())
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_what_is_stuck_in_the_event_loop_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_a_stuck_coroutine_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    pool.submit([limited(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
-    find_stuck(pool)
-    finish(pool, 1)
+    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
+    wait_until_one_is_stuck(pool)
+    wait_for_finished(pool, 1)
     assert pool.unfinished(EVENT_LOOP) == 0
     gates["g"].open()
     wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
     wait_until(lambda: pool.unfinished(EVENT_LOOP) == 0)
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(make_pool: MakePool, gates: Any) -> None:
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
     task = f"{WORKER_APP}.apass_gate_come_what_may"
-    pool.submit([limited(task, "g")])
-    find_stuck(pool)
-    finish(pool, 1)
-    pool.submit([limited(task, "g"), limited(task, "g")])
-    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
+    pool.submit([make_limited(task, "g")])
+    wait_until_one_is_stuck(pool)
+    wait_for_finished(pool, 1)
+    pool.submit([make_limited(task, "g"), make_limited(task, "g")])
+    pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
     loop = pool._runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
     wait_until(lambda: len(loop._running) == 3)
-    time.sleep(2 * LIMIT)  # longer than they may take
+    time.sleep(2 * TIME_LIMIT)  # longer than they may take
     assert loop._loop is not None
     loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
     wait_until(lambda: not enforce_limits(pool) and len(loop._stuck) == 3)
-    finish(pool, 2)
+    wait_for_finished(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
     gates["beside"].open()
     gates["g"].open()
-    finish(pool, 3)
+    wait_for_finished(pool, 3)
 
 
-@pytest.mark.usefixtures("_no_grace", "_no_patience")
+@pytest.mark.usefixtures("_stuck_at_once", "_blocked_at_once")
 def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool, gates: Any) -> None:
     """The second attempt has no limit, and would wait for ever."""
     pool = make_pool(3)
-    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
+    pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
-    pool.submit([limited(f"{WORKER_APP}.ablock_loop", "g")])
-    find_stuck(pool)
+    pool.submit([make_limited(f"{WORKER_APP}.ablock_loop", "g")])
+    wait_until_one_is_stuck(pool)
     assert not pool.is_used_up
     wait_until(pool.find_blockage, "it is found to be blocked")
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_charged(make_pool: MakePool, gates: Any) -> None:
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_charge_only_stuck_charges_the_stuck_attempt_and_no_running_one(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    stuck = limited(f"{WORKER_APP}.pass_gate", "g")
-    pool.submit([stuck, claimed(f"{WORKER_APP}.pass_gate", "g")])
+    stuck = make_limited(f"{WORKER_APP}.pass_gate", "g")
+    pool.submit([stuck, make_claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 2)
-    find_stuck(pool)
+    wait_until_one_is_stuck(pool)
     pool.charge_only_stuck()
     assert pool._running_jobs.job_ids() == [stuck.id]
 
 
-@pytest.mark.usefixtures("_no_grace")
-def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
+@pytest.mark.usefixtures("_stuck_at_once")
+def test_a_backoff_that_hangs_for_a_stuck_attempt_is_replaced_by_the_default(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     monkeypatch.setattr(executor, "DECISION_SECONDS", 0.05)
     pool = make_pool(1)
-    pool.submit([limited(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
+    pool.submit([make_limited(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
     with within(DEADLINE):
-        find_stuck(pool)
+        wait_until_one_is_stuck(pool)
     [stuck] = pool.take_finished()
     assert stuck.outcome.status == "scheduled", "the default backoff takes its place"
     assert (
         stuck.outcome.last_error
-        == f"JobTimeout: timed out after {LIMIT} s (the task's backoff did not return within 0.05 s)"
+        == f"JobTimeout: timed out after {TIME_LIMIT} s (the task's backoff did not return within 0.05 s)"
     )
     assert stuck.outcome.error is not None
     assert "The task's backoff did not return within 0.05 s" in stuck.outcome.error["message"]
 
 
-def test_an_attempt_that_ends_while_its_retry_policy_is_asked_is_reported_as_it_came(
+def test_an_attempt_that_ends_while_its_timeout_is_decided_is_completed(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     def decide(*_: Any) -> Outcome:
@@ -489,13 +487,13 @@ def test_an_attempt_that_ends_while_its_retry_policy_is_asked_is_reported_as_it_
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
-    pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
+    pool.submit([make_limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
     monkeypatch.setattr(Executor, "_decide", decide)
     wait_until(lambda: enforce_limits(pool) or pool.finished)
     assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
 
 
-def hang(**_: Any) -> None:
+def sleep_for_ever(**_: Any) -> None:
     while True:
         time.sleep(0.001)
 
@@ -505,7 +503,7 @@ def wait_at_gate(**_: Any) -> None:
 
 
 @pytest.fixture
-def receive() -> Iterator[Callable[[Any], None]]:
+def connect_receiver() -> Iterator[Callable[[Any], None]]:
     """Connects a receiver of `job_started`."""
     connected: list[Any] = []
 
@@ -518,95 +516,97 @@ def receive() -> Iterator[Callable[[Any], None]]:
         job_started.disconnect(receiver)
 
 
-def test_a_receiver_of_the_start_that_takes_too_long_is_interrupted(
-    make_pool: MakePool, receive: Callable[[Any], None]
+def test_a_receiver_of_job_started_that_takes_too_long_is_interrupted(
+    make_pool: MakePool, connect_receiver: Callable[[Any], None]
 ) -> None:
-    receive(hang)
+    connect_receiver(sleep_for_ever)
     pool = make_pool(1)
-    pool.submit([limited(f"{APP}.noop")])
+    pool.submit([make_limited(f"{APP}.noop")])
     [attempt] = finish_in_time(pool, 1)
-    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
-@EITHER
-@pytest.mark.usefixtures("_no_grace", "gates")
-def test_a_receiver_of_the_start_that_hangs_is_stuck(
-    make_pool: MakePool, receive: Callable[[Any], None], kind: str
+@DEF_AND_ASYNC
+@pytest.mark.usefixtures("_stuck_at_once", "gates")
+def test_an_attempt_with_a_hanging_receiver_of_job_started_is_stuck(
+    make_pool: MakePool, connect_receiver: Callable[[Any], None], kind: str
 ) -> None:
-    receive(wait_at_gate)
+    connect_receiver(wait_at_gate)
     pool = make_pool(1)
-    pool.submit([limited(f"{APP}.{kind}noop")])
-    find_stuck(pool)
+    pool.submit([make_limited(f"{APP}.{kind}noop")])
+    wait_until_one_is_stuck(pool)
     [attempt] = pool.take_finished()
     assert attempt.outcome.error is not None
     assert "wait_at_gate" in attempt.outcome.error["traceback"]
 
 
-@pytest.mark.usefixtures("_no_patience", "gates")
-def test_an_event_loop_that_nobodys_code_blocks_is_found(
+@pytest.mark.usefixtures("_blocked_at_once", "gates")
+def test_an_event_loop_blocked_by_leftover_code_is_found(
     make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
-    finish(pool, 1)
+    pool.submit([make_claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
+    wait_for_finished(pool, 1)
     wait_until(lambda: gates["never"].inside == 1)
     assert not pool.find_blockage(), "nobody waits for it"
     wait_until(lambda: pool.next_deadline == float("inf"), "its connections are tidied")
-    pool.submit([claimed(f"{APP}.anoop")])
+    pool.submit([make_claimed(f"{APP}.anoop")])
     assert pool.next_deadline < time.monotonic() + 0.1
     wait_until(pool.find_blockage, "it is found to be blocked")
     assert "blocks its event loop" in caplog.text
     assert "pass_gate (" in caplog.text
-    assert not pool.find_blockage(), "it is told once"
+    assert not pool.find_blockage(), "a blockage is reported once"
     assert pool.next_deadline == float("inf")
     assert len(pool.withdraw()) == 1
 
 
-@pytest.mark.usefixtures("_no_patience", "gates")
-def test_an_event_loop_that_a_running_attempt_blocks_is_left_to_its_limit(make_pool: MakePool, gates: Any) -> None:
+@pytest.mark.usefixtures("_blocked_at_once", "gates")
+def test_an_event_loop_blocked_by_a_running_attempt_is_no_blockage(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.ablock_loop", "g")])
+    pool.submit([make_claimed(f"{WORKER_APP}.ablock_loop", "g")])
     wait_until(lambda: gates["g"].inside == 1)
-    pool.submit([claimed(f"{APP}.anoop")])
-    over = time.monotonic() + 0.2
-    while time.monotonic() < over:
+    pool.submit([make_claimed(f"{APP}.anoop")])
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
         assert not pool.find_blockage()
     gates["g"].open()
-    finish(pool, 2)
+    wait_for_finished(pool, 2)
 
 
-def test_a_task_factory_of_the_project_makes_none_of_the_runners_tasks(make_pool: MakePool) -> None:
+def test_a_broken_task_factory_in_the_event_loop_harms_no_later_job(make_pool: MakePool) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.aset_factory")])
-    finish(pool, 1)
-    pool.submit([claimed(f"{APP}.anoop")])
-    [attempt] = finish(pool, 1)
+    pool.submit([make_claimed(f"{WORKER_APP}.aset_factory")])
+    wait_for_finished(pool, 1)
+    pool.submit([make_claimed(f"{APP}.anoop")])
+    [attempt] = wait_for_finished(pool, 1)
     assert attempt.outcome.status == "completed"
 
 
-def test_a_runner_that_cannot_begin_jobs_breaks(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_beginning_a_job_is_raised_to_the_control_loop(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(EventLoopRunner, "_begin_next", fail)
     pool = make_pool(1)
-    pool.submit([claimed(f"{APP}.anoop")])
+    pool.submit([make_claimed(f"{APP}.anoop")])
     with pytest.raises(MemoryError):
-        finish(pool, 1)
+        wait_for_finished(pool, 1)
     pool.withdraw()
 
 
-@pytest.mark.usefixtures("_no_patience", "gates")
-def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
+@pytest.mark.usefixtures("_blocked_at_once", "gates")
+def test_a_query_thread_left_blocked_by_a_timed_out_attempt_is_found(
     make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
+    pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
-    pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     finish_in_time(pool, 1)
-    over = time.monotonic() + 0.2
-    while time.monotonic() < over:  # its call may run there while another waits
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:  # its call may run there while another waits
         assert not pool.find_blockage()
     gates["other"].open()
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -614,65 +614,61 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     assert "pass_gate (" in caplog.text
 
 
-def time_is_over(pool: Pool) -> None:
+def wait_past_time_limit(pool: Pool) -> None:
     """Wait until the limits of all running attempts are over."""
-    over = time.monotonic() + 2 * LIMIT
-    wait_until(lambda: not enforce_limits(pool) and time.monotonic() > over)
+    end = time.monotonic() + 2 * TIME_LIMIT
+    wait_until(lambda: not enforce_limits(pool) and time.monotonic() > end)
 
 
-def test_the_time_for_which_a_call_waits_for_those_of_others_is_not_in_the_limit(
-    make_pool: MakePool, gates: Any
-) -> None:
+def test_waiting_for_calls_of_other_attempts_does_not_count_for_the_time_limit(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(3)
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
-    pool.submit([claimed(task, "slow")])
+    pool.submit([make_claimed(task, "slow")])
     wait_until(lambda: gates["slow"].inside)
-    pool.submit([limited(task, "quick"), limited(task, "hung")])
+    pool.submit([make_limited(task, "quick"), make_limited(task, "hung")])
     gates["quick"].open()
-    time_is_over(pool)
+    wait_past_time_limit(pool)
     assert not pool.finished
     gates["slow"].open()
     errors = [attempt.outcome.last_error for attempt in finish_in_time(pool, 3)]
-    assert errors == [None, None, f"JobTimeout: timed out after {LIMIT} s"], "its own call counts"
+    assert errors == [None, None, f"JobTimeout: timed out after {TIME_LIMIT} s"], "its own call counts"
 
 
-def test_a_call_that_waits_for_those_of_the_same_attempt_does_not_stop_its_clock(
-    make_pool: MakePool, gates: Any
-) -> None:
+def test_waiting_for_calls_of_the_same_attempt_counts_for_the_time_limit(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
-    pool.submit([limited(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
+    pool.submit([make_limited(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
     [attempt] = finish_in_time(pool, 1)
-    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
-def test_a_call_that_is_cancelled_before_it_begins_stops_the_clock_no_more(make_pool: MakePool, gates: Any) -> None:
+def test_waiting_after_a_call_was_cancelled_counts_for_the_time_limit(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "slow")])
+    pool.submit([make_claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "slow")])
     wait_until(lambda: gates["slow"].inside)
-    pool.submit([limited(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
+    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
     [attempt] = finish_in_time(pool, 1)
-    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
-def test_a_call_that_waits_for_too_long_does_not_stop_the_clock_for_ever(
+def test_waiting_for_calls_of_other_attempts_counts_after_a_while(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_attempt, "LONGEST_CLOCK_STOP", 0.1)
     pool = make_pool(2)
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
-    pool.submit([claimed(task, "hung")])
+    pool.submit([make_claimed(task, "hung")])
     wait_until(lambda: gates["hung"].inside)
-    pool.submit([limited(task, "behind it")])
+    pool.submit([make_limited(task, "behind it")])
     [attempt] = finish_in_time(pool, 1)
-    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {TIME_LIMIT} s"
 
 
 @pytest.mark.usefixtures("gates")
-def test_the_thread_for_queries_may_be_busy_for_a_while(
+def test_a_query_thread_that_becomes_free_again_is_no_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(1)
-    pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    pool.submit([make_limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     finish_in_time(pool, 1)
     wait_until(lambda: pool.next_deadline < float("inf"))
     gates["g"].open()
@@ -682,154 +678,154 @@ def test_the_thread_for_queries_may_be_busy_for_a_while(
 
 
 @pytest.mark.usefixtures("gates")
-def test_an_event_loop_that_answers_late_is_not_blocked(
+def test_an_event_loop_that_answers_late_is_no_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call into C may stop all threads, and the control loop's thread may be the first to continue."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.0)
     monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", DEADLINE)
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "g")])
-    finish(pool, 1)
+    pool.submit([make_claimed(f"{WORKER_APP}.aleave_blocking_background", "g")])
+    wait_for_finished(pool, 1)
     wait_until(lambda: gates["g"].inside == 1)
-    pool.submit([claimed(f"{APP}.anoop")])
+    pool.submit([make_claimed(f"{APP}.anoop")])
     threading.Timer(0.1, gates["g"].open).start()
     assert not pool.find_blockage()
-    finish(pool, 1)
+    wait_for_finished(pool, 1)
 
 
-# Calls in threads of the event loop's
+# Blocking calls of coroutines, which run in threads of the event loop
 
 
-def give_up_on_calls(pool: Pool, gates: Any, count: int) -> None:
-    """Have this many calls hang after their attempts have ended."""
+def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
+    """Run attempts that time out, each with a call that hangs on afterwards."""
     before = gates["hung"].inside
-    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
+    pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
     loop = pool._runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
     at_once = min(count, loop._call_threads._max_workers)
     wait_until(lambda: gates["hung"].inside >= before + at_once, "they hang: a call that has not begun is cancelled")
     attempts = finish_in_time(pool, count)
-    assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {LIMIT} s"}
+    assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {TIME_LIMIT} s"}
 
 
-def test_calls_that_hang_take_no_thread_from_others(make_pool: MakePool, gates: Any) -> None:
+def test_hanging_calls_take_no_thread_from_later_calls(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(20)
-    give_up_on_calls(pool, gates, 2 * (os.cpu_count() or 1) + 8)
+    leave_hanging_calls(pool, gates, 2 * (os.cpu_count() or 1) + 8)
     gates["quick"].open()
-    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick") for _ in range(20)])
-    assert [attempt.outcome.status for attempt in finish(pool, 20)] == ["completed"] * 20
+    pool.submit([make_claimed(f"{WORKER_APP}.acall_in_a_thread", "quick") for _ in range(20)])
+    assert [attempt.outcome.status for attempt in wait_for_finished(pool, 20)] == ["completed"] * 20
     assert not pool.find_blockage()
 
 
-def test_a_call_that_waits_for_a_thread_gets_one_once_those_that_hang_are_given_up(
-    make_pool: MakePool, gates: Any
-) -> None:
+def test_a_waiting_call_gets_a_thread_after_hanging_calls_time_out(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(40)
     loop = pool._runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
     threads = loop._call_threads._max_workers
-    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(threads)])
+    pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(threads)])
     wait_until(lambda: gates["hung"].inside == threads)
     gates["quick"].open()
-    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
+    pool.submit([make_claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
     attempts = finish_in_time(pool, threads + 1)
     assert [attempt.outcome.status for attempt in attempts].count("completed") == 1
 
 
-@pytest.mark.usefixtures("_no_patience")
-def test_too_many_calls_that_hang_have_the_process_replaced(
+@pytest.mark.usefixtures("_blocked_at_once")
+def test_too_many_hanging_calls_count_as_a_blockage(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_loop, "MOST_LEFT", 3)
     pool = make_pool(3)
-    give_up_on_calls(pool, gates, 2)
+    leave_hanging_calls(pool, gates, 2)
     assert not pool.find_blockage()
-    give_up_on_calls(pool, gates, 1)
+    leave_hanging_calls(pool, gates, 1)
     wait_until(pool.find_blockage, "it is found to be blocked")
 
 
 @pytest.mark.parametrize("how", ["the loop", "the executor"])
-def test_a_task_that_shuts_down_the_threads_for_calls_harms_no_other(make_pool: MakePool, gates: Any, how: str) -> None:
+def test_after_a_task_shuts_down_the_threads_for_calls_later_calls_still_run(
+    make_pool: MakePool, gates: Any, how: str
+) -> None:
     gates["quick"].open()
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.ashut_down_calls", how)])
-    finish(pool, 1)
-    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
-    assert [attempt.outcome.last_error for attempt in finish(pool, 1)] == [None]
+    pool.submit([make_claimed(f"{WORKER_APP}.ashut_down_calls", how)])
+    wait_for_finished(pool, 1)
+    pool.submit([make_claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
+    assert [attempt.outcome.last_error for attempt in wait_for_finished(pool, 1)] == [None]
 
 
 # Connections
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_on_which_nothing_comes_any_more_does_not_keep_the_attempt(make_pool: MakePool) -> None:
+def test_an_attempt_whose_connection_is_silent_ends_and_the_next_one_can_write(make_pool: MakePool) -> None:
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.lose_network"), claimed(f"{WORKER_APP}.write", "after")])
-    assert [attempt.outcome.status for attempt in finish(pool, 2)] == ["completed", "completed"]
+    pool.submit([make_claimed(f"{WORKER_APP}.lose_network"), make_claimed(f"{WORKER_APP}.write", "after")])
+    assert [attempt.outcome.status for attempt in wait_for_finished(pool, 2)] == ["completed", "completed"]
     assert Ledger.objects.get().entry == "after"
     while worker_jobs.lost_networks:
         worker_jobs.lost_networks.pop().close()
 
 
-def test_an_error_is_reported_although_the_thread_that_would_tidy_up_after_it_is_busy(
-    make_pool: MakePool, gates: Any
-) -> None:
+def test_a_failed_coroutine_is_reported_while_the_query_thread_is_busy(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "busy")])
+    pool.submit([make_claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "busy")])
     wait_until(lambda: gates["busy"].inside == 1)
-    pool.submit([claimed(f"{APP}.afail") for _ in range(3)])
-    assert {attempt.outcome.last_error for attempt in finish(pool, 3)} == {"ValueError: as asked"}
+    pool.submit([make_claimed(f"{APP}.afail") for _ in range(3)])
+    assert {attempt.outcome.last_error for attempt in wait_for_finished(pool, 3)} == {"ValueError: as asked"}
     assert gates["busy"].inside == 1
     gates["busy"].open()
-    [attempt] = finish(pool, 1)
+    [attempt] = wait_for_finished(pool, 1)
     assert attempt.outcome.status == "completed"
 
 
-RAISING = {"lose_backend"}
-"""Run jobs that end in an error, after which the query thread of all `async def` tasks is tidied."""
+MISTREATMENTS_THAT_RAISE = {"lose_backend"}
+"""Mistreatments with which a job ends in an error: then the query thread of `async def` tasks is tidied."""
 
-CASES = [("", how) for how in sorted(MISTREATMENTS)] + [("a", how) for how in sorted(RAISING | {"close"})]
+KINDS_AND_MISTREATMENTS = [("", how) for how in sorted(MISTREATMENTS)] + [
+    ("a", how) for how in sorted(MISTREATMENTS_THAT_RAISE | {"close"})
+]
 
 
 @pytest.fixture
-def _close_asyncs_connection() -> Iterator[None]:
+def _close_connection_of_coroutines() -> Iterator[None]:
     yield
     close_asyncs_connections()
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("_close_asyncs_connection")
-@pytest.mark.parametrize(("kind", "how"), CASES)
+@pytest.mark.usefixtures("_close_connection_of_coroutines")
+@pytest.mark.parametrize(("kind", "how"), KINDS_AND_MISTREATMENTS)
 @pytest.mark.parametrize("age", [0, None], ids=["a connection a job", "connections kept"])
-def test_whatever_a_task_does_to_its_connection_the_next_one_in_the_thread_can_write(
+def test_the_next_task_can_write_after_a_task_mistreats_the_connection(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str, how: str, age: int | None
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
     pool = make_pool(1)
     for number in range(2):
-        pool.submit([claimed(f"{WORKER_APP}.{kind}mistreat_connection", how)])
-        pool.submit([claimed(f"{WORKER_APP}.{kind}write", f"after {number}")])
-    attempts = finish(pool, 4)
+        pool.submit([make_claimed(f"{WORKER_APP}.{kind}mistreat_connection", how)])
+        pool.submit([make_claimed(f"{WORKER_APP}.{kind}write", f"after {number}")])
+    attempts = wait_for_finished(pool, 4)
     assert [attempt.outcome.last_error for attempt in attempts if attempt.job.task.endswith("write")] == [None, None]
     assert set(Ledger.objects.values_list("entry", flat=True)) == {"after 0", "after 1"}
 
 
 @pytest.mark.django_db(transaction=True)
-def test_hooks_that_a_task_left_are_not_called_by_the_next(
+def test_on_commit_hooks_that_a_task_left_are_not_called_in_the_next_task(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
     worker_jobs.hooked.clear()
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.mistreat_connection", "leave_hook")])
-    pool.submit([claimed(f"{WORKER_APP}.write_and_hook", "after")])
-    assert [attempt.outcome.last_error for attempt in finish(pool, 2)] == [None, None]
+    pool.submit([make_claimed(f"{WORKER_APP}.mistreat_connection", "leave_hook")])
+    pool.submit([make_claimed(f"{WORKER_APP}.write_and_hook", "after")])
+    assert [attempt.outcome.last_error for attempt in wait_for_finished(pool, 2)] == [None, None]
     assert worker_jobs.hooked == ["after"]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
+def test_with_conn_max_age_none_all_jobs_use_one_connection(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
@@ -842,16 +838,16 @@ def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
     connection_created.connect(note)
     try:
         pool = make_pool(1)
-        pool.submit([claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
-        finish(pool, 5)
+        pool.submit([make_claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
+        wait_for_finished(pool, 5)
     finally:
         connection_created.disconnect(note)
     assert len(opened) == 1
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("_close_asyncs_connection")
-def test_a_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
+@pytest.mark.usefixtures("_close_connection_of_coroutines")
+def test_the_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_loop, "IDLE_TIME", 0.2)
@@ -859,13 +855,13 @@ def test_a_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
     pool = make_pool(1)
     loop = pool._runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
-    pool.submit([claimed(f"{WORKER_APP}.awrite", "x")])
-    finish(pool, 1)
-    pool.submit([claimed(f"{WORKER_APP}.abackends", "g")])
+    pool.submit([make_claimed(f"{WORKER_APP}.awrite", "x")])
+    wait_for_finished(pool, 1)
+    pool.submit([make_claimed(f"{WORKER_APP}.abackends", "g")])
     wait_until(lambda: gates["g"].inside == 1)
     wait_until(lambda: loop._idle_timer is None, "the time to close idle connections has come")
     gates["g"].open()
-    [attempt] = finish(pool, 1)
+    [attempt] = wait_for_finished(pool, 1)
     before, after = json.loads(attempt.outcome.result or "")
     assert before == after
 
@@ -874,17 +870,17 @@ def test_a_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
 def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None:
     others = backends()
     pool = make_pool(2)
-    pool.submit([claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
-    finish(pool, 5)
+    pool.submit([make_claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
+    wait_for_finished(pool, 5)
     assert backends() - others
     pool.stop()
     wait_until(lambda: not backends() - others, "the threads' sessions are over")
 
 
-def test_an_attempt_that_ends_as_it_is_given_up_leaves_its_slot_free(make_pool: MakePool, gates: Any) -> None:
+def test_a_thread_that_ends_as_the_pool_gives_it_up_leaves_its_slot_free(make_pool: MakePool, gates: Any) -> None:
     """The control loop reports the attempt, but the thread has ended before the pool could replace it."""
     pool = make_pool(1)
-    pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g")])
+    pool.submit([make_claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 1)
     (running,) = pool._executor.interrupter._running.values()
     assert running.take_report()

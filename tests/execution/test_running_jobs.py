@@ -35,7 +35,7 @@ JOBS = """
 """
 
 
-def test_a_slot_holds_the_job_that_runs_in_it() -> None:
+def test_running_jobs_has_the_job_of_each_slot_until_its_end() -> None:
     running_jobs = RunningJobs(3)
     running_jobs.begin(0, 11)
     running_jobs.begin(2, 2**40)
@@ -64,13 +64,15 @@ def test_a_child_process_writes_what_its_parent_reads() -> None:
     assert running_jobs.job_ids() == [7]
 
 
-def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Callable[..., ManagePy]) -> None:
+def test_jobs_that_a_killed_worker_had_not_begun_are_released_without_a_charge(
+    runworker: Callable[..., ManagePy],
+) -> None:
     """Each job has only one attempt, so a job that is charged for the death fails."""
     endless = Job.objects.enqueue("extra.jobs.endless", max_attempts=1)
     for number in range(3_000):
         Job.objects.enqueue(f"extra.jobs.{'aquick' if number % 2 else 'quick'}", args=f"[{number}]", max_attempts=1)
     worker = runworker("-c", "2", jobs=JOBS)
-    wait_until(lambda: Job.objects.completed().count() > 300, "the worker looks ahead")
+    wait_until(lambda: Job.objects.completed().count() > 300, "the worker has claimed many jobs")
     os.kill(workers()[0].pid, signal.SIGKILL)
     worker.wait_for('cause="signal 9 (SIGKILL)"')
     wait_until(lambda: not Job.objects.unfinished().exists(), "everything is finished", deadline=60)
@@ -83,7 +85,7 @@ def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Cal
     assert "died before it began them; no attempt was charged" in worker.log
 
 
-def test_a_worker_that_is_killed_while_idle_charges_nobody(runworker: Callable[..., ManagePy]) -> None:
+def test_the_death_of_an_idle_worker_is_charged_to_no_job(runworker: Callable[..., ManagePy]) -> None:
     runworker(jobs=JOBS)
     first = workers()[0]
     Job.objects.enqueue("extra.jobs.quick", args="[1]", max_attempts=1)

@@ -23,12 +23,12 @@ Start = Callable[..., WorkerThread]
 
 
 @pytest.fixture
-def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def _connections_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are kept for ever."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
 
 
-def open_all(worker: WorkerThread, gates: Any, count: int) -> None:
+def open_a_connection_in_each_thread(worker: WorkerThread, gates: Any, count: int) -> None:
     """Have each thread open its connection."""
     done = Job.objects.completed().count()
     for _ in range(count):
@@ -41,10 +41,10 @@ def open_all(worker: WorkerThread, gates: Any, count: int) -> None:
 # Before a job
 
 
-@pytest.mark.usefixtures("_kept")
+@pytest.mark.usefixtures("_connections_kept")
 @pytest.mark.parametrize("checks", [False, True])
 @pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
-def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
+def test_after_idle_sessions_were_terminated_the_next_jobs_complete(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, checks: bool, kind: str
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", checks)
@@ -55,7 +55,7 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
         worker_jobs.awrite.defer("open")
         wait_for_statuses(completed=1)
     else:
-        open_all(worker, gates, 4)
+        open_a_connection_in_each_thread(worker, gates, 4)
     wait_until(lambda: len(worker.sessions()) == (1 if kind else 4))
     terminate(worker.sessions())
     done = Job.objects.count()
@@ -64,8 +64,8 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
     wait_for_statuses(completed=done + 8)
 
 
-@pytest.mark.usefixtures("_kept")
-def test_a_job_has_its_connection_checked_by_django_as_a_request_has(
+@pytest.mark.usefixtures("_connections_kept")
+def test_with_conn_health_checks_django_checks_the_connection_for_each_job(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With CONN_HEALTH_CHECKS, Django checks the connection before the first statement, and finds each dead session."""
@@ -79,7 +79,7 @@ def test_a_job_has_its_connection_checked_by_django_as_a_request_has(
     assert checked.result == [False, True]
 
 
-def test_a_connection_that_grew_too_old_while_its_thread_was_idle_is_not_used(
+def test_an_idle_connection_older_than_conn_max_age_is_replaced(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", 0.5)
@@ -96,7 +96,7 @@ def test_a_connection_that_grew_too_old_while_its_thread_was_idle_is_not_used(
 
 @pytest.mark.parametrize("task", [write, worker_jobs.awrite], ids=["def", "async def"])
 @pytest.mark.parametrize(("age", "is_kept"), [(0, False), (None, True)])
-def test_what_an_idle_thread_keeps(
+def test_an_idle_thread_keeps_its_connection_unless_conn_max_age_is_zero(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, task: Any, age: int | None, is_kept: bool
 ) -> None:
     """If CONN_MAX_AGE is 0, the thread keeps no connection: a session may hold a lock."""
@@ -110,8 +110,8 @@ def test_what_an_idle_thread_keeps(
     wait_until(lambda: len(worker.sessions()) == is_kept, "the session is over")
 
 
-@pytest.mark.usefixtures("_kept")
-def test_no_connection_is_kept_on_which_nothing_has_come_for_long(
+@pytest.mark.usefixtures("_connections_kept")
+def test_a_kept_connection_is_closed_after_a_long_idle_time(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_TIME", 0.05)
@@ -125,7 +125,7 @@ def test_no_connection_is_kept_on_which_nothing_has_come_for_long(
 # After a job
 
 
-def test_what_a_failed_attempt_did_to_its_session_meets_no_other_job(worker_thread: Start) -> None:
+def test_later_jobs_do_not_get_the_session_that_a_failed_attempt_changed(worker_thread: Start) -> None:
     """If CONN_MAX_AGE is 0, which is the default."""
     session_changed.defer("search_path", then="raise")
     show.defer("search_path")
@@ -134,8 +134,8 @@ def test_what_a_failed_attempt_did_to_its_session_meets_no_other_job(worker_thre
     assert Job.objects.completed().get().result == '"$user", public'
 
 
-@pytest.mark.usefixtures("_kept")
-def test_execute_wrappers_are_those_that_the_project_gives_each_connection(worker_thread: Start) -> None:
+@pytest.mark.usefixtures("_connections_kept")
+def test_execute_wrappers_that_a_task_left_are_removed_but_the_projects_stay(worker_thread: Start) -> None:
     def give(connection: Any, **_: Any) -> None:
         if threading.current_thread().name.startswith("skipqueue-"):
             connection.execute_wrappers.append(worker_jobs.pass_on)
@@ -153,7 +153,7 @@ def test_execute_wrappers_are_those_that_the_project_gives_each_connection(worke
     assert job.result == ["pass_on"]
 
 
-@pytest.mark.usefixtures("_kept")
+@pytest.mark.usefixtures("_connections_kept")
 def test_a_connection_that_was_left_in_pipeline_mode_is_not_used(worker_thread: Start) -> None:
     worker_jobs.leave_pipeline.defer()
     write.defer("after")
@@ -164,7 +164,7 @@ def test_a_connection_that_was_left_in_pipeline_mode_is_not_used(worker_thread: 
 
 @pytest.mark.usefixtures("transactional_db")
 @pytest.mark.parametrize("later", [False, True], ids=["after the job", "before the next one"])
-def test_a_driver_that_raises_costs_its_thread_and_no_outcome(
+def test_a_connection_that_raises_on_close_costs_its_thread_but_no_outcome(
     worker_thread: Start, caplog: pytest.LogCaptureFixture, later: bool
 ) -> None:
     worker_jobs.break_close.defer(later)
@@ -177,7 +177,7 @@ def test_a_driver_that_raises_costs_its_thread_and_no_outcome(
     assert worker.code is None
 
 
-# A pool of the project's
+# A connection pool in the project's settings
 
 POOL = """
 DATABASES["default"] = {
@@ -214,7 +214,7 @@ POOL_JOBS = """
 """
 
 
-def test_a_project_with_a_pool_loses_none_of_its_connections(runworker: Callable[..., ManagePy]) -> None:
+def test_timed_out_jobs_return_their_connections_to_the_pool_of_the_project(runworker: Callable[..., ManagePy]) -> None:
     pytest.importorskip("psycopg_pool")
     for number in range(30):
         Job.objects.enqueue("extra.jobs.late", max_attempts=1, timeout=0.05 + number / 1000)
@@ -228,7 +228,7 @@ def test_a_project_with_a_pool_loses_none_of_its_connections(runworker: Callable
     assert all(Job.objects.completed().filter(task="extra.jobs.victim").values_list("result", flat=True))
 
 
-# A death after the end
+# A worker that dies after the job has ended
 
 FATAL_JOBS = """
     import os
@@ -243,7 +243,7 @@ FATAL_JOBS = """
 """
 
 
-def test_a_job_that_kills_its_worker_by_what_it_leaves_behind_is_charged(runworker: Callable[..., ManagePy]) -> None:
+def test_a_job_whose_leftovers_kill_the_worker_is_charged_for_the_death(runworker: Callable[..., ManagePy]) -> None:
     """The job's attempt has ended well. If the job were released without a charge, it would kill each next worker."""
     job = Job.objects.enqueue("extra.jobs.closes_all_files", max_attempts=2)
     runworker("-c", "1", jobs=FATAL_JOBS)

@@ -21,7 +21,7 @@ VALUES ('default', 'tests.app.jobs.echo', %s::jsonb, %s::jsonb, 'queued')
 RETURNING id
 """
 
-ODD = {
+ODD_ARGUMENTS = {
     "args are null": ("null", "{}"),
     "args are a number": ("5", "{}"),
     "kwargs are a list": ("[]", "[1]"),
@@ -31,16 +31,20 @@ ODD = {
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_odd_row_fails_for_good_and_ends_no_worker(runworker: Callable[..., ManagePy]) -> None:
+def test_a_job_with_unreadable_arguments_fails_without_retries_and_ends_no_worker(
+    runworker: Callable[..., ManagePy],
+) -> None:
     with connection.cursor() as cursor:
-        for args, kwargs in ODD.values():
+        for args, kwargs in ODD_ARGUMENTS.values():
             cursor.execute(INSERT, [args, kwargs])
     good = noop.defer_many([()] * 20)
     process = runworker("--drain", "--processes", "1")
     assert process.wait() == 0
     assert Job.objects.completed().count() == len(good)
     errors = Job.objects.failed().values_list("attempts", "last_error")
-    assert [(attempts, error.split(":")[0]) for attempts, error in errors] == [(1, "UnreadableArguments")] * len(ODD)
+    assert [(attempts, error.split(":")[0]) for attempts, error in errors] == [(1, "UnreadableArguments")] * len(
+        ODD_ARGUMENTS
+    )
     assert "worker died" not in process.log
 
 
@@ -53,7 +57,7 @@ def nested(levels: int, kind: type = list) -> object:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", [list, dict])
-def test_defer_takes_no_more_levels_than_a_worker_reads(kind: type) -> None:
+def test_defer_refuses_arguments_nested_deeper_than_a_worker_can_read(kind: type) -> None:
     assert echo.defer(nested(MOST_LEVELS, kind)).pk
     with pytest.raises(InvalidArguments, match=r"value is nested too deeply, or .* over 200 levels"):
         echo.defer(nested(MOST_LEVELS + 1, kind))

@@ -8,16 +8,16 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from ..batches.jobs import callbacks_of
-from ..batches.test_batch import EVERY, GOOD, OVER
+from ..batches.test_batch import ALL_CALLBACKS, FINISH_CALLBACK, SUCCESS_CALLBACK
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_batch_whose_callbacks_have_run_calls_nothing_back_again() -> None:
     """A callback is itself a job of the batch. Before it has run, the batch would count it as unfinished."""
-    with Batch(**EVERY) as batch:
+    with Batch(**ALL_CALLBACKS) as batch:
         pass
     run_jobs()
     finished_at_first = batch.row.finished_at
     assert finish_batches(Store("default"), [batch.id]) == FinishResult()
-    assert (batch.row.finished_at, callbacks_of()) == (finished_at_first, [GOOD, OVER])
+    assert (batch.row.finished_at, callbacks_of()) == (finished_at_first, [SUCCESS_CALLBACK, FINISH_CALLBACK])

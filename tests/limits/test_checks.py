@@ -11,7 +11,7 @@ from django_skipqueue import by, job, limit
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.parts.limits.part import check_halting
 
-from ..test_checks import found, ids, send_update
+from ..test_checks import ids, run_check, send_update
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,6 @@ def test_the_check_names_a_halting_sequence_whose_failed_jobs_are_kept_less_than
     registered: Callable[..., Any] = job(name="send", **options)
     registered(send_update)
     with override_settings(SKIPQUEUE={"RETENTION": {"failed": retention_of_failed}}):
-        messages = found(check_halting)
+        messages = run_check(check_halting)
     assert ids(messages) == found_ids
     assert all("'send'" in message.msg for message in messages)

@@ -24,7 +24,7 @@ ARCHIVE = "django_skipqueue/archivedjob/"
 
 @pytest.fixture
 def archived(transactional_db: None, settings: Any) -> Iterator[list[int]]:
-    """The ids of two jobs in the archive, one of them a year older."""
+    """The ids of two archived jobs; the second is a year older."""
     settings.SKIPQUEUE = {"ARCHIVE": None}
     made = [make_job("failed", finished_at=timedelta(days=-days), task="tests.app.jobs.noop") for days in (40, 400)]
     Pruner(Store("default")).batch()

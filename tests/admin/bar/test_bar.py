@@ -1,4 +1,4 @@
-"""The bar over every page: the same entries, the current one marked, and the numbers of what is wrong."""
+"""The navigation bar over every page: its entries, the entry of the current page, and numbers of problems."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -45,14 +45,14 @@ CURRENT = {
     "archived job": "Jobs",
     "history of an archived job": "Jobs",
 }
-"""The entry that is marked on a page."""
+"""The name of a page: the entry of the bar that is marked on it."""
 
 OWN_PAGES = ("dashboard", "jobs", "failures", "queues", "workers", "schedules", "batches", "limits", "doctor")
-"""The pages to which the entries lead."""
+"""The pages to which the entries of the bar lead."""
 
 
-def shown(client: Client, address: str) -> dict[str, tuple[str, str]]:
-    """Of each entry on this page the value of `aria-current`, and the words of its number."""
+def bar_entries(client: Client, address: str) -> dict[str, tuple[str, str]]:
+    """The label of each entry of the bar: its `aria-current`, and the title of its number of problems."""
     html = client.get(address).text
     (nav,) = re.findall(r'<nav class="skipqueue-nav".*?</nav>', html, re.DOTALL)
     found = {}
@@ -64,17 +64,19 @@ def shown(client: Client, address: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def numbers(client: Client) -> dict[str, str]:
-    """The words of the numbers that the bar shows now."""
+def bar_numbers(client: Client) -> dict[str, str]:
+    """The label of each entry with a number of problems: the title of the number."""
     notices_cache.clear()
-    return {label: words for label, (_, words) in shown(client, LIST).items() if words}
+    return {label: words for label, (_, words) in bar_entries(client, LIST).items() if words}
 
 
-def test_every_page_has_the_same_entries_and_marks_its_own(addresses: Mapping[str, str], operator: Client) -> None:
+def test_the_bar_of_every_page_has_all_entries_and_marks_the_current_one(
+    addresses: Mapping[str, str], operator: Client
+) -> None:
     for name, address in addresses.items():
-        if name == "index":  # of the whole site
+        if name == "index":  # the index of the whole admin site has no bar
             continue
-        found = shown(operator, f"/admin/{address}")
+        found = bar_entries(operator, f"/admin/{address}")
         assert list(found) == LABELS, name
         marked = [label for label, (current, _) in found.items() if current]
         assert marked == ([] if name == "app" else [CURRENT.get(name, marked[0])]), name
@@ -82,7 +84,7 @@ def test_every_page_has_the_same_entries_and_marks_its_own(addresses: Mapping[st
             assert found[CURRENT[name]][0] == "page", name
 
 
-def test_the_archive_is_reached_from_the_jobs(addresses: Mapping[str, str], operator: Client, settings: Any) -> None:
+def test_the_list_of_jobs_links_to_the_archive(addresses: Mapping[str, str], operator: Client, settings: Any) -> None:
     link = '<a href="/admin/django_skipqueue/archivedjob/">Archive</a>'
     assert link in operator.get(LIST).text
     for other in (QUEUES, f"/admin/{addresses['archive']}"):
@@ -91,35 +93,35 @@ def test_the_archive_is_reached_from_the_jobs(addresses: Mapping[str, str], oper
     assert link not in operator.get(LIST).text
 
 
-def test_who_may_not_see_a_page_has_no_entry_for_it(log_in: Callable[..., Client]) -> None:
+def test_the_bar_has_no_entry_for_a_page_that_the_user_may_not_see(log_in: Callable[..., Client]) -> None:
     client = log_in("view_queue", "view_schedule")
-    assert list(shown(client, QUEUES)) == ["Queues", "Schedules"]
+    assert list(bar_entries(client, QUEUES)) == ["Queues", "Schedules"]
 
 
-def test_it_has_no_number_while_nothing_is_wrong(operator: Client) -> None:
+def test_the_bar_has_no_number_while_nothing_is_wrong(operator: Client) -> None:
     make_worker()
     make_job("completed")
     make_schedule(due=-600)
-    assert numbers(operator) == {}
+    assert bar_numbers(operator) == {}
 
 
 def test_an_entry_has_the_number_of_the_problems_that_its_page_shows(operator: Client) -> None:
     make_worker(queues=["default"])
     make_worker(queues=["default"], heartbeat=timedelta(seconds=-40))
-    assert numbers(operator) == {"Workers": "1 problem", "Doctor": "1 problem"}
+    assert bar_numbers(operator) == {"Workers": "1 problem", "Doctor": "1 problem"}
     make_job(queue_name="unserved")
-    assert numbers(operator) == {"Workers": "1 problem", "Queues": "1 problem", "Doctor": "2 problems"}
+    assert bar_numbers(operator) == {"Workers": "1 problem", "Queues": "1 problem", "Doctor": "2 problems"}
 
 
-def test_parts_count_theirs(operator: Client) -> None:
+def test_the_entries_of_parts_have_their_numbers_of_problems(operator: Client) -> None:
     make_worker()
     make_schedule("late", due=900)
     make_halted("sequence:t k=1", minutes=5, waiting=2)
-    assert numbers(operator) == {"Schedules": "1 problem", "Limits": "1 problem", "Doctor": "2 problems"}
+    assert bar_numbers(operator) == {"Schedules": "1 problem", "Limits": "1 problem", "Doctor": "2 problems"}
 
 
 @pytest.mark.browser
-def test_it_refreshes_itself_with_the_page(
+def test_the_numbers_of_the_bar_are_refreshed_with_the_page(
     open_admin: Callable[..., Page], complaints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_admin(User.objects.create_superuser("boss"), JOBS)

@@ -20,12 +20,12 @@ from django_skipqueue.parts.batches.graph import (
 )
 
 
-def jobs(number: int, task: str = "t", status: str = "queued", first: int = 1) -> list[GraphJob]:
+def make_graph_jobs(number: int, task: str = "t", status: str = "queued", first: int = 1) -> list[GraphJob]:
     return [GraphJob(id, task, status) for id in range(first, first + number)]
 
 
-def test_each_of_few_jobs_is_a_node_behind_the_jobs_for_which_it_waits() -> None:
-    graph = graph_of(jobs(4), [(2, 1), (3, 1), (4, 2), (4, 3)])
+def test_each_job_of_a_small_batch_is_a_node_behind_the_jobs_for_which_it_waits() -> None:
+    graph = graph_of(make_graph_jobs(4), [(2, 1), (3, 1), (4, 2), (4, 3)])
     assert [(node.id, node.layer) for node in graph.nodes] == [(1, 0), (2, 1), (3, 1), (4, 2)]
     assert graph.edges == [
         Edge("job 1", "job 2"),
@@ -37,8 +37,8 @@ def test_each_of_few_jobs_is_a_node_behind_the_jobs_for_which_it_waits() -> None
 
 
 def test_many_jobs_of_a_task_in_a_status_are_one_node() -> None:
-    done, last = jobs(100, status="completed"), GraphJob(200, "report", "blocked")
-    graph = graph_of([*done, *jobs(5, first=101), last], [(200, id) for id in range(1, 106)])
+    done, last = make_graph_jobs(100, status="completed"), GraphJob(200, "report", "blocked")
+    graph = graph_of([*done, *make_graph_jobs(5, first=101), last], [(200, id) for id in range(1, 106)])
     assert [(node.kind, node.label, node.status, node.number) for node in graph.nodes] == [
         ("jobs", "t", "completed", 100),
         ("jobs", "t", "queued", 5),
@@ -48,20 +48,20 @@ def test_many_jobs_of_a_task_in_a_status_are_one_node() -> None:
     assert graph.hidden == 0
 
 
-def test_a_long_chain_is_folded_without_a_circle() -> None:
+def test_a_long_chain_of_jobs_is_grouped_without_a_cycle() -> None:
     chain = [GraphJob(id, "ab"[id % 2], "queued") for id in range(1, 201)]
     graph = graph_of(chain, [(after.id, before.id) for before, after in pairwise(chain)])
     assert [(node.label, node.number, node.layer) for node in graph.nodes] == [("b", 100, 0), ("a", 100, 1)]
     assert graph.edges == [Edge("jobs 1", "jobs 2")]
 
 
-def test_too_many_groups_are_counted() -> None:
+def test_groups_beyond_the_limit_are_hidden_and_counted() -> None:
     graph = graph_of([GraphJob(id, f"t{id}", "queued") for id in range(1, 101)], [])
     assert (len(graph.nodes), graph.hidden) == (MOST_NODES, 100 - MOST_NODES)
 
 
 def test_callbacks_wait_for_every_node_for_which_no_other_node_waits() -> None:
-    graph = graph_of(jobs(3), [(2, 1)])
+    graph = graph_of(make_graph_jobs(3), [(2, 1)])
     last = Node("on_finish", "callback", last_layer(graph), "report", "blocked")
     assert sorted(graph.followed_by([last]).edges) == [
         Edge("job 1", "job 2"),
@@ -70,8 +70,8 @@ def test_callbacks_wait_for_every_node_for_which_no_other_node_waits() -> None:
     ]
 
 
-def test_a_need_outside_of_the_batch_is_no_edge() -> None:
-    assert graph_of(jobs(1, first=5), [(5, 1)]).edges == []
+def test_a_job_outside_of_the_batch_gets_no_edge() -> None:
+    assert graph_of(make_graph_jobs(1, first=5), [(5, 1)]).edges == []
 
 
 def test_without_jobs_there_is_nothing_to_draw() -> None:
@@ -79,7 +79,7 @@ def test_without_jobs_there_is_nothing_to_draw() -> None:
     assert last_layer(Graph()) == 0
 
 
-def test_a_label_is_the_function_and_is_cut() -> None:
+def test_a_label_is_the_name_of_the_function_shortened() -> None:
     assert cut("shop.jobs.send") == "send"
     assert cut("a" * 100) == "a" * 25 + "…"
     assert cut("name.") == "name."

@@ -44,8 +44,8 @@ NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three jobs are many, and two are a batch."""
+def _two_jobs_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than two jobs are left to a worker, and a worker changes two at a time."""
     monkeypatch.setattr(job_admin, "MOST_UNTYPED", 2)
     monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
 
@@ -55,29 +55,29 @@ def retry_all(client: Client, address: str = FAILED, *, action: str = "retry_sel
     return client.post(address, data, follow=True)
 
 
-def bulk_job() -> Job:
+def get_bulk_job() -> Job:
     return Job.objects.get(task=BULK_TASK)
 
 
-def test_the_task_has_the_name_by_which_it_is_deferred() -> None:
+def test_the_task_of_bulk_actions_is_registered_under_its_name() -> None:
     assert registry.get(BULK_TASK).__module__ == "django_skipqueue.console.jobs"
 
 
 class TestHandingOver:
-    def test_a_worker_does_it_and_a_page_shows_how_far_it_is(self, operator: Client) -> None:
+    def test_a_worker_retries_many_jobs_and_a_page_shows_the_progress(self, operator: Client) -> None:
         make_worker()
         jobs = [make_job("failed") for _ in range(5)]
         other = make_job("discarded")
         response = retry_all(operator, reason="the PSP is back")
-        job = bulk_job()
+        job = get_bulk_job()
         assert response.redirect_chain == [(page("progress", job.pk), 302)]
         assert "Retry 5 jobs" in response.text
         assert "0 of 5 jobs" in response.text
         assert "data-final" not in response.text
         assert (job.queue_name, job.priority) == ("default", 100)
         assert {state(each)["status"] for each in jobs} == {"failed"}
-        run_first(job)
-        assert bulk_job().result == {"changed": 5, "skipped": 0}
+        run_only(job)
+        assert get_bulk_job().result == {"changed": 5, "skipped": 0}
         assert {state(each)["status"] for each in jobs} == {"queued"}
         assert state(other)["status"] == "discarded"
         (noted,) = state(jobs[0])["operations"]
@@ -90,7 +90,7 @@ class TestHandingOver:
         assert (entry.user.username, entry.object_repr) == ("ann", "all jobs matching ?status=failed")
         assert entry.change_message.endswith("Filter: ?status=failed Reason: the PSP is back")
 
-    def test_the_question_says_so(self, operator: Client) -> None:
+    def test_the_question_says_whether_a_worker_will_change_the_jobs(self, operator: Client) -> None:
         for _ in range(3):
             make_job("failed")
         asked = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
@@ -98,7 +98,7 @@ class TestHandingOver:
         make_worker()
         assert "There are so many jobs that a worker will change them." in operator.post(FAILED, asked).text
 
-    def test_of_a_list_that_was_searched_in_part_it_says_what_is_known(
+    def test_the_question_about_a_partly_searched_list_counts_at_least_the_found_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
@@ -115,7 +115,7 @@ class TestHandingOver:
         assert "A worker will search the whole list and change all jobs that match." in text
         assert "Type 2 to delete these jobs." in text
 
-    def test_of_a_list_that_was_searched_in_part_all_that_match_are_estimated_if_they_go(
+    def test_the_question_before_deleting_from_a_partly_searched_list_estimates_all_matches(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
@@ -128,26 +128,26 @@ class TestHandingOver:
         assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED}&task=a", asked).text
         assert "Type 2 to delete these jobs." in operator.post(f"{FAILED}&task=a&q=a", asked).text
 
-    def test_few_jobs_of_a_list_that_was_searched_in_part_are_changed_by_a_worker(
+    def test_a_worker_changes_all_matches_of_a_partly_searched_list(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         make_worker()
         jobs = [make_job("failed", task=task) for task in ("a", "b", "a", "a", "b", "a")]
         retry_all(operator, f"{FAILED}&look=2&task=a")
-        job = bulk_job()
+        job = get_bulk_job()
         assert (job.kwargs["query"], job.kwargs["number"]) == ("status=failed&task=a", 2)
         text = operator.get(page("progress", job.pk)).text
         assert "Retry at least 2 jobs" in text
         assert "0 of at least 2 jobs" in text
         assert "Continue without a worker" not in text
-        run_first(job)
+        run_only(job)
         assert [state(each)["status"] for each in jobs] == ["queued" if each.task == "a" else "failed" for each in jobs]
         text = operator.get(page("progress", job.pk)).text
         assert "Retry 4 jobs" in text
         assert "4 of 4 jobs" in text
 
-    def test_jobs_that_the_question_has_not_counted_to_the_end_are_counted_by_the_worker(
+    def test_the_worker_counts_jobs_beyond_the_limit_of_the_question(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
@@ -156,19 +156,19 @@ class TestHandingOver:
         for _ in range(5):
             make_job("failed")
         retry_all(operator)
-        job = bulk_job()
+        job = get_bulk_job()
         assert job.kwargs["number"] == 3
         assert "0 of at least 3 jobs" in operator.get(page("progress", job.pk)).text
-        run_first(job)
+        run_only(job)
         assert "5 of 5 jobs" in operator.get(page("progress", job.pk)).text
 
-    def test_without_a_live_worker_the_server_does_it(self, operator: Client) -> None:
+    def test_without_a_live_worker_the_web_server_changes_the_jobs(self, operator: Client) -> None:
         for _ in range(3):
             make_job("failed")
         assert messages_of(retry_all(operator)) == ["3 jobs were put back into their queues."]
         assert not Job.objects.filter(task=BULK_TASK).exists()
 
-    def test_few_jobs_are_changed_by_the_server(self, operator: Client) -> None:
+    def test_the_web_server_changes_few_jobs_itself(self, operator: Client) -> None:
         make_worker()
         make_job("failed")
         assert messages_of(retry_all(operator)) == ["1 job was put back into its queue."]
@@ -176,7 +176,7 @@ class TestHandingOver:
     @pytest.mark.parametrize(
         ("queues", "expected"), [([], "default"), (["mail", "x"], "mail"), (["mail", "default"], "default")]
     )
-    def test_the_queue_is_one_that_a_worker_serves(self, queues: list[str], expected: str) -> None:
+    def test_a_bulk_action_goes_into_a_queue_that_a_worker_serves(self, queues: list[str], expected: str) -> None:
         assert queue_with_workers() is None
         make_worker(queues=queues)
         assert queue_with_workers() == expected
@@ -201,17 +201,17 @@ class TestHandingOver:
         make_worker()
         jobs = [make_job(status) for _ in range(3)]
         retry_all(operator, LIST, action=f"{action}_selected", **answers)
-        run_first(bulk_job())
-        assert bulk_job().status == "completed"
+        run_only(get_bulk_job())
+        assert get_bulk_job().status == "completed"
         for job in jobs:
             assert {name: state(job)[name] for name in after} == after
 
-    def test_copies_are_made_of_the_jobs_that_matched_and_of_no_copy(self, operator: Client) -> None:
+    def test_run_again_copies_each_matching_job_once_and_no_copy(self, operator: Client) -> None:
         make_worker()
         jobs = [make_job("completed", kwargs={"n": n}) for n in range(5)]
         retry_all(operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way")
-        run_first(bulk_job())
-        assert bulk_job().result == {"changed": 5, "skipped": 0}
+        run_only(get_bulk_job())
+        assert get_bulk_job().result == {"changed": 5, "skipped": 0}
         copies = Job.objects.queued().order_by("pk")
         assert [job.kwargs for job in copies] == [job.kwargs for job in jobs]
         assert {entry["reason"] for job in copies for entry in job.operations or []} == {"lost on the way"}
@@ -224,11 +224,11 @@ class TestHandingOver:
         assert not Job.objects.filter(task=BULK_TASK).exists()
         retry_all(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="3")
         run_jobs()
-        assert bulk_job().result == {"changed": 3, "skipped": 0}
+        assert get_bulk_job().result == {"changed": 3, "skipped": 0}
         assert Job.objects.count() == 1
 
 
-def run_first(job: Job) -> None:
+def run_only(job: Job) -> None:
     """Run this job and no other."""
     Job.objects.filter(pk=job.pk).update(queue_name="only")
     run_jobs(queue_names=["only"])
@@ -239,28 +239,28 @@ class TestRunning:
     def begin(self, operator: Client, address: str = FAILED) -> Job:
         make_worker()
         retry_all(operator, address)
-        job = bulk_job()
+        job = get_bulk_job()
         Job.objects.filter(pk=job.pk).update(queue_name="only")
         return job
 
-    def test_after_a_crash_it_goes_on_behind_the_last_batch(
+    def test_a_bulk_action_continues_after_its_last_batch_when_it_has_crashed(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         jobs = [make_job("failed") for _ in range(5)]
         self.begin(operator)
-        calls = break_down_at(2, monkeypatch)
+        calls = fail_in_batch(2, monkeypatch)
         run_jobs(queue_names=["only"])
-        assert (progress := BulkProgress.of(bulk_job())) is not None
+        assert (progress := BulkProgress.of(get_bulk_job())) is not None
         assert (progress.changed, progress.after) == (2, jobs[1].pk)
         assert [state(each)["status"] for each in jobs] == ["queued", "queued", "failed", "failed", "failed"]
         Job.objects.filter(pk=jobs[0].pk).update(status="failed", finished_at=state(jobs[4])["finished_at"])
         run_jobs(queue_names=["only"], include_scheduled=True)
-        assert bulk_job().result == {"changed": 5, "skipped": 0}
-        assert state(jobs[0])["status"] == "failed", "it was done, and failed again"
+        assert get_bulk_job().result == {"changed": 5, "skipped": 0}
+        assert state(jobs[0])["status"] == "failed", "the first batch had retried it, and it failed again"
         assert calls == [[jobs[0].pk, jobs[1].pk], [jobs[2].pk, jobs[3].pk], [jobs[2].pk, jobs[3].pk], [jobs[4].pk]]
 
     @pytest.mark.parametrize("crash", range(1, 7))
-    def test_it_goes_through_all_windows_and_meets_each_job_once(
+    def test_a_bulk_action_that_has_crashed_changes_each_job_of_all_windows_once(
         self, operator: Client, crash: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 4)
@@ -268,7 +268,7 @@ class TestRunning:
         others = [make_job("failed", task="another") for _ in range(6)]
         jobs += [make_job("failed")]
         job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
-        calls = break_down_at(crash, monkeypatch)
+        calls = fail_in_batch(crash, monkeypatch)
         run_jobs(queue_names=["only"])
         assert Job.objects.filter(operations__isnull=False).count() < len(jobs)
         run_jobs(queue_names=["only"], include_scheduled=True)
@@ -285,7 +285,7 @@ class TestRunning:
             ("change_priority", {"priority": "-5"}),
         ],
     )
-    def test_a_job_that_the_action_moves_down_the_list_is_not_met_again(
+    def test_a_job_that_the_action_moves_down_the_list_is_changed_once(
         self, operator: Client, action: str, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
@@ -296,11 +296,11 @@ class TestRunning:
             Job.objects.filter(pk__in=[each.pk for each in jobs]).update(run_after=Now() + timedelta(minutes=5))
         Job.objects.filter(pk=jobs[5].pk).update(run_after=Now() + timedelta(minutes=5, seconds=1))
         retry_all(operator, f"{LIST}?status={status}&task=tests.app.jobs.noop", action=f"{action}_selected", **answers)
-        run_first(bulk_job())
-        assert bulk_job().result == {"changed": 6, "skipped": 0}
+        run_only(get_bulk_job())
+        assert get_bulk_job().result == {"changed": 6, "skipped": 0}
         assert [len(state(each)["operations"]) for each in jobs] == [1] * 6
 
-    def test_an_earlier_operation_of_the_same_user_keeps_no_job_out(
+    def test_a_job_that_the_user_has_retried_before_is_retried_again(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
@@ -312,7 +312,7 @@ class TestRunning:
         run_jobs(queue_names=["only"])
         assert state(job)["result"] == {"changed": 5, "skipped": 0}
 
-    def test_a_job_whose_number_is_searched_is_met_once(
+    def test_a_job_that_a_search_finds_by_its_id_is_visited_once(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 3)
@@ -321,10 +321,12 @@ class TestRunning:
             make_job(kwargs={"n": first.pk})
         make_worker()
         retry_all(operator, f"{LIST}?q={first.pk}", action="change_priority_selected", priority="7")
-        run_first(bulk_job())
-        assert bulk_job().result == {"changed": 8, "skipped": 1}
+        run_only(get_bulk_job())
+        assert get_bulk_job().result == {"changed": 8, "skipped": 1}
 
-    def test_stop_ends_it_in_any_window(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stop_ends_a_bulk_action_between_two_batches(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         for _ in range(8):
             make_job("failed")
@@ -334,10 +336,10 @@ class TestRunning:
         def stop_third(store: Store, ids: list[int], **noted: Any) -> Any:
             batches.append(ids)
             if len(batches) == 3:
-                in_another_thread(job.cancel)
+                call_in_another_thread(job.cancel)
             return RETRY.change(store, ids, **noted)
 
-        change_by(stop_third, monkeypatch)
+        replace_retry(stop_third, monkeypatch)
         run_jobs(queue_names=["only"])
         assert state(job)["status"] == "discarded"
         assert (Job.objects.failed().count(), len(batches)) == (4, 3)
@@ -346,11 +348,13 @@ class TestRunning:
         assert "4 jobs were put back into their queues." in text
         assert LogEntry.objects.get().change_message.startswith("4 jobs were put back")
 
-    def test_jobs_that_come_later_are_left_alone(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bulk_action_leaves_jobs_alone_that_matched_later(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for _ in range(3):
             make_job("failed")
         self.begin(operator)
-        break_down_at(2, monkeypatch)
+        fail_in_batch(2, monkeypatch)
         run_jobs(queue_names=["only"])
         later = make_job("failed")
         run_jobs(queue_names=["only"], include_scheduled=True)
@@ -365,7 +369,9 @@ class TestRunning:
             lambda user: User.objects.filter(pk=user.pk).update(is_superuser=False),
         ],
     )
-    def test_who_may_no_longer_do_it_changes_nothing(self, operator: Client, change: Callable[[User], Any]) -> None:
+    def test_a_bulk_action_changes_nothing_once_its_user_has_lost_the_permission(
+        self, operator: Client, change: Callable[[User], Any]
+    ) -> None:
         jobs = [make_job("failed") for _ in range(3)]
         job = self.begin(operator)
         change(User.objects.get())
@@ -373,7 +379,9 @@ class TestRunning:
         assert state(job)["status"] == "discarded"
         assert {state(each)["status"] for each in jobs} == {"failed"}
 
-    def test_a_batch_of_a_cancelled_job_is_rolled_back(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_batch_in_which_a_bulk_action_is_cancelled_is_rolled_back(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         jobs = [make_job("failed") for _ in range(3)]
         job = self.begin(operator)
 
@@ -381,12 +389,12 @@ class TestRunning:
             job.cancel()
             return RETRY.change(store, ids, **noted)
 
-        change_by(cancel_first, monkeypatch)
+        replace_retry(cancel_first, monkeypatch)
         run_jobs(queue_names=["only"])
         assert "failed" in {state(each)["status"] for each in jobs}
         assert not LogEntry.objects.exists()
 
-    def test_the_log_has_what_was_done_before_it_was_stopped(
+    def test_the_admin_log_counts_the_jobs_changed_before_a_stop(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         jobs = [make_job("failed") for _ in range(5)]
@@ -397,14 +405,14 @@ class TestRunning:
                 job.cancel()
             return RETRY.change(store, ids, **noted)
 
-        change_by(cancel_second, monkeypatch)
+        replace_retry(cancel_second, monkeypatch)
         run_jobs(queue_names=["only"])
         assert [state(each)["status"] for each in jobs] == ["queued"] * 2 + ["failed"] * 3
         assert LogEntry.objects.get().change_message.startswith("2 jobs were put back")
 
 
-def in_another_thread(verb: Callable[[], Any]) -> None:
-    """Run this on a connection of its own, as a web server does."""
+def call_in_another_thread(verb: Callable[[], Any]) -> None:
+    """Call a function in another thread, with a connection of its own, as a web server does."""
 
     def run() -> None:
         try:
@@ -416,8 +424,8 @@ def in_another_thread(verb: Callable[[], Any]) -> None:
         pool.submit(run).result()
 
 
-def break_down_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Have a worker die once, in the middle of this batch. Returns the batches, as they come."""
+def fail_in_batch(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Raise an error once, after the change of this batch. Returns a list to which the ids of each batch are added."""
     calls: list[list[int]] = []
 
     def change(store: Store, ids: list[int], **noted: Any) -> Any:
@@ -427,12 +435,12 @@ def break_down_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int
             raise RuntimeError("the plug was pulled")
         return changed
 
-    change_by(change, monkeypatch)
+    replace_retry(change, monkeypatch)
     return calls
 
 
-def change_by(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this function in the place of the statement that retries jobs."""
+def replace_retry(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the function that retries a batch of jobs."""
     monkeypatch.setitem(BY_ACTION, "retry_selected", replace(RETRY, change=change))
 
 
@@ -442,30 +450,32 @@ class TestThePage:
         for _ in range(3):
             make_job("failed")
         retry_all(operator)
-        return bulk_job()
+        return get_bulk_job()
 
-    def test_its_fragment_is_what_changes(self, operator: Client) -> None:
+    def test_the_fragment_of_the_progress_page_has_no_html_around_it(self, operator: Client) -> None:
         job = self.job(operator)
         text = operator.get(page("progress", job.pk) + "?fragment=1").text
         assert "<html" not in text
         assert "0 of 3 jobs" in text
         assert operator.get(page("progress", job.pk + 1) + "?fragment=1").status_code == 404
 
-    def test_it_is_for_bulk_actions_alone(self, operator: Client) -> None:
+    def test_only_bulk_actions_have_a_progress_page(self, operator: Client) -> None:
         job = make_job()
         assert operator.get(page("progress", job.pk)).headers["Location"] == LIST
         assert page("progress", job.pk) not in operator.get(page("change", job.pk)).text
         bulk = self.job(operator)
         assert page("progress", bulk.pk) in operator.get(page("change", bulk.pk)).text
 
-    def test_stop_cancels_the_job(self, operator: Client) -> None:
+    def test_the_stop_button_cancels_the_bulk_action(self, operator: Client) -> None:
         job = self.job(operator)
         operator.post(page("progress", job.pk))
         assert state(job)["status"] == "discarded"
         assert "data-final" in operator.get(page("progress", job.pk)).text
         assert LogEntry.objects.get().change_message == "Cancelled."
 
-    def test_who_may_only_look_cannot_stop_it(self, operator: Client, log_in: Callable[..., Client]) -> None:
+    def test_a_user_who_may_only_view_jobs_cannot_stop_a_bulk_action(
+        self, operator: Client, log_in: Callable[..., Client]
+    ) -> None:
         job = self.job(operator)
         User.objects.update(username="eve")
         client = log_in("view_job")
@@ -475,21 +485,21 @@ class TestThePage:
         assert client.post(page("progress", job.pk)).status_code == 403
         assert state(job)["status"] == "queued"
 
-    def test_while_it_waits_the_server_can_do_it(self, operator: Client) -> None:
+    def test_the_web_server_can_take_over_a_bulk_action_that_waits(self, operator: Client) -> None:
         job = self.job(operator)
         assert "Continue without a worker" in operator.get(page("progress", job.pk)).text
         response = retry_all(operator, by_hand=str(job.pk))
         assert messages_of(response) == ["3 jobs were put back into their queues."]
         assert state(job)["status"] == "discarded"
 
-    def test_once_a_worker_has_begun_it_cannot(self, operator: Client) -> None:
+    def test_the_web_server_cannot_take_over_a_bulk_action_that_runs(self, operator: Client) -> None:
         job = self.job(operator)
         Job.objects.claim(queue_names=["default"], worker_id="w")
         assert "Continue without a worker" not in operator.get(page("progress", job.pk)).text
         assert messages_of(retry_all(operator, by_hand=str(job.pk))) == ["A worker has already begun."]
         assert Job.objects.failed().count() == 3
 
-    def test_no_other_job_is_discarded_by_it(self, operator: Client) -> None:
+    def test_taking_over_a_bulk_action_discards_no_other_job(self, operator: Client) -> None:
         self.job(operator)
         other = make_job("queued")
         retry_all(operator, by_hand=str(other.pk))
@@ -498,22 +508,22 @@ class TestThePage:
 
 @pytest.mark.django_db(transaction=True)
 class TestForWhomItActs:
-    """The job has the permissions of the user who asked for it; nobody else may start it again."""
+    """A bulk action has the permissions of the user who started it; no other user may start it again."""
 
-    def of_another(self, operator: Client, status: str, **fields: Any) -> Job:
+    def make_superusers_bulk_job(self, operator: Client, status: str, **fields: Any) -> Job:
         """A job that deletes all failed jobs for a superuser, and has ended."""
         make_worker()
         for _ in range(3):
             make_job("failed")
         retry_all(operator, action="delete_selected", number="3", typed="3")
-        job = bulk_job()
+        job = get_bulk_job()
         finished_at = None if status == "queued" else state(Job.objects.failed()[0])["finished_at"]
         Job.objects.filter(pk=job.pk).update(status=status, finished_at=finished_at, queue_name="only", **fields)
         User.objects.update(username="root")
         return job
 
-    def test_run_again_copies_none(self, operator: Client, log_in: Callable[..., Client]) -> None:
-        job = self.of_another(operator, "completed")
+    def test_a_bulk_action_cannot_be_run_again(self, operator: Client, log_in: Callable[..., Client]) -> None:
+        job = self.make_superusers_bulk_job(operator, "completed")
         client = log_in("view_job", "add_job")
         text = client.get(page("change", job.pk)).text
         assert page("run_again", job.pk) not in text
@@ -523,19 +533,21 @@ class TestForWhomItActs:
         client.post(LIST, {"action": "run_again_selected", "_selected_action": job.pk, "confirmed": "yes"})
         assert Job.objects.filter(task=BULK_TASK).count() == 1
 
-    def test_its_arguments_are_not_edited(self, operator: Client, log_in: Callable[..., Client]) -> None:
-        job = self.of_another(operator, "completed")
+    def test_the_arguments_of_a_bulk_action_cannot_be_edited(
+        self, operator: Client, log_in: Callable[..., Client]
+    ) -> None:
+        job = self.make_superusers_bulk_job(operator, "completed")
         client = log_in("view_job", "add_job")
         edited = {**job.kwargs, "query": "status=completed"}
         client.post(page("edit", job.pk), {"confirmed": "yes", "argument_0": json.dumps(edited)})
         assert Job.objects.filter(task=BULK_TASK).count() == 1
 
     @pytest.mark.parametrize(("username", "left"), [("ann", 3), ("root", 0)])
-    def test_retried_by_somebody_else_it_changes_nothing(
+    def test_a_bulk_action_that_another_user_retries_changes_nothing(
         self, operator: Client, log_in: Callable[..., Client], username: str, left: int
     ) -> None:
-        job = self.of_another(operator, "discarded")
-        asked = BulkAction.of(bulk_job())
+        job = self.make_superusers_bulk_job(operator, "discarded")
+        asked = BulkAction.of(get_bulk_job())
         assert asked is not None
         signed = replace(asked, user="root").signed()
         Job.objects.filter(pk=job.pk).update(kwargs=asdict(signed))
@@ -545,8 +557,8 @@ class TestForWhomItActs:
         assert state(job)["status"] == ("discarded" if left else "completed")
         assert Job.objects.failed().count() == left
 
-    def test_a_retry_by_somebody_else_cannot_be_pushed_out_of_the_history(self, operator: Client) -> None:
-        job = self.of_another(operator, "queued")
+    def test_a_bulk_action_with_a_full_history_is_discarded(self, operator: Client) -> None:
+        job = self.make_superusers_bulk_job(operator, "queued")
         for minutes in range(1, 51):
             Store.default().postpone([job.pk], timedelta(minutes=minutes), by="bob")
         Store.default().run_now([job.pk], by="bob")
@@ -555,8 +567,8 @@ class TestForWhomItActs:
         assert "history of the job is full" in state(job)["last_error"]
         assert Job.objects.failed().count() == 3
 
-    def test_another_list_does_not_take_it_from_the_workers(self, operator: Client) -> None:
-        job = self.of_another(operator, "queued")
+    def test_a_bulk_action_of_one_list_is_not_taken_over_from_another_list(self, operator: Client) -> None:
+        job = self.make_superusers_bulk_job(operator, "queued")
         for _ in range(3):
             make_job("completed")
         answers = {"action": "delete_selected", "number": "3", "typed": "3"}
@@ -564,10 +576,10 @@ class TestForWhomItActs:
         assert state(job)["status"] == "queued"
         assert Job.objects.completed().count() == 3
 
-    def test_another_verb_does_not_take_it_from_the_workers(
+    def test_a_bulk_action_is_not_taken_over_for_another_verb(
         self, operator: Client, log_in: Callable[..., Client]
     ) -> None:
-        job = self.of_another(operator, "queued")
+        job = self.make_superusers_bulk_job(operator, "queued")
         retry_all(log_in("view_job", "retry_job"), by_hand=str(job.pk))
         assert state(job)["status"] == "queued"
         assert Job.objects.failed().count() == 3
@@ -579,7 +591,7 @@ INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.co
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_is_killed_has_another_go_on(
+def test_another_worker_continues_the_bulk_action_of_a_killed_worker(
     operator: Client, runworker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
@@ -587,13 +599,13 @@ def test_a_worker_that_is_killed_has_another_go_on(
     multiply(make_job("failed"), number - 1)
     make_worker(name="for the question")
     retry_all(operator, FAILED, over="100000")
-    job = bulk_job()
+    job = get_bulk_job()
     runworker("--processes", "1", settings=ADMIN)
-    wait_until(lambda: BulkProgress.of(bulk_job()))
+    wait_until(lambda: BulkProgress.of(get_bulk_job()))
     worker = next(each for each in workers(2) if each.name != "for the question")
     os.kill(worker.pid, signal.SIGKILL)
     wait_until(lambda: state(job)["status"] == "completed", deadline=60.0)
-    assert bulk_job().result == {"changed": number, "skipped": 0}
+    assert get_bulk_job().result == {"changed": number, "skipped": 0}
     assert Job.objects.filter(operations__0__verb="retry", operations__1__isnull=True).count() == number
 
 
@@ -604,21 +616,21 @@ class TestForgeries:
         jobs = [make_job("failed") for _ in range(3)]
         make_worker()
         retry_all(operator)
-        genuine = bulk_job().kwargs
+        genuine = get_bulk_job().kwargs
         forged = [
             genuine | {"signature": ""},
             genuine | {"action": "delete_selected"},
             genuine | {"user": "somebody"},
             genuine | {"query": ""},
         ]
-        bulk_job().delete()
+        get_bulk_job().delete()
         made = [Job.objects.enqueue(BULK_TASK, kwargs=json.dumps(kwargs)) for kwargs in forged]
         run_jobs()
         assert [state(job)["status"] for job in made] == ["discarded"] * len(forged)
         assert "The signature of these arguments is not valid" in state(made[0])["last_error"]
         assert [state(job)["status"] for job in jobs] == ["failed"] * len(jobs)
 
-    def test_nobody_defers_or_schedules_a_task_of_the_package(self) -> None:
+    def test_projects_cannot_defer_or_schedule_the_task_of_bulk_actions(self) -> None:
         task = registry.get(BULK_TASK)
         kwargs = {"action": "delete_selected"}
         times: Any = {"interval": timedelta(1), "timezone": "UTC", "source": "admin"}
@@ -635,14 +647,14 @@ class TestForgeries:
                 deferral()
         assert not Job.objects.exists()
 
-    def test_the_form_of_a_schedule_does_not_offer_it(self, operator: Client) -> None:
+    def test_the_form_of_a_schedule_does_not_offer_the_task_of_bulk_actions(self, operator: Client) -> None:
         assert BULK_TASK not in operator.get(reverse("admin:django_skipqueue_schedule_add")).text
 
 
 @pytest.mark.parametrize(
     "query", ["task=tests.app.jobs.noop%00", "q=%00", "status=failed&time=%00", "queue=default%00"]
 )
-def test_an_address_with_a_nul_changes_no_job_without_an_entry_in_the_log(operator: Client, query: str) -> None:
+def test_an_action_on_an_address_with_a_nul_is_logged(operator: Client, query: str) -> None:
     for _ in range(2):
         make_job("failed")
     data = {"action": "delete_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"}

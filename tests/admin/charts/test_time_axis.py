@@ -14,7 +14,7 @@ def test_the_last_bucket_contains_now_and_all_start_at_round_times() -> None:
     assert [axis.place(seconds) for seconds in (839.9, 840, 899.9, 1_000, 1_019, 1_020)] == [None, 0, 0, 2, 2, None]
 
 
-def test_labels_stand_at_round_times_of_the_zone() -> None:
+def test_labels_stand_at_round_times_of_the_time_zone() -> None:
     now = datetime(2026, 11, 23, 2, 40, tzinfo=UTC).timestamp()
     axis = TimeAxis.up_to(now, width=300, buckets=72)
     marks = [f"{moment:%H:%M}" for _, moment in axis.marks(timedelta(hours=2), BERLIN)]
@@ -24,7 +24,7 @@ def test_labels_stand_at_round_times_of_the_zone() -> None:
     assert 0 <= shares[0] <= shares[-1] < 1
 
 
-def test_midnight_is_midnight_also_where_a_day_has_25_hours() -> None:
+def test_daily_labels_stand_at_local_midnight_across_a_day_of_25_hours() -> None:
     now = datetime(2026, 10, 27, 12, tzinfo=UTC).timestamp()
     axis = TimeAxis.up_to(now, width=7_200, buckets=48)
     days = [moment for _, moment in axis.marks(timedelta(days=1), BERLIN)]

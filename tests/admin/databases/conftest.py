@@ -1,4 +1,4 @@
-"""The fixture `gone`: a database that cannot be reached any more."""
+"""The fixture `unreachable`: the alias of a database that cannot be reached."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from ...harness.reached import NOBODY, reached_at
 
 
 @pytest.fixture
-def gone() -> Iterator[str]:
-    """The alias of a database that has gone away: nobody listens at its address."""
+def unreachable() -> Iterator[str]:
+    """The alias `other`, whose database cannot be reached: nobody listens at its address."""
     with reached_at("other", NOBODY) as alias:
         yield alias

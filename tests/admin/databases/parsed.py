@@ -16,13 +16,13 @@ class Form:
     method: str
     fields: dict[str, list[str]] = field(default_factory=dict)
     can_be_sent: bool = False
-    """Whether it has a button."""
+    """Whether the form has a submit button."""
 
     @property
     def alias(self) -> str | None:
         """The database that the request of this form names."""
         values = self.fields.get("database", []) if self.method == "get" else []
-        return values[0] if values else alias_of(self.action if self.method == "post" else "")
+        return values[0] if values else database_of(self.action if self.method == "post" else "")
 
 
 class Page(HTMLParser):
@@ -33,10 +33,11 @@ class Page(HTMLParser):
         self.address = address
         self.links: list[str] = []
         self.switch: dict[str, str] = {}
+        """The links of the menu that switches to another database, by alias."""
         self.table: dict[str, str] = {}
-        """The links of the table of databases: the one of each line leads to its database."""
+        """The links of the table of databases, by alias."""
         self.box: dict[str, str] = {}
-        """The links of the box to other databases, which have problems."""
+        """The links of the box that names other databases with problems, by alias."""
         self.forms: list[Form] = []
         self._in_box = False
         self._in_switch = False
@@ -55,7 +56,7 @@ class Page(HTMLParser):
             self._add_link(urljoin(self.address, given["href"]))
         elif tag == "form":
             path = urlsplit(self.address).path
-            action = given.get("action") or path  # a page may be embedded: only what the form itself says counts
+            action = given.get("action") or path  # a form without an action posts to its page
             self.forms.append(Form(urljoin(path, action), (given.get("method") or "get").lower()))
         elif tag in ("input", "button") and self.forms:
             form = self.forms[-1]
@@ -75,11 +76,11 @@ class Page(HTMLParser):
 
     def _add_link(self, address: str) -> None:
         if self._in_switch:
-            self.switch[str(alias_of(address))] = address
+            self.switch[str(database_of(address))] = address
         elif self._in_box:
-            self.box[str(alias_of(address))] = address
+            self.box[str(database_of(address))] = address
         elif self._in_table:
-            self.table[str(alias_of(address))] = address
+            self.table[str(database_of(address))] = address
         elif address.startswith(OURS) and address != OURS:
             self.links.append(address)
 
@@ -89,13 +90,13 @@ class Page(HTMLParser):
         return [form for form in self.forms if form.can_be_sent and form.action.startswith(OURS)]
 
 
-def alias_of(address: str) -> str | None:
+def database_of(address: str) -> str | None:
     """The database that an address names."""
     found = parse_qs(urlsplit(address).query).get("database")
     assert not found or len(found) == 1, address
     return found[0] if found else None
 
 
-def with_alias(address: str, alias: str) -> str:
-    """The address for this database."""
+def with_database(address: str, alias: str) -> str:
+    """The address with this database as its parameter."""
     return f"{address}{'&' if '?' in address else '?'}database={alias}"

@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True, datab
 SHOWS_OTHER = re.compile(r"[?&]database=other\b")
 
 
-def test_switch_act_and_stay(open_admin: Callable[..., Page], complaints: Complaints, settings: Any) -> None:
+def test_a_user_switches_to_another_database_and_retries_a_job_there(
+    open_admin: Callable[..., Page], complaints: Complaints, settings: Any
+) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     for alias in ("default", "other"):
         make_job("failed", using=alias, pk=4711)

@@ -1,4 +1,4 @@
-"""The page of the doctor with several databases: the findings of all, also while one is down."""
+"""The page of the doctor with several databases: findings of all of them, even while one is down."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from ...app.waiting import DEADLINE
 from ...harness.proxy import Proxy
 from ...harness.reached import NOBODY, reached_at
 from ..conftest import LIST
-from .parsed import Page, with_alias
+from .parsed import Page, with_database
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -25,28 +25,28 @@ DOCTOR = f"{LIST}doctor/"
 
 
 @pytest.fixture(autouse=True)
-def _several(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH}
-    monkeypatch.setattr(examination, "EXAMINATION_CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(examination, "EXAMINATION_CONNECT_SECONDS", DEADLINE)  # long enough for a busy machine
 
 
 @pytest.fixture
-def gone(settings: Any) -> Iterator[str]:
-    """A third database, at whose address nobody listens."""
-    settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH)}
-    with reached_at("gone", NOBODY) as alias:
+def unreachable(settings: Any) -> Iterator[str]:
+    """The alias of a third database, at whose address nobody listens."""
+    settings.SKIPQUEUE = {"DATABASES": ("unreachable", *BOTH)}
+    with reached_at("unreachable", NOBODY) as alias:
         yield alias
 
 
 def findings(html: str) -> list[tuple[str, str]]:
-    """The code and the database of each finding that is not well, in their order."""
+    """The code and the database of each problem on the page, in their order."""
     sections = re.findall(r'<section class="skipqueue-card" data-code="([\w-]+)".*?</h2>', html, re.DOTALL)
     headings = re.findall(r"<h2.*?</span>\s*(\w+): .*?</h2>", html, re.DOTALL)
     return list(zip(sections, headings, strict=True))
 
 
 def make_orphan(using: str) -> None:
-    """A critical finding."""
+    """Make a running job whose worker is gone: a critical finding."""
     make_job("running", using=using, locked_by="web-3/1:abcdef123456", locked_at=timedelta(minutes=-12))
 
 
@@ -71,15 +71,15 @@ def test_with_one_database_no_finding_names_it(operator: Client, settings: Any) 
     assert "<li>Autovacuum is on " in html
 
 
-def test_a_database_that_cannot_be_reached_is_a_finding(operator: Client, gone: str) -> None:
+def test_a_database_that_cannot_be_reached_is_a_finding(operator: Client, unreachable: str) -> None:
     make_orphan("other")
-    for address in (DOCTOR, with_alias(DOCTOR, gone), with_alias(DOCTOR, "other")):
+    for address in (DOCTOR, with_database(DOCTOR, unreachable), with_database(DOCTOR, "other")):
         response = operator.get(address)
         assert response.status_code == 200
         found = findings(response.text)
-        assert ("database-unusable", gone) in found
+        assert ("database-unusable", unreachable) in found
         assert ("orphaned-job", "other") in found
-        assert [each for each in found if each[1] == gone] == [("database-unusable", gone)]
+        assert [each for each in found if each[1] == unreachable] == [("database-unusable", unreachable)]
 
 
 def test_a_database_that_the_settings_do_not_have_is_a_finding(operator: Client, settings: Any) -> None:
@@ -89,7 +89,7 @@ def test_a_database_that_the_settings_do_not_have_is_a_finding(operator: Client,
     assert "&#x27;nosuch&#x27;" in html
 
 
-def test_two_that_do_not_answer_cost_the_time_of_one(
+def test_databases_that_do_not_answer_are_waited_for_at_the_same_time(
     operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examination, "EXAMINATION_CONNECT_SECONDS", 2.0)
@@ -102,10 +102,10 @@ def test_two_that_do_not_answer_cost_the_time_of_one(
         took = time.monotonic() - began
         proxy.close()
     assert {each[1] for each in found if each[0] == "database-unusable"} == {"slow_1", "slow_2"}
-    assert took < 3.9, "each of them costs two seconds"
+    assert took < 3.9, "one after the other they would take four seconds"
 
 
-def test_a_database_that_is_to_go_says_what_is_left(operator: Client, settings: Any) -> None:
+def test_the_finding_of_a_retiring_database_counts_the_jobs_left_in_it(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
     make_job(using="other")
     html = operator.get(DOCTOR).text
@@ -113,5 +113,5 @@ def test_a_database_that_is_to_go_says_what_is_left(operator: Client, settings: 
     assert "Jobs left in other: 1." in html
 
 
-def test_the_switch_leads_to_the_lists(operator: Client) -> None:
-    assert Page(operator.get(DOCTOR).text, LIST).switch == {alias: with_alias(LIST, alias) for alias in BOTH}
+def test_on_the_page_of_the_doctor_the_database_menu_links_to_the_lists_of_jobs(operator: Client) -> None:
+    assert Page(operator.get(DOCTOR).text, LIST).switch == {alias: with_database(LIST, alias) for alias in BOTH}

@@ -23,7 +23,7 @@ from ...harness.proxy import Proxy
 from ...harness.reached import reached_at
 from ..conftest import LIST, page
 from ..pages import JOBS
-from .parsed import Page, with_alias
+from .parsed import Page, with_database
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -33,34 +33,34 @@ DASHBOARD = f"/admin/{JOBS}dashboard/"
 @pytest.fixture(autouse=True)
 def _two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
-    monkeypatch.setattr(databases, "DATABASE_CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(databases, "DATABASE_CONNECT_SECONDS", DEADLINE)  # long enough for a busy machine
     monkeypatch.setattr(databases, "DATABASES_SECONDS", DEADLINE)
 
 
-def ids_on(client: Client, address: str) -> list[int]:
+def listed_ids(client: Client, address: str) -> list[int]:
     return [job.pk for job in client.get(address).context["cl"].result_list]
 
 
-def test_without_the_parameter_it_is_the_one_of_the_setting(operator: Client, settings: Any) -> None:
+def test_an_address_without_a_database_shows_the_one_of_the_setting(operator: Client, settings: Any) -> None:
     here, there = make_job(pk=1), make_job(using="other", pk=2)
-    assert ids_on(operator, LIST) == [here.pk]
-    assert ids_on(operator, with_alias(LIST, "other")) == [there.pk]
+    assert listed_ids(operator, LIST) == [here.pk]
+    assert listed_ids(operator, with_database(LIST, "other")) == [there.pk]
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "DATABASE": "other"}
-    assert ids_on(operator, LIST) == [there.pk]
-    assert ids_on(operator, with_alias(LIST, "default")) == [here.pk]
+    assert listed_ids(operator, LIST) == [there.pk]
+    assert listed_ids(operator, with_database(LIST, "default")) == [here.pk]
 
 
-def test_the_switch_says_which_one_is_shown(operator: Client, settings: Any) -> None:
+def test_the_database_menu_marks_the_shown_database(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
-    html = operator.get(with_alias(f"{LIST}?status=failed", "other")).text
-    assert Page(html, LIST).switch == {alias: with_alias(LIST, alias) for alias in ("default", "other")}
+    html = operator.get(with_database(f"{LIST}?status=failed", "other")).text
+    assert Page(html, LIST).switch == {alias: with_database(LIST, alias) for alias in ("default", "other")}
     assert html.count('aria-current="true">other (retiring)</a>') == 1
 
 
-def test_from_the_page_of_one_job_the_switch_leads_to_the_list(operator: Client) -> None:
+def test_on_the_page_of_a_job_the_database_menu_links_to_the_lists_of_jobs(operator: Client) -> None:
     job = make_job()
     switch = Page(operator.get(page("change", job.pk)).text, LIST).switch
-    assert switch == {alias: with_alias(LIST, alias) for alias in ("default", "other")}
+    assert switch == {alias: with_database(LIST, alias) for alias in ("default", "other")}
 
 
 @pytest.mark.parametrize("address", [LIST, DASHBOARD, page("change", 1), page("retry", 1)])
@@ -76,43 +76,44 @@ def test_a_database_that_is_not_served_is_not_found(operator: Client, settings: 
 
 @pytest.mark.parametrize("alias", ["third", "other"])
 def test_a_visitor_who_is_not_logged_in_learns_of_no_database(client: Client, alias: str) -> None:
-    response = client.get(with_alias(LIST, alias))
+    response = client.get(with_database(LIST, alias))
     assert response.status_code == 302
     assert response.headers["Location"].startswith("/admin/login/?next=")
     named = client.get(f"{LIST}{alias}:1/change/")
     assert (named.status_code, named.headers["Location"]) == (302, f"/admin/login/?next={LIST}{alias}%3A1/change/")
 
 
-def test_a_request_leaves_no_database_behind(operator: Client) -> None:
-    operator.get(with_alias(LIST, "other"))
+def test_after_a_request_the_database_of_the_setting_is_used_again(operator: Client) -> None:
+    operator.get(with_database(LIST, "other"))
     assert queue_settings.database == "default"
 
 
-def test_a_database_that_cannot_be_reached_has_a_page_that_says_so(operator: Client, gone: str) -> None:
+def test_a_database_that_cannot_be_reached_has_a_page_that_says_so(operator: Client, unreachable: str) -> None:
     make_job()
     for address in (LIST, DASHBOARD, page("change", 1)):
-        response = operator.get(with_alias(address, gone))
+        response = operator.get(with_database(address, unreachable))
         assert response.status_code == 503
         assert "The database other cannot be reached" in response.text
         assert set(Page(response.text, address).switch) == {"default", "other"}
     assert operator.get(LIST).status_code == 200
-    assert operator.get(with_alias(f"{LIST}doctor/", gone)).status_code == 200
+    assert operator.get(with_database(f"{LIST}doctor/", unreachable)).status_code == 200
 
 
 def test_a_database_that_goes_away_during_a_request_has_a_page_that_says_so(
     operator: Client, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     def lose(*args: Any) -> None:
-        request.getfixturevalue("gone")
+        request.getfixturevalue("unreachable")
         connections["other"].ensure_connection()
 
     monkeypatch.setattr(JobAdmin, "get_queryset", lose)
-    response = operator.get(with_alias(LIST, "other"))
+    response = operator.get(with_database(LIST, "other"))
     assert response.status_code == 503
     assert "The database other cannot be reached" in response.text
 
 
-def table_of(client: Client) -> dict[str, list[str]]:
+def database_table(client: Client) -> dict[str, list[str]]:
+    """The cells of each line of the table of databases on the dashboard."""
     table = client.get(DASHBOARD).text.partition('aria-labelledby="skipqueue-databases"')[2].partition("</table>")[0]
     rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table, re.DOTALL)
     texts = [
@@ -121,14 +122,14 @@ def table_of(client: Client) -> dict[str, list[str]]:
     return {name: [cell for cell in cells if cell] for name, *cells in texts}
 
 
-def test_the_dashboard_has_the_numbers_of_all(operator: Client, settings: Any) -> None:
+def test_the_dashboard_has_the_job_counts_of_all_databases(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
     make_job()
     make_job("failed")
     for status in ("queued", "queued", "running", "failed"):
         make_job(status, using="other")
     make_worker(using="other", pk="w")
-    table = table_of(operator)
+    table = database_table(operator)
     assert {name: [*cells[:3], *cells[4:]] for name, cells in table.items()} == {
         "default": ["1", "0", "1", "0", "1"],
         "other retiring": ["2", "1", "1", "1", "0"],
@@ -144,30 +145,30 @@ def test_the_box_names_the_other_databases_that_have_problems(operator: Client, 
     make_job("running", using="other", locked_by="gone", locked_at=timedelta(minutes=-12))
     for address in (LIST, DASHBOARD, "/admin/"):
         html = operator.get(address).text
-        assert Page(html, address).box == {"other": with_alias(DASHBOARD, "other")}
+        assert Page(html, address).box == {"other": with_database(DASHBOARD, "other")}
         assert '<div class="skipqueue-banner" data-status="critical"' in html
         assert "<strong>default: All is well.</strong>" in html
         assert ">other: 1 problem</a>" in html
-    shown = operator.get(with_alias(LIST, "other")).text
+    shown = operator.get(with_database(LIST, "other")).text
     assert (Page(shown, LIST).box, "<strong>1 problem</strong>" in shown) == ({}, True)
     settings.SKIPQUEUE = {}
     assert "skipqueue-banner" not in operator.get(LIST).text
 
 
-def test_the_box_names_a_database_that_cannot_be_reached(operator: Client, gone: str) -> None:
+def test_the_box_names_a_database_that_cannot_be_reached(operator: Client, unreachable: str) -> None:
     make_worker()
-    assert Page(operator.get(LIST).text, LIST).box == {gone: with_alias(DASHBOARD, gone)}
+    assert Page(operator.get(LIST).text, LIST).box == {unreachable: with_database(DASHBOARD, unreachable)}
 
 
-def test_a_database_that_cannot_be_reached_has_a_line_on_the_dashboard(operator: Client, gone: str) -> None:
+def test_a_database_that_cannot_be_reached_has_a_line_on_the_dashboard(operator: Client, unreachable: str) -> None:
     make_job()
-    table = table_of(operator)
-    assert table[gone] == ["cannot be reached"]
+    table = database_table(operator)
+    assert table[unreachable] == ["cannot be reached"]
     assert (table["default"][0], table["all"][0]) == ("1", "1")
 
 
 @pytest.mark.parametrize("seconds", [databases.DATABASE_CONNECT_SECONDS, 1.5])
-def test_two_that_do_not_answer_cost_the_time_of_one(
+def test_the_dashboard_waits_for_databases_that_do_not_answer_at_the_same_time(
     operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
@@ -177,7 +178,7 @@ def test_two_that_do_not_answer_cost_the_time_of_one(
     proxy.stall()
     with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
         began = time.monotonic()
-        table = table_of(operator)
+        table = database_table(operator)
         took = time.monotonic() - began
         proxy.close()
     assert table["slow_1"] == table["slow_2"] == ["cannot be reached"]
@@ -185,14 +186,14 @@ def test_two_that_do_not_answer_cost_the_time_of_one(
     assert took < 2.9, "a connection to one of them takes three seconds, and 1.5 for each are as much"
 
 
-def test_the_page_leaves_no_connection_open(operator: Client) -> None:
-    known = clients_of("other") | {backend_pid(Store("other"))}  # among them what other tests have left
-    table_of(operator)
-    wait_until(lambda: clients_of("other") <= known, "its session is gone")
+def test_the_dashboard_leaves_no_connection_to_another_database_open(operator: Client) -> None:
+    known = session_pids("other") | {backend_pid(Store("other"))}  # other tests may have left sessions
+    database_table(operator)
+    wait_until(lambda: session_pids("other") <= known, "its session is gone")
 
 
-def clients_of(alias: str) -> set[int]:
-    """The sessions in this database."""
+def session_pids(alias: str) -> set[int]:
+    """The process ids of the sessions in this database."""
     with connections[alias].cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
@@ -200,17 +201,17 @@ def clients_of(alias: str) -> set[int]:
         return {pid for (pid,) in cursor.fetchall()}
 
 
-def test_the_page_of_a_job_has_its_handle(operator: Client, settings: Any) -> None:
+def test_the_page_of_a_job_shows_its_handle(operator: Client, settings: Any) -> None:
     job = make_job(using="other")
     fact = "<dt>Handle</dt><dd>"
-    assert f"{fact}other:{job.pk}</dd>" in operator.get(with_alias(page("change", job.pk), "other")).text
+    assert f"{fact}other:{job.pk}</dd>" in operator.get(with_database(page("change", job.pk), "other")).text
     settings.SKIPQUEUE = {"DATABASE": "other"}
     assert fact not in operator.get(page("change", job.pk)).text
 
 
 @pytest.mark.parametrize("shown", ["default", "other"])
 def test_a_search_for_a_handle_opens_the_page_of_the_job(operator: Client, shown: str) -> None:
-    response = operator.get(with_alias(f"{LIST}?q=other:42", shown))
-    assert response.headers["Location"] == with_alias(page("change", 42), "other")
+    response = operator.get(with_database(f"{LIST}?q=other:42", shown))
+    assert response.headers["Location"] == with_database(page("change", 42), "other")
     for words in ("third:42", "42", f"other:{2**63}"):
-        assert operator.get(with_alias(f"{LIST}?q={words}", shown)).status_code == 200
+        assert operator.get(with_database(f"{LIST}?q={words}", shown)).status_code == 200

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def make_trouble() -> None:
-    """A dead worker with a job, and finished jobs that nobody deletes."""
+    """Make a dead worker with a running job, and a finished job whose retention is over."""
     make_worker(name="web-3/1", heartbeat=timedelta(minutes=-12))
     make_job("running", task="reports.jobs.export", locked_by="web-3/1:abcdef123456", locked_at=timedelta(minutes=-12))
     make_job("completed", finished_at=timedelta(days=-3))
 
 
-def test_findings_are_shown_the_worst_first_with_what_to_do(operator: Client) -> None:
+def test_findings_are_shown_with_commands_the_worst_first(operator: Client) -> None:
     make_trouble()
     text = operator.get(DOCTOR).text
     critical, warning = text.index("Running jobs whose worker is gone"), text.index("1 worker has been dead since ")
@@ -47,7 +47,7 @@ def test_findings_are_shown_the_worst_first_with_what_to_do(operator: Client) ->
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) -> None:
+def test_a_healthy_queue_has_a_list_of_the_checks_that_found_nothing(operator: Client) -> None:
     make_worker()
     text = operator.get(DOCTOR).text
     assert "All is well." in text
@@ -55,7 +55,7 @@ def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) ->
     assert "No job has held a unique key for days" in text
 
 
-def test_the_title_of_a_finding_leads_to_what_it_names(operator: Client) -> None:
+def test_the_title_of_a_finding_links_to_the_list_that_it_names(operator: Client) -> None:
     make_trouble()
     text = operator.get(DOCTOR).text
     (worker,) = Worker.objects.all()
@@ -78,7 +78,7 @@ def test_a_finding_about_the_database_does_not_lead_to_the_page_that_shows_it(
     assert re.search(r"<h2 [^>]*>[^<]*<span[^>]*>[^<]*</span> An old session <span", text)
 
 
-def test_it_is_in_the_language_of_the_project(operator: Client, settings: Any, tmp_path: Path) -> None:
+def test_the_page_of_the_doctor_is_translated(operator: Client, settings: Any, tmp_path: Path) -> None:
     translations: dict[Text, Text] = {
         "Doctor": "Kuracisto",
         "Running jobs whose worker is gone": "Taskoj sen laboristo",
@@ -93,7 +93,7 @@ def test_it_is_in_the_language_of_the_project(operator: Client, settings: Any, t
     assert "Running jobs" not in text
 
 
-def test_it_is_linked_from_lists_and_banners_for_those_who_may_view_jobs(log_in: Callable[..., Client]) -> None:
+def test_users_who_may_view_jobs_have_links_to_the_doctor(log_in: Callable[..., Client]) -> None:
     make_job()
     viewer = log_in("view_job", "view_worker")
     link = f'href="{reverse("admin:django_skipqueue_job_doctor")}"'
@@ -101,14 +101,14 @@ def test_it_is_linked_from_lists_and_banners_for_those_who_may_view_jobs(log_in:
         assert link in viewer.get(address).text, address
 
 
-def test_who_may_not_view_jobs_has_no_link_and_no_page(log_in: Callable[..., Client]) -> None:
+def test_users_who_may_not_view_jobs_have_no_access_to_the_doctor(log_in: Callable[..., Client]) -> None:
     make_job()
     somebody = log_in("view_worker")
     assert "doctor/" not in somebody.get(WORKERS).text
     assert somebody.get(DOCTOR).status_code == 403
 
 
-def test_a_post_is_refused(operator: Client) -> None:
+def test_the_page_of_the_doctor_refuses_a_post(operator: Client) -> None:
     assert operator.post(DOCTOR).status_code == 405
 
 
@@ -119,7 +119,7 @@ def test_a_database_that_cannot_be_used_is_a_finding(operator: Client, settings:
     assert "&#x27;nosuch&#x27;" in text
 
 
-def test_nothing_in_it_is_markup(operator: Client) -> None:
+def test_the_page_of_the_doctor_escapes_html_in_names(operator: Client) -> None:
     make_worker(name="<script>alert(1)</script>", heartbeat=timedelta(hours=-1))
     make_job("scheduled", unique_key="<script>alert(1)</script>", enqueued_at=timedelta(days=-9))
     assert "<script>alert" not in operator.get(DOCTOR).text
@@ -127,7 +127,7 @@ def test_nothing_in_it_is_markup(operator: Client) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
-def test_in_a_browser_it_complains_of_nothing_and_fits_a_phone(
+def test_the_page_of_the_doctor_fits_a_phone(
     open_admin: Callable[..., Page], complaints: Complaints, scheme: str
 ) -> None:
     make_trouble()

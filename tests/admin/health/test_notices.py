@@ -32,36 +32,36 @@ APP = "/admin/django_skipqueue/"
 DASHBOARD = f"{LIST}dashboard/"
 
 
-def box(client: Client, address: str = LIST) -> str:
-    """The HTML of the box, in one line; empty: there is none."""
+def notice_box(client: Client, address: str = LIST) -> str:
+    """The HTML of the box with the verdict, in one line; empty if the page has no box."""
     text = " ".join(client.get(address).text.split())
     _, start, rest = text.partition('<div class="skipqueue-banner"')
     return start + rest.partition("</div>")[0]
 
 
-def problems(client: Client) -> list[str]:
-    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall(r"<li>(.*?)</li>", box(client))]
+def listed_problems(client: Client) -> list[str]:
+    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall(r"<li>(.*?)</li>", notice_box(client))]
 
 
 @pytest.mark.parametrize("address", ["/admin/", APP, LIST, WORKERS, QUEUES])
 def test_every_page_shows_what_is_wrong_and_nothing_if_all_is_well(operator: Client, address: str) -> None:
     worker = make_worker()
-    assert box(operator, address) == ""
+    assert notice_box(operator, address) == ""
     worker.delete()
     job = make_job()
     notices_cache.clear()
-    assert COMMAND in box(operator, address)
-    assert COMMAND in box(operator, page("change", job.pk))
+    assert COMMAND in notice_box(operator, address)
+    assert COMMAND in notice_box(operator, page("change", job.pk))
 
 
 def test_the_dashboard_also_says_that_all_is_well(operator: Client) -> None:
     make_worker()
-    assert 'data-status="ok"' in box(operator, DASHBOARD)
-    assert "All is well." in box(operator, DASHBOARD)
+    assert 'data-status="ok"' in notice_box(operator, DASHBOARD)
+    assert "All is well." in notice_box(operator, DASHBOARD)
     make_job(queue_name="mail")
     make_worker(queues=["mail"], name="w", heartbeat=timedelta(seconds=-40))
     notices_cache.clear()
-    found = box(operator, DASHBOARD)
+    found = notice_box(operator, DASHBOARD)
     assert 'data-status="warning"' in found
     assert "1 problem" in found
 
@@ -69,7 +69,7 @@ def test_the_dashboard_also_says_that_all_is_well(operator: Client) -> None:
 def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     make_worker(queues=["default"])
     make_job(queue_name="it's", run_after=LONG_AGO)
-    found = box(operator)
+    found = notice_box(operator)
     assert (
         f'<a href="{LIST}?status=queued&amp;queue=it%27s">No worker serves queue it&#x27;s: 1 job has waited since '
         in found
@@ -77,18 +77,18 @@ def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
 
 
-def test_it_says_for_how_long_the_problem_is_known(operator: Client) -> None:
+def test_the_box_says_for_how_long_a_problem_is_known(operator: Client) -> None:
     make_job()
     Incident.objects.create(rule="no-worker", subject="")
     Incident.objects.update(since="2020-01-01T00:00Z")
-    assert re.search(r"No worker is alive, and jobs wait</strong> \(for \d{4} d\)\.", box(operator))
+    assert re.search(r"No worker is alive, and jobs wait</strong> \(for \d{4} d\)\.", notice_box(operator))
 
 
-def test_the_worst_comes_first_and_all_but_two_are_folded(operator: Client) -> None:
+def test_the_worst_problem_comes_first_and_all_but_two_are_folded(operator: Client) -> None:
     make_worker(queues=["other"], name="w", heartbeat=timedelta(seconds=-40))
     for name in ("a", "b", "c", "d"):
         make_job(queue_name=name)
-    found = box(operator)
+    found = notice_box(operator)
     assert 'data-status="critical"' in found
     assert "<strong>5 problems</strong>" in found
     shown, _, folded = found.partition("<details>")
@@ -101,46 +101,46 @@ def test_a_paused_queue_is_no_problem_until_jobs_have_waited_in_it_for_long(oper
     make_worker(queues=["mail"])
     Queue.pause("sms", by="ann", reason="no answer")
     job = make_job(queue_name="sms")
-    assert box(operator) == ""
+    assert notice_box(operator) == ""
     Job.objects.filter(pk=job.pk).update(run_after="2020-01-01T00:00Z")
     notices_cache.clear()
-    assert 'data-status="warning"' in box(operator)
-    assert f'<a href="{QUEUES}sms/change/">1 job waits in the paused queue sms</a>' in box(operator)
+    assert 'data-status="warning"' in notice_box(operator)
+    assert f'<a href="{QUEUES}sms/change/">1 job waits in the paused queue sms</a>' in notice_box(operator)
 
 
-def test_a_process_looks_once_in_a_few_seconds(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_caches_the_problems_for_a_few_seconds(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     make_worker()
-    assert box(operator) == ""
+    assert notice_box(operator) == ""
     make_job(queue_name="mail")
     make_worker(name="w", heartbeat=timedelta(seconds=-40))
-    assert box(operator) == ""
+    assert notice_box(operator) == ""
     monkeypatch.setattr(notices, "CACHE_SECONDS", 0.0)
-    assert box(operator) != ""
+    assert notice_box(operator) != ""
 
 
-def test_everybody_reads_it_in_their_language(operator: Client, settings: Any, tmp_path: Any) -> None:
+def test_the_box_is_in_the_language_of_the_user(operator: Client, settings: Any, tmp_path: Any) -> None:
     make_job()
     with translation.override("en-us"):
-        assert "No worker is alive" in box(operator)
+        assert "No worker is alive" in notice_box(operator)
     speak(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo vivas"})
-    assert "Neniu laboristo vivas" in box(operator)
+    assert "Neniu laboristo vivas" in notice_box(operator)
 
 
-def test_it_is_for_those_who_may_view_jobs(log_in: Callable[..., Client]) -> None:
+def test_users_who_may_not_view_jobs_see_no_box(log_in: Callable[..., Client]) -> None:
     make_job()
     client = log_in("retry_job", "view_worker")
-    assert box(client, "/admin/") == ""
-    assert box(client, WORKERS) == ""
+    assert notice_box(client, "/admin/") == ""
+    assert notice_box(client, WORKERS) == ""
 
 
-def test_a_link_is_for_those_who_may_view_its_page(log_in: Callable[..., Client]) -> None:
+def test_the_box_has_no_link_to_a_page_that_the_user_may_not_view(log_in: Callable[..., Client]) -> None:
     make_worker(name="w", heartbeat=timedelta(seconds=-40))
-    found = box(log_in("view_job"))
+    found = notice_box(log_in("view_job"))
     assert "<strong>The worker w is late with its heartbeat</strong>" in found
     assert WORKERS not in found
 
 
-def test_an_index_whose_queue_cannot_be_asked_says_so(operator: Client) -> None:
+def test_the_index_says_that_rules_could_not_be_applied(operator: Client) -> None:
     make_worker()
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE skipqueue_worker RENAME TO somewhere_else")
@@ -149,7 +149,7 @@ def test_an_index_whose_queue_cannot_be_asked_says_so(operator: Client) -> None:
     assert "rules could not be applied" in response.text
 
 
-def test_an_index_of_the_projects_own_stays() -> None:
+def test_an_index_template_of_the_project_is_kept() -> None:
     class Own(AdminSite):
         index_template = "own.html"
 
@@ -160,17 +160,17 @@ def test_an_index_of_the_projects_own_stays() -> None:
     assert own.index_template == "own.html"
 
 
-def test_nothing_in_it_is_markup(operator: Client) -> None:
+def test_the_box_escapes_html_in_names(operator: Client) -> None:
     make_worker(queues=["default"])
     make_job(queue_name="<script>alert(1)</script>")
-    assert "&lt;script&gt;" in box(operator)
-    assert "<script>alert" not in box(operator)
+    assert "&lt;script&gt;" in notice_box(operator)
+    assert "<script>alert" not in notice_box(operator)
 
 
 @pytest.mark.parametrize(
     ("age", "state"), [(0, "live"), (20, "live"), (26, "late"), (59, "late"), (60, "stale"), (900, "stale")]
 )
-def test_late_is_after_two_missed_heartbeats(age: float, state: str) -> None:
+def test_a_worker_is_late_after_two_missed_heartbeats_and_stale_after_a_minute(age: float, state: str) -> None:
     assert state_after(timedelta(seconds=age)) == state
 
 
@@ -179,19 +179,19 @@ def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(ope
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
     dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
     held = make_job("running", locked_by=dead.id)
-    assert f'href="{WORKERS}{quote(dead.id)}/change/"' in box(operator)
-    late, died = problems(operator)
+    assert f'href="{WORKERS}{quote(dead.id)}/change/"' in notice_box(operator)
+    late, died = listed_problems(operator)
     assert late == "The worker web-2/1 is late with its heartbeat."
     assert died.startswith("1 worker has been dead since ")
     held.delete()
     notices_cache.clear()
-    assert len(problems(operator)) == 1
+    assert len(listed_problems(operator)) == 1
 
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("width", [390, 1400])
-def test_it_pushes_no_page_down_for_more_than_a_few_lines(open_admin: Callable[..., Page], width: int) -> None:
+def test_the_box_is_only_a_few_lines_high(open_admin: Callable[..., Page], width: int) -> None:
     from django.contrib.auth.models import User
 
     make_worker(queues=["other"], name="w", heartbeat=timedelta(seconds=-40))

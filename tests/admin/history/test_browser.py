@@ -18,7 +18,7 @@ FAILURES = "django_skipqueue/job/failures/"
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
-def test_nothing_stands_out_of_a_phone(
+def test_the_dashboard_fits_a_phone(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, scheme: str
 ) -> None:
     scene.make_jobs(scene.make_workers())
@@ -38,7 +38,7 @@ NARROW_NAMES = """
 
 
 @pytest.mark.parametrize("width", [768, 820, pytest.param(1000, marks=another_look), 1099])
-def test_a_tablet_scrolls_down_alone_and_breaks_no_name_into_letters(
+def test_on_a_tablet_no_page_scrolls_sideways_and_no_name_breaks_into_letters(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int
 ) -> None:
     scene.make_jobs(scene.make_workers())

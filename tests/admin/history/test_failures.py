@@ -31,11 +31,11 @@ DAY = 86_400.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def address_of(cause: Cause) -> str:
+def cause_address(cause: Cause) -> str:
     return f"{FAILURES}cause/?{cause_query(cause)}"
 
 
-def list_of(cause: Cause, status: str = "failed") -> str:
+def list_query(cause: Cause, status: str = "failed") -> str:
     return f"?status={status}&{cause_query(cause)}"
 
 
@@ -55,7 +55,7 @@ class TestFailingNow:
         assert ">new<" in text
         assert "<code>ValueError</code>" in text
 
-    def test_hours_are_drawn_and_said(self, operator: Client) -> None:
+    def test_a_cause_has_a_drawing_and_a_text_of_its_last_24_hours(self, operator: Client) -> None:
         count_failures(BAD_VALUE, 7, seconds_ago=2 * 3600)
         (shown,) = top_causes()
         assert shown.trend.path.count("M") == 1
@@ -64,7 +64,7 @@ class TestFailingNow:
         count_failures(UNAVAILABLE, seconds_ago=3 * DAY)
         assert top_causes()[-1].trend.text == "none in 24 hours"
 
-    def test_causes_that_were_too_many_have_no_page(self, operator: Client) -> None:
+    def test_the_row_of_all_other_causes_has_no_link(self, operator: Client) -> None:
         count_failures(Cause("(other)", "(other)", ""))
         text = operator.get(FAILURES).text
         assert "other causes" in text
@@ -108,11 +108,11 @@ class TestFailingNow:
             assert f'<span class="skipqueue-said">&lt;no&gt; {MASK}</span>' in text
             assert "hunter2" not in text
 
-    def test_the_task_leads_to_its_page(self, operator: Client) -> None:
+    def test_the_task_of_a_cause_links_to_its_page(self, operator: Client) -> None:
         count_failures(BAD_VALUE)
         assert f'href="{task_page(BAD_VALUE.task)}"' in operator.get(FAILURES).text
 
-    def test_what_is_over_is_grey_and_below_what_fails(self, operator: Client) -> None:
+    def test_causes_that_no_longer_fail_are_grey_and_below_the_others(self, operator: Client) -> None:
         count_failures(UNAVAILABLE, seconds_ago=24 * 60)
         for address in (FAILURES, f"{LIST}dashboard/"):
             text = operator.get(address).text
@@ -136,10 +136,10 @@ class TestFailingNow:
             count_failures(BAD_VALUE)
         text = operator.get(FAILURES).text
         assert text.index("in 4f2a") < text.index("in 5b3c")
-        text = operator.get(address_of(BAD_VALUE)).text
+        text = operator.get(cause_address(BAD_VALUE)).text
         assert text.index("in deployment 4f2a") < text.index("in deployment 5b3c")
 
-    @pytest.mark.parametrize("address", [FAILURES, address_of(BAD_VALUE)])
+    @pytest.mark.parametrize("address", [FAILURES, cause_address(BAD_VALUE)])
     def test_who_may_not_view_jobs_may_not_see_the_page_of_failures(
         self, log_in: Callable[..., Client], address: str
     ) -> None:
@@ -153,12 +153,12 @@ class TestFailingNow:
 
 
 class TestOneCause:
-    def test_its_jobs_are_listed_by_state_with_the_last_error(self, operator: Client) -> None:
+    def test_the_page_of_a_cause_lists_its_jobs_by_state_with_the_last_error(self, operator: Client) -> None:
         failed = make_failing(UNAVAILABLE)
         retrying = make_failing(UNAVAILABLE, "scheduled")
         make_failing(BAD_VALUE)
         count_failures(UNAVAILABLE, job_id=failed.pk)
-        response = operator.get(address_of(UNAVAILABLE))
+        response = operator.get(cause_address(UNAVAILABLE))
         groups = [(group.state, [job.pk for job, _ in group.first]) for group, _ in response.context["groups"]]
         assert groups == [("failed", [failed.pk]), ("retrying", [retrying.pk])]
         assert response.context["last_job"] == failed
@@ -166,23 +166,23 @@ class TestOneCause:
         for expected in ("1 failed", "1 retrying", "Retry these", "Run these jobs now", "Discard these"):
             assert expected in response.text
 
-    def test_a_secret_in_the_error_is_masked(self, operator: Client) -> None:
+    def test_the_page_of_a_cause_masks_secrets_in_the_error(self, operator: Client) -> None:
         entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2", "traceback": ""}
         job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry])
         count_failures(BAD_VALUE, job_id=job.pk)
-        text = operator.get(address_of(BAD_VALUE)).text
+        text = operator.get(cause_address(BAD_VALUE)).text
         assert "hunter2" not in text
         assert 'class="skipqueue-message">no ' in text
 
-    def test_if_the_last_job_has_another_error_by_now_that_of_another_job_is_shown(self, operator: Client) -> None:
+    def test_the_error_of_another_job_is_shown_if_the_last_job_has_another_cause_now(self, operator: Client) -> None:
         old = make_failing(UNAVAILABLE)
         count_failures(UNAVAILABLE, job_id=make_failing(BAD_VALUE).pk)
-        assert operator.get(address_of(UNAVAILABLE)).context["last_job"] == old
+        assert operator.get(cause_address(UNAVAILABLE)).context["last_job"] == old
         Job.objects.all().delete()
-        assert operator.get(address_of(UNAVAILABLE)).context["last"] is None
+        assert operator.get(cause_address(UNAVAILABLE)).context["last"] is None
 
-    def test_a_cause_that_is_not_known_leads_back(self, operator: Client) -> None:
-        response = operator.get(address_of(UNAVAILABLE), follow=True)
+    def test_the_page_of_an_unknown_cause_redirects_to_the_page_of_failures(self, operator: Client) -> None:
+        response = operator.get(cause_address(UNAVAILABLE), follow=True)
         assert messages_of(response) == ["No failed attempt with this cause is known."]
         assert response.request["PATH_INFO"] == FAILURES
         assert operator.get(f"{FAILURES}cause/?task=%00&cause=%00").status_code == 302
@@ -191,7 +191,7 @@ class TestOneCause:
         make_failing(UNAVAILABLE)
         make_failing(UNAVAILABLE, "scheduled")
         count_failures(UNAVAILABLE)
-        text = log_in("view_job", "discard_job").get(address_of(UNAVAILABLE)).text
+        text = log_in("view_job", "discard_job").get(cause_address(UNAVAILABLE)).text
         assert "Discard these jobs" in text
         assert "Retry these jobs" not in text
 
@@ -199,7 +199,7 @@ class TestOneCause:
         died = Cause("shop.jobs.send", f"{WorkerDied.__module__}.{WorkerDied.__qualname__}", "")
         job = make_failing(died, errors=[{"exception": died.exception, "message": "m", "traceback": ""}])
         count_failures(died, line=None, job_id=job.pk)
-        response = operator.get(address_of(died))
+        response = operator.get(cause_address(died))
         assert response.context["last_job"] == job
         assert [job.pk for job, _ in response.context["groups"][0][0].first] == [job.pk]
 
@@ -212,7 +212,7 @@ class TestAcknowledge:
     def test_a_cause_is_acknowledged_with_a_note_and_logged(self, log_in: Callable[..., Client]) -> None:
         count_failures(BAD_VALUE)
         client = log_in("view_job", "acknowledge_cause")
-        assert ">Acknowledge<" in client.get(address_of(BAD_VALUE)).text
+        assert ">Acknowledge<" in client.get(cause_address(BAD_VALUE)).text
         response = acknowledge(client, note="<ticket> 12")
         assert response.request["PATH_INFO"] == f"{FAILURES}cause/"
         user = User.objects.get()
@@ -226,7 +226,7 @@ class TestAcknowledge:
 
     def test_an_acknowledgement_is_taken_back(self, operator: Client) -> None:
         count_failures(BAD_VALUE)
-        assert "Take back" not in operator.get(address_of(BAD_VALUE)).text
+        assert "Take back" not in operator.get(cause_address(BAD_VALUE)).text
         acknowledge(operator)
         response = acknowledge(operator, take_back="")
         assert "Acknowledged by" not in response.text
@@ -243,14 +243,16 @@ class TestAcknowledge:
         assert "skipqueue-over" not in text
 
     @pytest.mark.parametrize("permissions", [("view_job", "retry_job"), ("acknowledge_cause",)])
-    def test_who_may_not_is_refused(self, log_in: Callable[..., Client], permissions: tuple[str, ...]) -> None:
+    def test_users_without_both_permissions_cannot_acknowledge_a_cause(
+        self, log_in: Callable[..., Client], permissions: tuple[str, ...]
+    ) -> None:
         count_failures(BAD_VALUE)
         client = log_in(*permissions)
         assert acknowledge(client).status_code == 403
-        assert ">Acknowledge<" not in client.get(address_of(BAD_VALUE)).text
+        assert ">Acknowledge<" not in client.get(cause_address(BAD_VALUE)).text
         assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
 
-    def test_a_get_changes_nothing(self, operator: Client) -> None:
+    def test_a_get_request_acknowledges_nothing(self, operator: Client) -> None:
         count_failures(BAD_VALUE)
         assert operator.get(f"{FAILURES}cause/acknowledge/?{cause_query(BAD_VALUE)}").status_code == 405
         assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
@@ -259,7 +261,7 @@ class TestAcknowledge:
         assert messages_of(acknowledge(operator)) == ["No failed attempt with this cause is known."]
         assert not LogEntry.objects.exists()
 
-    def test_a_long_note_is_cut(self, operator: Client) -> None:
+    def test_a_long_note_of_an_acknowledgement_is_cut(self, operator: Client) -> None:
         count_failures(BAD_VALUE)
         acknowledge(operator, note="x\0" * 1_000)
         assert len(FailureRollUp.objects.get(span=0).note) == LONGEST_NOTE
@@ -272,42 +274,42 @@ class TestTheList:
         make_failing(BAD_VALUE)
         make_failing(UNAVAILABLE._replace(place="elsewhere"))
         make_failing(UNAVAILABLE, "scheduled", attempts=0)
-        assert listed(operator, list_of(UNAVAILABLE)) == [failed.pk]
-        assert listed(operator, list_of(UNAVAILABLE, "retrying")) == [retrying.pk]
-        assert listed(operator, list_of(UNAVAILABLE, "completed")) == [recovered.pk]
+        assert listed(operator, list_query(UNAVAILABLE)) == [failed.pk]
+        assert listed(operator, list_query(UNAVAILABLE, "retrying")) == [retrying.pk]
+        assert listed(operator, list_query(UNAVAILABLE, "completed")) == [recovered.pk]
         without_task = f"?status=failed&cause={cause_text(UNAVAILABLE).replace(' ', '+')}"
         assert listed(operator, without_task) == [failed.pk]
-        assert listed(operator, f"{list_of(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
-        assert listed(operator, f"{list_of(UNAVAILABLE)}&q=nothing") == []
+        assert listed(operator, f"{list_query(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
+        assert listed(operator, f"{list_query(UNAVAILABLE)}&q=nothing") == []
 
-    def test_an_index_finds_and_counts_them(self, operator: Client) -> None:
+    def test_the_list_of_a_cause_is_not_searched_in_part_and_its_tabs_have_counts(self, operator: Client) -> None:
         make_failing(UNAVAILABLE)
         for state in ("failed", "retrying"):
-            changelist: Any = operator.get(LIST + list_of(UNAVAILABLE, state)).context["cl"]
+            changelist: Any = operator.get(LIST + list_query(UNAVAILABLE, state)).context["cl"]
             assert changelist.partly_searched is None
             assert {tab.state: str(tab.count) for tab in changelist.tabs if tab.count} == {
                 "failed": "1",
                 "retrying": "0",
             }
-        searched: Any = operator.get(f"{LIST}{list_of(UNAVAILABLE)}&q=no").context["cl"]
+        searched: Any = operator.get(f"{LIST}{list_query(UNAVAILABLE)}&q=no").context["cl"]
         assert searched.window is not None
 
     def test_an_entry_without_a_place_counts_as_one_with_an_empty_place(self, operator: Client) -> None:
         old = make_failing(BAD_VALUE, errors=[{"exception": BAD_VALUE.exception}])
         make_failing(BAD_VALUE)
-        assert listed(operator, list_of(BAD_VALUE._replace(place=""))) == [old.pk]
+        assert listed(operator, list_query(BAD_VALUE._replace(place=""))) == [old.pk]
 
 
 class TestTheJobPage:
     @pytest.mark.parametrize("status", ["failed", "scheduled"])
-    def test_a_failing_job_leads_to_its_cause(self, operator: Client, status: str) -> None:
+    def test_a_failing_job_links_to_its_cause(self, operator: Client, status: str) -> None:
         job = make_failing(UNAVAILABLE, status)
         count_failures(UNAVAILABLE, 12)
         text = operator.get(page("change", job.pk)).text
         assert "12 failed attempts with this cause in the last hour" in text
         assert cause_query(UNAVAILABLE).replace("&", "&amp;") in text
 
-    def test_other_jobs_do_not(self, operator: Client) -> None:
+    def test_jobs_that_do_not_fail_with_the_cause_have_no_link_to_it(self, operator: Client) -> None:
         count_failures(UNAVAILABLE, 12)
         for job in (make_failing(UNAVAILABLE, "completed"), make_job("failed"), make_failing(BAD_VALUE)):
             assert "with this cause" not in operator.get(page("change", job.pk)).text
@@ -315,7 +317,9 @@ class TestTheJobPage:
 
 @pytest.mark.browser
 class TestInABrowser:
-    def test_all_jobs_of_a_cause_are_retried(self, open_admin: Callable[..., Page], complaints: Complaints) -> None:
+    def test_an_operator_retries_all_jobs_of_a_cause(
+        self, open_admin: Callable[..., Page], complaints: Complaints
+    ) -> None:
         jobs = [make_failing(UNAVAILABLE) for _ in range(12)]
         other = make_failing(BAD_VALUE)
         count_failures(UNAVAILABLE, 12, job_id=jobs[-1].pk)

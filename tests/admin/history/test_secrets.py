@@ -15,7 +15,7 @@ from ..test_secrets import SECRET, TASK, _tasks, jobs, pytestmark
 __all__ = ["_tasks", "jobs", "pytestmark"]
 
 
-def test_no_page_of_failures_shows_it(operator: Client, jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
+def test_no_page_of_failures_shows_a_secret(operator: Client, jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
     cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
     count_failures(cause, job_id=jobs["failed"].pk)
     pages = {

@@ -12,6 +12,7 @@ from ...store.statements import FIRST_WORD
 
 PKEY, PRUNE = "skipqueue_rollup_pkey", "skipqueue_rollup_prune"
 SINCE = {"span": 60, "since": 1_780_000_000 - 3_600, "queue_name": "", "limit": 5}
+# The name of a statement: its parameters, and the indexes that its plan uses.
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "TIMELINE": (SINCE | {"queue_names": ["q1", "q2"], "task": "t1"}, {PKEY}),
     "DEEPEST_QUEUES": (SINCE, {PKEY}),
@@ -44,13 +45,13 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def many() -> None:
+def _many_roll_ups() -> None:
     with connection.cursor() as cursor:
         cursor.execute(FILL)
         cursor.execute("ANALYZE skipqueue_rollup")
 
 
-@pytest.mark.usefixtures("many")
+@pytest.mark.usefixtures("_many_roll_ups")
 @pytest.mark.parametrize("name", CASES)
 def test_a_statement_reads_by_its_indexes_alone(name: str) -> None:
     values, indexes = CASES[name]
@@ -61,5 +62,5 @@ def test_a_statement_reads_by_its_indexes_alone(name: str) -> None:
     assert set(re.findall(r"skipqueue_rollup_(?:pkey|prune)", plan)) == indexes, plan
 
 
-def test_every_statement_is_among_the_cases() -> None:
+def test_every_statement_of_the_dashboard_is_among_the_cases() -> None:
     assert set(CASES) == set(STATEMENTS)

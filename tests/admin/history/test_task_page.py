@@ -24,11 +24,11 @@ HOUR = 3_600.0
 pytestmark = pytest.mark.django_db
 
 
-def deploy(name: str, *, minutes: float) -> None:
+def make_deployment(name: str, *, minutes: float) -> None:
     Deployment.objects.create(name=name, first_at=Now() - timedelta(minutes=minutes))
 
 
-def ended(seconds: float, **numbers: Any) -> AttemptCounts:
+def attempt_counts(seconds: float, **numbers: Any) -> AttemptCounts:
     number = sum(numbers.values())
     times = counting.histogram([seconds] * number)
     return AttemptCounts(
@@ -36,10 +36,10 @@ def ended(seconds: float, **numbers: Any) -> AttemptCounts:
     )
 
 
-def test_attempts_and_times_of_all_its_queues_are_drawn_by_hour() -> None:
-    count_ended(TASK, ended(2.0, completed=3), seconds_ago=5 * HOUR)
-    count_ended(TASK, ended(2.0, retried=1), seconds_ago=5 * HOUR, queue_name="mail")
-    count_ended("another.task", ended(9.0, completed=7), seconds_ago=5 * HOUR)
+def test_the_charts_of_a_task_count_its_attempts_in_all_queues_by_hour() -> None:
+    count_ended(TASK, attempt_counts(2.0, completed=3), seconds_ago=5 * HOUR)
+    count_ended(TASK, attempt_counts(2.0, retried=1), seconds_ago=5 * HOUR, queue_name="mail")
+    count_ended("another.task", attempt_counts(9.0, completed=7), seconds_ago=5 * HOUR)
     found = about_task(TASK)
     assert found["queue_names"] == ["default", "mail"]
     attempts, waited, ran = found["charts"]
@@ -55,18 +55,18 @@ def test_attempts_and_times_of_all_its_queues_are_drawn_by_hour() -> None:
 
 
 def test_attempts_are_counted_by_deployment() -> None:
-    deploy("unused", minutes=300)
-    deploy("4f2a", minutes=200)
-    deploy("5b3c", minutes=60)
-    count_ended(TASK, ended(2.0, completed=3, failed=1), seconds_ago=100 * 60)
-    count_ended(TASK, ended(4.0, completed=1, retried=1), seconds_ago=30 * 60)
-    count_ended("another.task", ended(9.0, completed=7), seconds_ago=30 * 60)
+    make_deployment("unused", minutes=300)
+    make_deployment("4f2a", minutes=200)
+    make_deployment("5b3c", minutes=60)
+    count_ended(TASK, attempt_counts(2.0, completed=3, failed=1), seconds_ago=100 * 60)
+    count_ended(TASK, attempt_counts(4.0, completed=1, retried=1), seconds_ago=30 * 60)
+    count_ended("another.task", attempt_counts(9.0, completed=7), seconds_ago=30 * 60)
     newer, older = about_task(TASK)["deployments"]
     assert (newer["name"], newer["attempts"], newer["failed"], newer["ran"]) == ("5b3c", "2", "50.0 %", "4.0 s")
     assert (older["name"], older["attempts"], older["failed"], older["waited"]) == ("4f2a", "4", "25.0 %", "2.0 s")
 
 
-def test_the_page_has_the_causes_of_its_failures_alone(operator: Client) -> None:
+def test_the_page_of_a_task_lists_the_causes_of_its_failures_alone(operator: Client) -> None:
     count_failures(BAD_VALUE)
     count_failures(UNAVAILABLE)
     text = operator.get(task_page(TASK)).text
@@ -76,12 +76,12 @@ def test_the_page_has_the_causes_of_its_failures_alone(operator: Client) -> None
     assert "No attempt has failed in the last 7 days." in operator.get(task_page("another.task")).text
 
 
-def test_the_charts_have_a_mark_where_the_deployment_has_changed(operator: Client) -> None:
+def test_charts_mark_the_time_of_a_deployment(operator: Client) -> None:
     cause = f"{LIST}failures/cause/?task={TASK}&cause=builtins.ValueError+in+{BAD_VALUE.place}"
     count_failures(BAD_VALUE)
     addresses = (f"{LIST}dashboard/", cause, task_page(TASK))
     assert not [address for address in addresses if "skipqueue-change" in operator.get(address).text]
-    deploy("<4f2a>", minutes=30)
+    make_deployment("<4f2a>", minutes=30)
     for address in addresses:
         text = operator.get(address).text
         assert '<line class="skipqueue-change"' in text

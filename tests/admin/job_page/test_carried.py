@@ -26,35 +26,35 @@ HOUR, LONG = timedelta(hours=1), timedelta(minutes=1)
 
 
 @pytest.fixture(autouse=True)
-def carriers(settings: Any) -> None:
+def _celery_carries_pdf(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
 
 
-def since(job: Job) -> str:
+def handover_time(job: Job) -> str:
     assert job.locked_at is not None
     return f"{localtime(job.locked_at):%H:%M:%S}"
 
 
-def test_its_page_says_since_when_the_carrier_has_it(operator: Client) -> None:
+def test_the_page_of_a_carried_job_says_since_when_the_carrier_has_it(operator: Client) -> None:
     make_carrier()
     make_relay()
     job = make_carried()
     text = operator.get(page("change", job.pk)).text
-    assert re.search(rf"<dt>At celery since</dt><dd>{since(job)}</dd>", text)
-    assert f"It has been with celery since {since(job)}, where it waits or runs." in text
+    assert re.search(rf"<dt>At celery since</dt><dd>{handover_time(job)}</dd>", text)
+    assert f"It has been with celery since {handover_time(job)}, where it waits or runs." in text
     assert "attempt 1 at celery" in text
     assert "waiting or running for" in text
     for wrong in ("Running for", "<dt>Worker</dt>", "attempt 1 running", ">running for"):
         assert wrong not in text
 
 
-def test_a_job_of_a_worker_is_told_as_ever(operator: Client) -> None:
+def test_the_page_of_a_job_that_a_worker_runs_names_no_carrier(operator: Client) -> None:
     text = operator.get(page("change", make_job("running", queue_name="pdf").pk)).text
     assert "Running for" in text
     assert "carrier" not in text
 
 
-def test_the_page_of_a_finished_one_names_the_carrier_as_its_worker(operator: Client) -> None:
+def test_the_page_of_a_finished_carried_job_names_the_carrier_as_its_worker(operator: Client) -> None:
     job = make_carried()
     Job.objects.filter(pk=job.pk).update(status="completed", finished_at=job.locked_at)
     text = operator.get(page("change", job.pk)).text
@@ -62,11 +62,11 @@ def test_the_page_of_a_finished_one_names_the_carrier_as_its_worker(operator: Cl
     assert "At celery since" not in text
 
 
-def test_the_list_says_since_when_as_well(operator: Client) -> None:
+def test_the_list_says_since_when_the_carrier_has_a_job(operator: Client) -> None:
     make_carrier()
     job = make_carried()
     text = operator.get(f"{LIST}?status=running").text
-    assert f"with celery since {since(job)}</time>" in text
+    assert f"with celery since {handover_time(job)}</time>" in text
     assert '<span class="skipqueue-detail">celery</span>' not in text
 
 
@@ -75,10 +75,10 @@ def test_the_explanation_says_when_no_relay_is_alive() -> None:
     assert job.locked_at is not None
     said = why_it_waits(job, job.locked_at, Workforce.now())
     reason = "No relay is alive, so its outcome cannot be stored yet."
-    assert said == f"It has been with celery since {since(job)}. {reason}"
+    assert said == f"It has been with celery since {handover_time(job)}. {reason}"
 
 
-def test_a_queued_job_waits_for_a_relay_or_for_room() -> None:
+def test_a_queued_job_waits_for_a_relay_or_until_the_carrier_takes_more_jobs() -> None:
     job = make_job(queue_name="pdf")
     make_worker(queues=[])
     assert why_it_waits(job, job.run_after, Workforce.now()) == "It waits for a relay, but no relay of celery is alive."
@@ -88,7 +88,7 @@ def test_a_queued_job_waits_for_a_relay_or_for_room() -> None:
 
 
 class TestCancelling:
-    def test_the_question_says_that_nothing_is_interrupted(self, operator: Client) -> None:
+    def test_the_question_before_cancelling_says_that_a_carried_job_is_not_interrupted(self, operator: Client) -> None:
         job = make_carried()
         text = operator.get(page("cancel", job.pk)).text
         assert "If it has begun, it is not interrupted, and its outcome is dropped." in text
@@ -101,7 +101,9 @@ class TestCancelling:
         text = operator.get(page("cancel", make_job("running", queue_name="pdf").pk)).text
         assert "Interrupt this job" in text
 
-    def test_the_question_about_many_says_it_where_there_are_carriers(self, operator: Client, settings: Any) -> None:
+    def test_the_question_before_cancelling_many_jobs_mentions_carried_jobs(
+        self, operator: Client, settings: Any
+    ) -> None:
         posted = {"action": "cancel_selected", "_selected_action": [make_carried().pk]}
         said = "A job that has begun outside of the workers is not interrupted, and its outcome is dropped."
         assert said in operator.post(LIST, posted).text
@@ -135,7 +137,7 @@ class TestVerdict:
         make_job(queue_name="mail")
         assert self.problems() == [("queue-without-worker", "mail")]
 
-    def test_neither_a_full_window_nor_carried_jobs_are_slots_that_are_taken(self) -> None:
+    def test_carried_jobs_take_no_slot_of_a_worker(self) -> None:
         make_carrier()
         relay = make_relay()
         make_carried(locked_by=relay.pk, locked_at=-2 * LONG)
@@ -143,7 +145,7 @@ class TestVerdict:
         make_carried(locked_at=-2 * LONG)
         assert self.problems() == []
 
-    def test_carried_jobs_do_not_hide_those_that_take_the_slots(self) -> None:
+    def test_a_queue_without_a_free_slot_is_found_beside_carried_jobs(self) -> None:
         make_carrier()
         make_carried(locked_at=-3 * LONG)
         worker = make_worker(queues=["mail"], concurrency=1)
@@ -156,7 +158,7 @@ class TestDashboard:
     def cards(self, **query: str) -> dict[str, Any]:
         return {str(card.label): card for card, _ in Dashboard.of(query, lambda permission: True).cards}
 
-    def test_relays_are_told_apart_from_workers(self) -> None:
+    def test_the_card_of_workers_counts_relays_apart(self) -> None:
         make_relay()
         card = self.cards()["workers alive"]
         assert (card.value, card.detail, card.level) == ("0", "1 relay", "")
@@ -166,12 +168,12 @@ class TestDashboard:
         card = self.cards(queue="pdf")["workers alive"]
         assert (card.value, card.detail, card.level) == ("0", "1 relay", "")
 
-    def test_a_carrier_is_no_worker(self) -> None:
+    def test_the_card_of_workers_does_not_count_a_carrier(self) -> None:
         make_carrier()
         card = self.cards()["workers alive"]
         assert (card.value, card.detail, card.level) == ("0", "none is alive", "alarm")
 
-    def test_the_time_in_the_broker_is_no_running_time(self, operator: Client) -> None:
+    def test_the_longest_running_jobs_do_not_include_carried_jobs(self, operator: Client) -> None:
         make_carrier()
         make_carried(locked_at=-9 * HOUR, task="a.carried")
         ran = make_job("running", task="a.ran")
@@ -183,7 +185,7 @@ class TestDashboard:
         assert "a.carried" not in longest
 
 
-def test_the_list_of_queues_says_who_has_the_jobs_of_a_carried_queue(operator: Client) -> None:
+def test_the_list_of_queues_says_which_carrier_has_the_jobs_of_a_queue(operator: Client) -> None:
     make_carried(locked_at=-HOUR)
     make_relay()
     assert "pdf" in [queue.name for queue in queue_states()]
@@ -194,7 +196,7 @@ def test_the_list_of_queues_says_who_has_the_jobs_of_a_carried_queue(operator: C
     assert re.search(r'1 <span class="skipqueue-detail">8 slots · 1 relay</span>', operator.get(QUEUES).text)
 
 
-def test_a_bulk_action_runs_in_a_worker() -> None:
+def test_a_bulk_action_goes_into_a_queue_that_no_carrier_takes() -> None:
     make_relay()
     assert queue_with_workers() is None
     make_worker(queues=["pdf", "mail"])

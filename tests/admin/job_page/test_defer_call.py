@@ -22,11 +22,11 @@ ANY: Any = tasks.add
 COPIED = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "unique_key")
 
 
-def code_of(job: Job) -> str:
+def defer_code(job: Job) -> str:
     return defer_call(job, redacted(job.task, job.args, job.kwargs))
 
 
-def run(code: str) -> Job:
+def run_code(code: str) -> Job:
     exec(code, {})
     return Job.objects.latest("pk")
 
@@ -44,36 +44,36 @@ def test_the_code_enqueues_the_same_job(row: Row) -> None:
         with row(options=options, value=value):
             job = ANY.using(**options).defer(value, b={"x": value})
             job.refresh_from_db()
-            code = code_of(job)
+            code = defer_code(job)
             assert code.startswith("from tests.app.jobs import add\n\nadd.")
             job.delete()
-            made = run(code)
+            made = run_code(code)
             made.refresh_from_db()
             assert {name: getattr(made, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
 
 
-def test_it_is_short_where_nothing_differs() -> None:
-    assert code_of(tasks.add.defer(1, 2)) == "from tests.app.jobs import add\n\nadd.defer(1, 2)"
+def test_the_code_for_a_job_with_default_options_has_no_options() -> None:
+    assert defer_code(tasks.add.defer(1, 2)) == "from tests.app.jobs import add\n\nadd.defer(1, 2)"
 
 
-def test_a_secret_is_left_out_and_has_to_be_typed() -> None:
+def test_the_code_has_an_ellipsis_in_place_of_a_secret() -> None:
     job = make_job(
         task="tests.app.jobs.add", kwargs={"a": {"token": "s3cret", "id": 1}, "b": [{"password": "hunter22"}]}
     )
-    code = code_of(job)
+    code = defer_code(job)
     assert "s3cret" not in code
     assert "hunter22" not in code
     assert 'a={"id": 1, "token": ...}, b=[{"password": ...}]' in code
     with pytest.raises(InvalidArguments):
-        run(code)
+        run_code(code)
 
 
-def test_there_is_none_for_a_task_that_is_not_known_or_for_megabytes() -> None:
-    assert code_of(make_job(task="gone.jobs.task")) == ""
-    assert code_of(make_job(task="tests.app.jobs.add", args=["x" * 100_000, 1])) == ""
+def test_there_is_no_code_for_an_unknown_task_or_very_long_arguments() -> None:
+    assert defer_code(make_job(task="gone.jobs.task")) == ""
+    assert defer_code(make_job(task="tests.app.jobs.add", args=["x" * 100_000, 1])) == ""
 
 
-def test_the_page_shows_it(operator: Client) -> None:
+def test_the_page_of_a_job_shows_the_code_that_defers_it(operator: Client) -> None:
     job = ANY.defer(1, b="<b>")
     text = operator.get(page("change", job.pk)).text
     assert "add.defer(1, b=&quot;&lt;b&gt;&quot;)" in text

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 EVENT = {"attempt": 1, "exception": "x.Y", "message": "no", "sentry_event_id": "a1b2", "worker": "w/1"}
 
 
-def test_a_job_has_the_links_for_which_it_has_the_values(operator: Client, settings: Any) -> None:
+def test_a_job_has_each_link_whose_fields_have_values(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {
         "LINKS": {
             "Logs": "https://logs.example/?q={job_id}&from={started_at_ms}",
@@ -26,14 +26,14 @@ def test_a_job_has_the_links_for_which_it_has_the_values(operator: Client, setti
     attributes = 'target="_blank" rel="noopener noreferrer"'
     assert f'<a href="https://shop.example/a%2F7/" {attributes}>Order</a>' in text
     assert "s3cret-token" not in text, "a masked value is in no link"
-    assert ">Logs<" not in text, "it has no start"
+    assert ">Logs<" not in text, "the job has no start"
     started = make_job("running", started_at=state(job)["finished_at"])
     milliseconds = round(started.started_at.timestamp() * 1000) if started.started_at else 0
     text = operator.get(page("change", started.pk)).text
     assert f'<a href="https://logs.example/?q={started.pk}&amp;from={milliseconds}" {attributes}>Logs</a>' in text
 
 
-def test_the_end_of_a_job_that_is_not_finished_is_now(operator: Client, settings: Any) -> None:
+def test_a_link_with_the_end_of_an_unfinished_job_has_the_time_of_now(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"LINKS": {"Logs": "https://logs.example/?to={finished_at}"}}
     assert ">Logs</a>" in operator.get(page("change", make_job().pk)).text
 

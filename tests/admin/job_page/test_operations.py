@@ -1,4 +1,4 @@
-"""`operations`: what operators did to a job, as its row tells it."""
+"""`operations`: how operators changed a job, read from its row."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db
 
 
-def test_what_the_verbs_really_wrote_is_read_back() -> None:
+def test_operations_that_verbs_have_written_are_read_back() -> None:
     job = make_job("failed", attempts=3)
     job.retry(by="ann", reason="the bank is back")
     job.discard("no longer wanted", by="bob")
@@ -34,7 +34,7 @@ def test_what_the_verbs_really_wrote_is_read_back() -> None:
     assert attempts_before([retried, discarded], None) == 3
 
 
-def test_many_at_once_leave_it_in_each_row() -> None:
+def test_retrying_many_jobs_writes_the_operation_into_each_row() -> None:
     jobs = [make_job("failed") for _ in range(3)]
     store.retry([job.pk for job in jobs], by="ann")
     for job in jobs:
@@ -42,7 +42,7 @@ def test_many_at_once_leave_it_in_each_row() -> None:
         assert [operation.done_by for operation in operations_of(job)] == ["retried by ann"]
 
 
-def test_a_program_has_no_name() -> None:
+def test_an_operation_of_a_program_names_nobody() -> None:
     job = make_job()
     job.cancel()
     job.refresh_from_db()
@@ -57,12 +57,12 @@ def test_a_program_has_no_name() -> None:
         for at in (None, 1, "x", "2026-01-01", "2026-02-31T00:00:00Z", "2026-01-01T00:00:00")
     ],
 )
-def test_what_is_no_operation_is_left_out(entry: Any) -> None:
+def test_an_invalid_operation_is_left_out(entry: Any) -> None:
     assert operations_of(make_job(operations=[entry])) == []
 
 
 @pytest.mark.parametrize("text", hostile.TEXTS.values(), ids=hostile.TEXTS)
-def test_texts_of_others_are_shortened(text: str) -> None:
+def test_long_texts_of_an_operation_are_shortened(text: str) -> None:
     fields = dict.fromkeys(("verb", "by", "reason", "attempts"), text * 1000)
     (operation,) = operations_of(make_job(operations=[fields | {"at": "2026-01-01T00:00:00+00:00"}]))
     assert max(map(len, (operation.verb, operation.by, operation.reason))) <= 500

@@ -23,7 +23,7 @@ SELECT = "document.getSelection().selectAllChildren(document.querySelector('#ski
 
 @pytest.fixture
 def boss(transactional_db: None) -> User:
-    """Somebody who may do everything."""
+    """A superuser."""
     return User.objects.create_superuser("boss")
 
 
@@ -38,17 +38,17 @@ def open_job(boss: User, open_admin: Callable[..., Page]) -> Callable[..., Page]
 
 
 def complete(job: Job) -> None:
-    """As a worker does."""
+    """Set the row as a worker does when the attempt completes."""
     Job.objects.filter(pk=job.pk).update(status="completed", finished_at=Now(), result=7)
 
 
-def badge_says(page: Page, status: str) -> None:
-    """Wait for it."""
+def wait_for_status(page: Page, status: str) -> None:
+    """Wait until the page shows this status."""
     expect(page.locator("h1 .skipqueue-badge")).to_have_text(status, timeout=SOON)
 
 
-def fetches(page: Page) -> list[str]:
-    """The addresses that the script asks for from now on."""
+def record_fetches(page: Page) -> list[str]:
+    """A list to which each address is added that the script fetches from now on."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "fragment" in request.url else None)
     return asked
@@ -60,16 +60,16 @@ def wait_for_fetches(page: Page, asked: list[str], number: int) -> None:
         page.wait_for_event("request", timeout=SOON)
 
 
-def test_it_shows_what_becomes_of_the_job_and_then_stops(open_job: Callable[..., Page], complaints: Complaints) -> None:
+def test_the_page_is_refreshed_until_the_job_is_finished(open_job: Callable[..., Page], complaints: Complaints) -> None:
     make_worker()
     job = make_job("running")
     page = open_job(job)
     live = page.locator("#skipqueue-live")
     expect(live).to_contain_text("Refreshes automatically")
-    asked = fetches(page)
+    asked = record_fetches(page)
     wait_for_fetches(page, asked, 2)
     complete(job)
-    badge_says(page, "completed")
+    wait_for_status(page, "completed")
     expect(page.locator("section", has_text="Result").locator("pre").first).to_have_text("7")
     expect(page.locator("#skipqueue-live-text")).to_have_text(f"Job {job.pk} is completed.")
     expect(live).to_be_hidden()
@@ -87,20 +87,20 @@ def test_a_finished_job_is_not_fetched_again(open_job: Callable[..., Page]) -> N
         page.wait_for_event("request", lambda request: "fragment" in request.url, timeout=3_000)
 
 
-def test_it_waits_while_text_is_selected(open_job: Callable[..., Page]) -> None:
+def test_the_page_is_not_refreshed_while_text_is_selected(open_job: Callable[..., Page]) -> None:
     job = make_job("running")
     page = open_job(job)
     page.evaluate(SELECT)
     expect(page.locator("#skipqueue-live")).to_contain_text("Paused", timeout=SOON)
     complete(job)
-    asked = fetches(page)
+    asked = record_fetches(page)
     expect(page.locator("h1 .skipqueue-badge")).to_have_text("running")
     page.evaluate("document.getSelection().removeAllRanges()")
-    badge_says(page, "completed")
+    wait_for_status(page, "completed")
     assert len(asked) == 1
 
 
-def test_it_waits_while_nobody_looks(open_job: Callable[..., Page]) -> None:
+def test_the_page_is_not_refreshed_while_its_window_is_hidden(open_job: Callable[..., Page]) -> None:
     job = make_job("running")
     page = open_job(job)
     page.evaluate(HIDE)
@@ -109,10 +109,12 @@ def test_it_waits_while_nobody_looks(open_job: Callable[..., Page]) -> None:
     with pytest.raises(Exception, match="Timeout"):
         page.wait_for_event("request", lambda request: "fragment" in request.url, timeout=3_000)
     page.evaluate("window.isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
-    badge_says(page, "completed")
+    wait_for_status(page, "completed")
 
 
-def test_it_gives_up_where_the_server_does_not_answer_and_says_so(open_job: Callable[..., Page]) -> None:
+def test_the_page_says_that_it_is_no_longer_refreshed_if_the_server_does_not_answer(
+    open_job: Callable[..., Page],
+) -> None:
     page = open_job(make_job("running"))
     page.route("**/*fragment*", lambda route: route.abort())
     live = page.locator("#skipqueue-live")
@@ -122,7 +124,7 @@ def test_it_gives_up_where_the_server_does_not_answer_and_says_so(open_job: Call
     expect(live).to_contain_text("Refreshes automatically")
 
 
-def test_the_page_stops_once_the_job_is_gone_and_leaves_no_messages_behind(open_job: Callable[..., Page]) -> None:
+def test_the_page_is_no_longer_refreshed_once_its_job_is_deleted(open_job: Callable[..., Page]) -> None:
     job = make_job("running")
     page = open_job(job)
     Job.objects.filter(pk=job.pk).delete()
@@ -131,14 +133,14 @@ def test_the_page_stops_once_the_job_is_gone_and_leaves_no_messages_behind(open_
     expect(page.locator(".messagelist")).to_have_count(0)
 
 
-def test_what_is_open_stays_open_and_what_has_the_focus_keeps_it(open_job: Callable[..., Page]) -> None:
+def test_a_refresh_keeps_open_details_and_the_focus(open_job: Callable[..., Page]) -> None:
     worker = make_worker()
     errors = [scene.error(worker, number, seconds_ago=100 - number) for number in (1, 2)]
     page = open_job(make_job("running", attempts=3, errors=errors, locked_by=worker.pk))
     first = page.locator("#attempt-1")
     first.locator("> summary").click()
     first.locator(".skipqueue-traceback summary").first.press("Enter")
-    asked = fetches(page)
+    asked = record_fetches(page)
     wait_for_fetches(page, asked, 3)
     expect(first).to_have_attribute("open", "")
     expect(first.locator(".skipqueue-traceback details").first).to_have_attribute("open", "")
@@ -146,13 +148,13 @@ def test_what_is_open_stays_open_and_what_has_the_focus_keeps_it(open_job: Calla
     expect(page.locator("#attempt-2")).not_to_have_attribute("open", "")
 
 
-def test_without_scripts_there_is_a_link(open_job: Callable[..., Page]) -> None:
+def test_without_javascript_a_link_refreshes_the_page(open_job: Callable[..., Page]) -> None:
     job = make_job("running", errors=[scene.error(make_worker(), 1, seconds_ago=9)], attempts=2)
     page = open_job(job, java_script_enabled=False)
     complete(job)
     expect(page.locator(".skipqueue-copy").first).to_be_hidden()
     page.locator("#skipqueue-live").get_by_role("link", name="Refresh").click()
-    badge_says(page, "completed")
+    wait_for_status(page, "completed")
 
 
 def test_a_traceback_is_copied_with_its_folded_lines(open_job: Callable[..., Page], complaints: Complaints) -> None:
@@ -164,7 +166,7 @@ def test_a_traceback_is_copied_with_its_folded_lines(open_job: Callable[..., Pag
 
 
 @pytest.mark.parametrize("lines", [1, 45])
-def test_the_line_that_raised_is_seen_without_scrolling(open_job: Callable[..., Page], lines: int) -> None:
+def test_the_line_that_raised_is_visible_without_scrolling(open_job: Callable[..., Page], lines: int) -> None:
     message = "\n".join(["psp.example.com cannot be reached", *(f"hint {number}" for number in range(1, lines))])
     traceback = scene.REFUSED.replace("psp.example.com cannot be reached\n", f"{message}\n")
     traceback = traceback.replace("[Errno 111] Connection refused", f"[Errno 111] {message}")

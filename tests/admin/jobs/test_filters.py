@@ -17,7 +17,7 @@ HOSTILE = "<script>alert('x')</script>\" onload=\"alert(1)"
 
 
 class TestFilters:
-    def test_by_queue_and_by_task(self, operator: Client) -> None:
+    def test_jobs_are_filtered_by_queue_and_by_task(self, operator: Client) -> None:
         mail = make_job("failed", queue_name="mail", task="a")
         other = make_job("failed", queue_name="default", task="b")
         assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail.pk]
@@ -29,7 +29,9 @@ class TestFilters:
         make_job("failed", task="django_skipqueue.apply_to_all")
         assert "apply_to_all" in operator.get(LIST).text.partition("By task")[2]
 
-    def test_many_tasks_are_typed_with_suggestions(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_filter_by_many_tasks_is_a_text_field_with_suggestions(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         job = make_job(task="shop.a")
         make_job(task="shop.b")
         monkeypatch.setattr(filters, "MOST_LINKS", 1_000)
@@ -53,7 +55,9 @@ class TestFilters:
             ("&status=failed", "failed", "finished_at"),
         ],
     )
-    def test_by_time(self, operator: Client, preset: str, found: int, address: str, status: str, column: str) -> None:
+    def test_jobs_are_filtered_by_the_time_of_their_status(
+        self, operator: Client, preset: str, found: int, address: str, status: str, column: str
+    ) -> None:
         for age in (
             timedelta(days=50),
             timedelta(days=25),
@@ -66,7 +70,7 @@ class TestFilters:
         assert len(listed(operator, f"?time={preset}{address}")) == found
 
     @pytest.mark.parametrize(("preset", "found"), [("1m", 4), ("10m", 3), ("1h", 2), ("6h", 1), ("never", 5)])
-    def test_running_jobs_by_how_long_they_run(self, operator: Client, preset: str, found: int) -> None:
+    def test_running_jobs_are_filtered_by_their_running_time(self, operator: Client, preset: str, found: int) -> None:
         for minutes in (0, 2, 20, 120, 1200):
             make_job("running", locked_at=timedelta(minutes=-minutes))
         address = f"?status=running&runs={preset}"
@@ -93,6 +97,6 @@ class TestFilters:
             "?status=&q=",
         ],
     )
-    def test_nothing_in_the_address_is_an_error(self, operator: Client, address: str) -> None:
+    def test_an_invalid_filter_in_the_address_is_no_error(self, operator: Client, address: str) -> None:
         make_job()
         assert operator.get(LIST + address, follow=True).status_code == 200

@@ -23,7 +23,7 @@ HOSTILE = "<script>alert('x')</script>\" onload=\"alert(1)"
 
 
 class TestTheList:
-    def test_a_row_says_what_a_job_is(self, operator: Client) -> None:
+    def test_a_row_shows_status_task_arguments_attempts_and_error_of_a_job(self, operator: Client) -> None:
         make_job(
             "failed", task="payments.jobs.send_receipt", args=[1], kwargs={"email": "x@example.com"}, attempts=2,
             queue_name="mail", last_error="SMTPError: busy\nsecond line", finished_at=timedelta(minutes=-3),
@@ -48,24 +48,24 @@ class TestTheList:
         assert listed(operator, "?status=scheduled") == [early.pk, late.pk]
         assert listed(operator, "?status=completed") == [new.pk, old.pk]
 
-    def test_columns_cannot_be_sorted_by(self, operator: Client) -> None:
+    def test_the_list_cannot_be_sorted_by_a_column(self, operator: Client) -> None:
         jobs = [make_job(priority=priority) for priority in (1, 9, 5)]
         assert listed(operator, "?o=2") == [job.pk for job in reversed(jobs)]
         assert "sortable" not in operator.get(LIST).text
 
-    def test_its_queries_do_not_grow_with_the_jobs(self, operator: Client) -> None:
+    def test_the_number_of_queries_does_not_grow_with_the_jobs(self, operator: Client) -> None:
         numbers = []
         for amount in (1, 30):
             for status in STATUSES:
                 for _ in range(amount):
                     make_job(status, errors=[{"attempt": 1}], last_error="x")
-            operator.get(LIST)  # and the verdict, which is cached
+            operator.get(LIST)  # fills the cache of the verdict
             with CaptureQueriesContext(connection) as queries:
                 operator.get(LIST)
             numbers.append(len(queries))
         assert numbers[0] == numbers[1] <= 27
 
-    def test_it_loads_nothing_that_it_does_not_show(self, operator: Client) -> None:
+    def test_the_list_loads_no_column_that_it_does_not_show(self, operator: Client) -> None:
         make_job("failed", kwargs={"a": "x" * 100_000}, errors=[{"traceback": "x"}])
         with CaptureQueriesContext(connection) as queries:
             operator.get(LIST)
@@ -75,7 +75,7 @@ class TestTheList:
         (job,) = operator.get(LIST).context["cl"].result_list
         assert len(job.kwargs_text) == CELL_LIMIT * 4
 
-    def test_nothing_in_it_is_markup(self, operator: Client) -> None:
+    def test_the_list_escapes_html_of_jobs(self, operator: Client) -> None:
         make_job(
             "failed", task=HOSTILE, queue_name=HOSTILE, args=[HOSTILE], kwargs={HOSTILE: HOSTILE}, last_error=HOSTILE
         )
@@ -92,19 +92,19 @@ class TestTheList:
         assert operator.post(page("delete", job.pk), {"post": "yes"}).status_code == 405
         assert Job.objects.get(pk=job.pk).status == "failed"
 
-    def test_it_is_for_those_who_may_look(self, log_in: Callable[..., Client]) -> None:
+    def test_users_who_may_not_view_jobs_see_neither_list_nor_page(self, log_in: Callable[..., Client]) -> None:
         job = make_job()
         client = log_in("retry_job", "discard_job", "delete_job", "add_job")
         assert client.get(LIST).status_code == 403
         assert client.get(page("change", job.pk)).status_code == 403
 
     @pytest.mark.parametrize("lookup", ["kwargs__contains=1", "task__icontains=a", "errors__0__message=x", "id__gt=1"])
-    def test_no_other_lookup_can_be_asked_for(self, operator: Client, lookup: str) -> None:
+    def test_a_lookup_by_another_column_is_refused(self, operator: Client, lookup: str) -> None:
         assert operator.get(f"{LIST}?{lookup}").status_code == 400
 
 
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
-def test_the_queue_may_live_in_another_database(operator: Client, settings: Any) -> None:
+def test_the_admin_shows_and_changes_the_jobs_of_the_configured_database(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
     make_job("failed")
     job = make_job("failed", using="other", kwargs={"here": 1})

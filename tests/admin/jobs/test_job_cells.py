@@ -30,7 +30,9 @@ class TestWhen:
             ("running", {"started_at": timedelta(minutes=-12, seconds=-5)}, r"for 12 min \d+ s"),
         ],
     )
-    def test_it_says_how_long(self, operator: Client, status: str, fields: dict[str, Any], text: str) -> None:
+    def test_the_time_of_a_job_is_shown_as_a_distance(
+        self, operator: Client, status: str, fields: dict[str, Any], text: str
+    ) -> None:
         make_job(status, **fields)
         assert re.search(f">{text}</time>", operator.get(LIST).text)
 
@@ -43,7 +45,7 @@ class TestWhen:
 
     @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
     @pytest.mark.parametrize("moment", [datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)])
-    def test_the_farthest_times_break_no_page(
+    def test_the_earliest_and_latest_times_break_no_page(
         self, operator: Client, settings: Any, zone: str, moment: datetime
     ) -> None:
         settings.TIME_ZONE = zone
@@ -63,19 +65,19 @@ class TestArguments:
             ("[1, 2", "{", '1, "…"'),
         ],
     )
-    def test_they_read_like_a_call(self, args: str, kwargs: str, text: str) -> None:
+    def test_arguments_are_shown_like_a_call(self, args: str, kwargs: str, text: str) -> None:
         assert cells.arguments("t", job_cells.called("t", args, kwargs)) == text
 
     def test_arguments_passed_by_place_have_the_names_of_the_parameters(self) -> None:
         task = "tests.app.jobs.add"
         assert cells.arguments(task, job_cells.called(task, "[1]", '{"b": 2}')) == "a=1, b=2"
 
-    def test_long_ones_are_cut(self) -> None:
+    def test_long_arguments_are_cut(self) -> None:
         text = cells.arguments("t", job_cells.called("t", f'["{"x" * 500}"]', "{}"))
         assert len(text) == CELL_LIMIT
         assert text.endswith("…")
 
-    def test_what_the_column_has_no_room_for_is_its_title(self, operator: Client) -> None:
+    def test_the_full_arguments_are_the_title_of_the_cell(self, operator: Client) -> None:
         make_job(kwargs={"email": "grace@example.com", "payment_id": 42})
         title = 'title="email=&quot;grace@example.com&quot;, payment_id=42"'
         assert f'<span class="skipqueue-call" {title}>' in operator.get(LIST).text

@@ -1,4 +1,4 @@
-"""`list_order` and `window`: every list is read from an index, in its order, and searched a window at a time."""
+"""`list_order` and `window`: every list is read in the order of an index, and searched one window of jobs at a time."""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ FROM
     ) AS life
 """
 
-# The jobs of a cause lie apart from each other.
+# Makes all finished jobs fail. The jobs of one cause lie apart from each other in the table.
 FAIL = """
 UPDATE skipqueue_job
 SET
@@ -51,6 +51,7 @@ WHERE finished_at IS NOT NULL
 
 CAUSE = Cause("a.jobs.one", "KeyError", "a.jobs.step_3")
 
+# The status by which the list is filtered: the index that PostgreSQL reads.
 INDEXES = {
     None: "skipqueue_job_pkey",
     "scheduled": "skipqueue_job_admit",
@@ -76,14 +77,14 @@ def plan_of(statement: str) -> str:
 
 
 @pytest.mark.usefixtures("_many_jobs")
-def test_the_first_page_of_every_list_is_the_front_of_an_index() -> None:
+def test_the_first_page_of_every_list_is_read_from_an_index_without_sorting() -> None:
     for status, index in INDEXES.items():
-        plan = plan_of(str(Indexed(status).jobs()[:50].query.sql_with_params()[0]) % _quoted(Indexed(status)))
+        plan = plan_of(str(Indexed(status).jobs()[:50].query.sql_with_params()[0]) % quoted_parameters(Indexed(status)))
         assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
         assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), (status, plan)
     for status, index in {"queued": "skipqueue_job_claim", "failed": "skipqueue_job_failed"}.items():
         indexed = Indexed.covering(status, "mail")
-        plan = plan_of(str(indexed.jobs()[:50].query.sql_with_params()[0]) % _quoted(indexed))
+        plan = plan_of(str(indexed.jobs()[:50].query.sql_with_params()[0]) % quoted_parameters(indexed))
         assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
 
 
@@ -100,12 +101,12 @@ def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str
 
 @pytest.mark.usefixtures("_many_jobs")
 def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(operator: Client) -> None:
-    """PostgreSQL knows nothing of the causes, and expects a two-hundredth of the failed jobs."""
+    """PostgreSQL has no statistics of causes, and expects a two-hundredth of the failed jobs."""
     check_counts_of_a_cause(operator, "?status=failed&")
 
 
 def check_counts_of_a_cause(operator: Client, address: str) -> None:
-    """Make many jobs fail, and see how the page counts the jobs with `CAUSE`."""
+    """Make many jobs fail, and check that the page counts the jobs with `CAUSE` by the index of causes."""
     with connection.cursor() as cursor:
         cursor.execute(FAIL, [])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
@@ -121,7 +122,7 @@ def check_counts_of_a_cause(operator: Client, address: str) -> None:
         assert not re.search("Bitmap|Sort", plan), plan
 
 
-def _quoted(indexed: Indexed) -> tuple[str, ...]:
+def quoted_parameters(indexed: Indexed) -> tuple[str, ...]:
     return tuple(f"'{value}'" for value in (indexed.status, indexed.queue_name) if value is not None)
 
 
@@ -129,7 +130,7 @@ def _quoted(indexed: Indexed) -> tuple[str, ...]:
 @pytest.mark.parametrize("size", [20_000])
 def test_no_page_reads_the_whole_table(operator: Client, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOW_SIZE", size)
-    for address in addresses():
+    for address in list_queries():
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(LIST + address).status_code == 200
         for query in queries:
@@ -138,7 +139,7 @@ def test_no_page_reads_the_whole_table(operator: Client, size: int, monkeypatch:
                 assert "Seq Scan on skipqueue_job" not in plan, (address, query["sql"], plan)
 
 
-def addresses() -> Iterator[str]:
+def list_queries() -> Iterator[str]:
     yield ""
     yield from (f"?status={status}" for status in STATUSES)
     yield from ("?queue=mail", "?queue=nobody", "?status=failed&queue=mail", "?status=queued&queue=mail")
@@ -161,7 +162,7 @@ def addresses() -> Iterator[str]:
 @pytest.mark.django_db
 class TestEdge:
     @pytest.mark.parametrize("status", [None, *STATUSES])
-    def test_it_keeps_the_first_jobs_of_the_list_and_their_equals(self, status: Status | None) -> None:
+    def test_the_edge_keeps_the_first_jobs_of_the_list(self, status: Status | None) -> None:
         for _ in range(5):
             make_job(status or "completed")
         indexed = Indexed(status)
@@ -172,14 +173,14 @@ class TestEdge:
         assert kept == everything[: len(kept)]
         assert 2 <= len(kept) < 5
 
-    def test_a_list_that_is_not_longer_has_none(self) -> None:
+    def test_a_list_that_is_not_longer_has_no_edge(self) -> None:
         for _ in range(2):
             make_job("failed")
         make_job("completed")
         assert Indexed("failed").edge(2) is None
         assert Indexed().edge(2) is not None
 
-    def test_queued_jobs_are_cut_in_the_order_in_which_they_are_claimed(self) -> None:
+    def test_the_edge_of_queued_jobs_follows_the_order_of_claims(self) -> None:
         last = make_job("queued", queue_name="b", priority=5)
         low = make_job("queued", queue_name="a", priority=-1)
         first, second = (make_job("queued", queue_name="a", priority=9) for _ in range(2))

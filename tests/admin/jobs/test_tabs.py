@@ -1,4 +1,4 @@
-"""`tabs`: all jobs, and those in each state, with a count where an index has it."""
+"""`tabs`: one tab for all jobs and one for each state, with a count if an index can count it."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ HOSTILE = "<script>alert('x')</script>\" onload=\"alert(1)"
 
 
 class TestTabs:
-    def test_they_count_each_status(self, operator: Client) -> None:
+    def test_the_tabs_count_the_jobs_of_each_state(self, operator: Client) -> None:
         for status in STATUSES:
             make_job(status)
         make_job("failed")
@@ -29,7 +29,7 @@ class TestTabs:
             "failed": "2",
         }
 
-    def test_they_keep_the_other_filters_and_count_what_an_index_can(self, operator: Client) -> None:
+    def test_the_tabs_keep_other_filters_and_have_counts_that_an_index_gives(self, operator: Client) -> None:
         make_job("failed", queue_name="mail")
         make_job("failed")
         make_job("completed", queue_name="mail")
@@ -43,7 +43,7 @@ class TestTabs:
         ]
         assert [tab.state for tab in tabs if tab.is_selected] == ["queued"]
 
-    def test_of_a_time_they_count_what_is_indexed_by_it(self, operator: Client) -> None:
+    def test_with_a_filter_by_time_the_tabs_of_states_indexed_by_it_have_counts(self, operator: Client) -> None:
         for status in ("failed", "running"):
             make_job(status)
         make_job("failed", finished_at=timedelta(days=-2))
@@ -53,11 +53,11 @@ class TestTabs:
         assert counted == {"running": "1", "completed": "0", "failed": "1", "discarded": "0", **by_id}
 
     @pytest.mark.parametrize("more", ["&task=a", "&q=a"])
-    def test_they_count_nothing_that_has_to_be_looked_for(self, operator: Client, more: str) -> None:
+    def test_with_a_filter_without_an_index_the_tabs_have_no_counts(self, operator: Client, more: str) -> None:
         assert not any(tab.count for tab in operator.get(f"{LIST}?{more}").context["cl"].tabs if tab.state)
 
     @pytest.mark.parametrize("more", ["task=aa", "q=aa"])
-    def test_the_open_one_has_the_number_that_was_found(
+    def test_the_open_tab_has_the_number_of_jobs_found(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, more: str
     ) -> None:
         for task in ("bb", "aa", "bb", "aa", "aa"):
@@ -73,7 +73,9 @@ class TestTabs:
 class TestRetrying:
     """A job that waits for another attempt is counted apart from jobs that wait for their first attempt."""
 
-    def test_it_has_a_tab_with_its_error_and_the_time_of_its_next_attempt(self, operator: Client) -> None:
+    def test_a_retrying_job_is_listed_in_its_tab_with_error_and_time_of_the_next_attempt(
+        self, operator: Client
+    ) -> None:
         tomorrow = make_job("scheduled", run_after=timedelta(days=1))
         snoozed = make_job("scheduled", run_after=timedelta(minutes=1), attempts=0)
         job = make_job("scheduled", run_after=timedelta(minutes=5, seconds=5), attempts=2, last_error="KeyError: 'psp'")
@@ -86,11 +88,11 @@ class TestRetrying:
         tabs = {tab.state: str(tab.count) for tab in operator.get(LIST).context["cl"].tabs}
         assert (tabs["retrying"], tabs["scheduled"]) == ("1", "2")
 
-    def test_it_stands_in_the_list_of_all_jobs(self, operator: Client) -> None:
+    def test_a_retrying_job_is_in_the_list_of_all_jobs(self, operator: Client) -> None:
         make_job("scheduled", attempts=1)
         assert 'data-status="retrying">retrying</span>' in operator.get(LIST).text
 
-    def test_of_many_scheduled_jobs_those_that_are_due_next_are_counted(
+    def test_retrying_jobs_are_counted_among_the_scheduled_jobs_that_are_due_next(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)
@@ -102,7 +104,7 @@ class TestRetrying:
         assert listed(operator, "?status=retrying") == [retrying.pk]
 
     @pytest.mark.parametrize("attempts", [0, 1])
-    def test_a_few_are_looked_for_among_the_many_others(
+    def test_the_list_of_a_few_retrying_jobs_searches_the_first_scheduled_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, attempts: int
     ) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 3)

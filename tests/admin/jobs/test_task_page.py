@@ -26,7 +26,7 @@ def send(iban: str) -> None:
 pytestmark = [pytest.mark.django_db, pytest.mark.core]
 
 
-def test_it_says_which_options_hold(operator: Client, registry: Registry, settings: Any) -> None:
+def test_the_page_of_a_task_lists_its_options(operator: Client, registry: Registry, settings: Any) -> None:
     settings.SKIPQUEUE = {"MAX_ATTEMPTS": 4}
 
     job(name=TASK, queue_name="mail", timeout=30, retry_on=(OSError, ValueError), redact=["iban"], atomic=True)(send)
@@ -42,7 +42,7 @@ def test_it_says_which_options_hold(operator: Client, registry: Registry, settin
     }
 
 
-def test_it_leads_to_the_jobs_of_the_task_by_state(operator: Client) -> None:
+def test_the_page_of_a_task_links_to_its_jobs_by_state(operator: Client) -> None:
     text = operator.get(task_page(TASK)).text
     for state in ("scheduled", "retrying", "queued", "running", "completed", "failed", "discarded", "blocked"):
         assert f'href="{LIST}?status={state}&amp;task={TASK}"' in text
@@ -56,7 +56,7 @@ def test_a_task_that_is_not_registered_has_a_page(operator: Client, name: str) -
     assert "<b>" not in response.text
 
 
-def test_it_reads_no_job(operator: Client) -> None:
+def test_the_page_of_a_task_reads_no_job(operator: Client) -> None:
     make_job("failed", task=TASK)
     operator.get(task_page(TASK))  # and the notices, which are cached
     with CaptureQueriesContext(connection) as queries:
@@ -65,7 +65,7 @@ def test_it_reads_no_job(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(("permission", "get", "post"), [("view_worker", 403, 405), ("view_job", 200, 405)])
-def test_who_may_not_view_jobs_may_not_see_it(
+def test_users_who_may_not_view_jobs_may_not_see_the_page_of_a_task(
     log_in: Callable[..., Client], permission: str, get: int, post: int
 ) -> None:
     client = log_in(permission)
@@ -73,11 +73,11 @@ def test_who_may_not_view_jobs_may_not_see_it(
 
 
 class TestLinks:
-    def test_a_job_leads_to_its_task(self, operator: Client) -> None:
+    def test_the_page_of_a_job_links_to_its_task(self, operator: Client) -> None:
         link = f'<a href="{task_page(TASK)}"><span class="skipqueue-name">{TASK}</span></a>'
         assert link in operator.get(page("change", make_job(task=TASK).pk)).text
 
-    def test_the_list_leads_to_jobs_and_tasks(self, operator: Client) -> None:
+    def test_the_list_links_to_jobs_and_tasks(self, operator: Client) -> None:
         made = make_job(task=TASK)
         make_job(task="alone")
         text = operator.get(LIST).text
@@ -85,13 +85,13 @@ class TestLinks:
         assert f'<a href="{task_page(TASK)}">shop.jobs</a>' in text
         assert "task=alone" not in text.partition("<tbody>")[2].partition("</table>")[0]
 
-    def test_the_dashboard_leads_to_both(self, operator: Client) -> None:
+    def test_the_dashboard_links_to_jobs_and_tasks(self, operator: Client) -> None:
         made = make_job("running", task=TASK, locked_by=str(make_worker().pk))
         text = operator.get(f"{LIST}dashboard/").text
         assert task_link(TASK) in text
         assert f'<a href="{page("change", made.pk)}">#{made.pk}</a>' in text
 
-    def test_a_name_that_fits_into_no_address_is_no_link(self) -> None:
+    def test_a_task_name_that_is_too_long_for_an_address_is_no_link(self) -> None:
         assert "<a" not in task_link("x" * 201)
         assert "<a" not in task_link("x" * 201, "<b>")
         assert "&lt;b&gt;" in task_link("x" * 201, "<b>")

@@ -19,6 +19,7 @@ from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
+# Each verb: the permission that it needs.
 PERMISSIONS = {
     "retry": "retry_job",
     "run_now": "retry_job",
@@ -29,6 +30,7 @@ PERMISSIONS = {
     "cancel": "discard_job",
     "run_again": "add_job",
 }
+# Each verb: the statuses of a job in which the verb is allowed.
 ALLOWED = {
     "retry": {"failed", "discarded"},
     "run_now": {"scheduled"},
@@ -40,6 +42,7 @@ ALLOWED = {
     "run_again": {"completed", "failed", "discarded"},
 }
 
+# Each verb: the status of the job in a test. All other verbs take a failed job.
 BEFORE = {
     "run_now": "scheduled",
     "reschedule": "queued",
@@ -56,7 +59,7 @@ ANSWER = {
 }
 
 
-def press(client: Client, verb: str, job: Job) -> Any:
+def press_button(client: Client, verb: str, job: Job) -> Any:
     return client.post(page(verb, job.pk), ANSWER, follow=True)
 
 
@@ -71,25 +74,25 @@ class TestButtons:
                 }
                 assert (page("delete", job.pk) in text) == (status != "running")
 
-    def test_who_may_only_look_has_none(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_users_who_may_only_view_jobs_have_no_button(self, log_in: Callable[..., Client], row: Row) -> None:
         for status in STATUSES:
             with row(status):
                 job = make_job(status)
                 text = log_in("view_job").get(page("change", job.pk)).text
                 assert not any(page(verb, job.pk) in text for verb in (*ALLOWED, "delete"))
 
-    def test_each_needs_its_own_permission(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_each_verb_needs_its_own_permission(self, log_in: Callable[..., Client], row: Row) -> None:
         for verb, permission in PERMISSIONS.items():
             with row(verb=verb, permission=permission):
                 job = make_job(BEFORE.get(verb, "failed"))
                 before = state(job)
                 client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
                 assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
-                assert press(client, verb, job).status_code == 403
+                assert press_button(client, verb, job).status_code == 403
                 assert state(job) == before
                 assert Job.objects.count() == 1
 
-    def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], row: Row) -> None:
+    def test_a_verb_needs_the_permission_to_view_jobs_as_well(self, log_in: Callable[..., Client], row: Row) -> None:
         for verb, permission in PERMISSIONS.items():
             with row(verb=verb, permission=permission):
                 job = make_job(BEFORE.get(verb, "failed"))
@@ -99,7 +102,7 @@ class TestButtons:
                 assert state(job) == before
                 assert Job.objects.count() == 1
 
-    def test_a_get_changes_nothing(self, operator: Client, row: Row) -> None:
+    def test_a_get_request_changes_no_job(self, operator: Client, row: Row) -> None:
         for verb in ALLOWED:
             with row(verb):
                 job = make_job("failed")
@@ -112,16 +115,16 @@ class TestButtons:
             with row(verb):
                 job = make_job("failed")
                 operator.handler.enforce_csrf_checks = True
-                assert press(operator, verb, job).status_code == 403
+                assert press_button(operator, verb, job).status_code == 403
                 assert state(job)["status"] == "failed"
 
-    def test_strangers_are_asked_to_log_in(self, client: Client) -> None:
+    def test_a_visitor_who_is_not_logged_in_is_asked_to_log_in(self, client: Client) -> None:
         job = make_job("failed")
         assert "/login/" in client.post(page("retry", job.pk)).headers["Location"]
 
 
 class TestTheQuestion:
-    def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, row: Row) -> None:
+    def test_every_verb_but_retry_asks_a_question_first(self, operator: Client, row: Row) -> None:
         for verb in ("reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"):
             with row(verb):
                 job = make_job(BEFORE.get(verb, "completed"))
@@ -135,25 +138,25 @@ class TestTheQuestion:
                 assert Job.objects.count() == 1
                 assert not LogEntry.objects.exists()
 
-    def test_retry_alone_is_done_at_once(self, operator: Client) -> None:
+    def test_retry_asks_no_question(self, operator: Client) -> None:
         job = make_job("failed")
         assert operator.get(page("retry", job.pk)).status_code == 405
         operator.post(page("retry", job.pk))
         assert state(job)["status"] == "queued"
 
-    def test_retry_alone_stands_out(self, operator: Client) -> None:
+    def test_only_the_retry_button_is_highlighted(self, operator: Client) -> None:
         text = operator.get(page("change", make_job("failed").pk)).text
         assert re.findall(r'<(?:button|a)[^>]* class="button"[^>]*>([^<]*)<', text) == ["Retry"]
         for status in (*UNFINISHED, "completed"):
             assert 'class="button"' not in operator.get(page("change", make_job(status).pk)).text
 
-    def test_nothing_is_asked_that_would_do_nothing(self, operator: Client) -> None:
+    def test_a_verb_that_would_do_nothing_asks_no_question(self, operator: Client) -> None:
         job = make_job("completed")
         response = operator.get(page("cancel", job.pk), follow=True)
         assert response.redirect_chain[-1][0] == page("change", job.pk)
         assert messages_of(response) == [f"“Cancel” did nothing, because job {job.pk} is now completed."]
 
-    def test_a_reason_stays_with_the_job(self, operator: Client) -> None:
+    def test_the_reason_of_a_cancellation_is_stored_in_the_job(self, operator: Client) -> None:
         job = make_job("running")
         operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "it hung"})
         assert state(job)["last_error"] == "Cancelled by ann: it hung"
@@ -166,9 +169,9 @@ class TestTheQuestion:
 
 
 class TestRetry:
-    def test_it_puts_the_job_back_says_so_and_is_logged(self, operator: Client) -> None:
+    def test_retry_puts_the_job_back_into_its_queue_and_is_logged(self, operator: Client) -> None:
         job = make_job("failed", queue_name="mail")
-        response = press(operator, "retry", job)
+        response = press_button(operator, "retry", job)
         assert response.redirect_chain[-1][0] == page("change", job.pk)
         assert messages_of(response) == [f"Job {job.pk} is back in the queue “mail”."]
         assert state(job)["status"] == "queued"
@@ -179,43 +182,45 @@ class TestRetry:
         job = make_job("failed", unique_key="k")
         holder = make_job("running", unique_key="k")
         message = f"Nothing was done, because job {holder.pk}, which is running, holds the unique key “k”."
-        assert messages_of(press(operator, "retry", job)) == [message]
+        assert messages_of(press_button(operator, "retry", job)) == [message]
         assert not LogEntry.objects.exists()
 
 
 class TestRunNow:
-    def test_it_makes_the_job_due_says_so_and_is_logged(self, operator: Client) -> None:
+    def test_run_now_makes_the_job_due_and_is_logged(self, operator: Client) -> None:
         job = make_job("scheduled", attempts=2)
-        assert messages_of(press(operator, "run_now", job)) == [f"Job {job.pk} is due now."]
+        assert messages_of(press_button(operator, "run_now", job)) == [f"Job {job.pk} is due now."]
         assert (state(job)["status"], state(job)["attempts"]) == ("queued", 2)
         assert LogEntry.objects.get().change_message == "Made due."
 
 
 class TestReschedule:
     @pytest.mark.parametrize("status", ["queued", "scheduled"])
-    def test_it_sets_the_due_time_says_so_and_is_logged(self, operator: Client, status: str) -> None:
+    def test_reschedule_sets_the_due_time_and_is_logged(self, operator: Client, status: str) -> None:
         job = make_job(status, run_after=timedelta(days=100_000) if status == "scheduled" else timedelta(0))
-        assert messages_of(press(operator, "reschedule", job)) == [f"Job {job.pk} is due at 2100-01-01 12:30:15 UTC."]
+        assert messages_of(press_button(operator, "reschedule", job)) == [
+            f"Job {job.pk} is due at 2100-01-01 12:30:15 UTC."
+        ]
         after = state(job)
         assert (after["status"], after["run_after"]) == ("scheduled", datetime(2100, 1, 1, 12, 30, 15, tzinfo=UTC))
         assert LogEntry.objects.get().change_message == "Rescheduled."
 
-    def test_the_time_is_one_of_the_current_time_zone(self, operator: Client, settings: Any) -> None:
+    def test_the_time_of_reschedule_is_in_the_current_time_zone(self, operator: Client, settings: Any) -> None:
         settings.TIME_ZONE = "Europe/Berlin"
         job = make_job("scheduled", run_after=datetime(2090, 7, 1, 10, tzinfo=UTC))
         text = operator.get(page("reschedule", job.pk)).text
         assert 'value="2090-07-01T12:00:00"' in text
         assert "Europe/Berlin" in text
-        press(operator, "reschedule", job)
+        press_button(operator, "reschedule", job)
         assert state(job)["run_after"] == datetime(2100, 1, 1, 11, 30, 15, tzinfo=UTC)
 
-    def test_with_a_time_in_the_past_the_job_is_due_now(self, operator: Client) -> None:
+    def test_reschedule_to_a_time_in_the_past_makes_the_job_due_now(self, operator: Client) -> None:
         job = make_job("scheduled")
         operator.post(page("reschedule", job.pk), {"confirmed": "yes", "run_after": "2020-01-01T00:00"})
         assert state(job)["status"] == "queued"
 
     @pytest.mark.parametrize("typed", ["", "tomorrow", "9999-12-31T23:59", "0001-01-01T00:00"])
-    def test_a_time_that_is_none_is_asked_for_again(self, operator: Client, typed: str) -> None:
+    def test_reschedule_asks_again_for_an_invalid_time(self, operator: Client, typed: str) -> None:
         job = make_job("queued")
         assert "errorlist" in operator.post(page("reschedule", job.pk), {"confirmed": "yes", "run_after": typed}).text
         assert state(job)["status"] == "queued"
@@ -224,19 +229,21 @@ class TestReschedule:
 class TestChanges:
     def test_a_job_goes_into_another_queue(self, operator: Client) -> None:
         job = make_job("queued")
-        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is now in the queue “mail”."]
+        assert messages_of(press_button(operator, "change_queue", job)) == [f"Job {job.pk} is now in the queue “mail”."]
         assert (state(job)["status"], state(job)["queue_name"]) == ("queued", "mail")
         assert LogEntry.objects.get().change_message == "Put into another queue."
         assert "default → mail" in operator.get(page("change", job.pk)).text
         assert "Put into another queue: default → mail" in operator.get(page("history", job.pk)).text
-        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is already in this queue."]
+        assert messages_of(press_button(operator, "change_queue", job)) == [f"Job {job.pk} is already in this queue."]
 
     def test_a_job_gets_another_priority(self, operator: Client) -> None:
         job = make_job("scheduled", priority=3)
         assert 'value="3"' in operator.get(page("change_priority", job.pk)).text
-        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} now has the priority 7."]
+        assert messages_of(press_button(operator, "change_priority", job)) == [f"Job {job.pk} now has the priority 7."]
         assert (state(job)["status"], state(job)["priority"]) == ("scheduled", 7)
-        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} already has this priority."]
+        assert messages_of(press_button(operator, "change_priority", job)) == [
+            f"Job {job.pk} already has this priority."
+        ]
 
     def test_the_priority_can_be_zero(self, operator: Client) -> None:
         job = make_job("queued", priority=3)
@@ -254,7 +261,7 @@ class TestChanges:
             ("priority", ""),
         ],
     )
-    def test_a_value_that_is_none_is_asked_for_again(self, operator: Client, verb: str, typed: str) -> None:
+    def test_an_invalid_queue_or_priority_is_asked_for_again(self, operator: Client, verb: str, typed: str) -> None:
         job = make_job("queued")
         data = {"confirmed": "yes", "queue_name": typed, "priority": typed}
         assert "errorlist" in operator.post(page(f"change_{verb}", job.pk), data).text
@@ -262,30 +269,30 @@ class TestChanges:
 
 
 class TestDiscard:
-    def test_it_finishes_the_job_says_so_and_is_logged(self, operator: Client) -> None:
+    def test_discard_finishes_the_job_and_is_logged(self, operator: Client) -> None:
         job = make_job("scheduled")
-        assert messages_of(press(operator, "discard", job)) == [f"Job {job.pk} is discarded."]
+        assert messages_of(press_button(operator, "discard", job)) == [f"Job {job.pk} is discarded."]
         assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Discarded by ann.")
         assert LogEntry.objects.get().change_message == "Discarded."
         assert "Discarded by ann." in operator.get(page("change", job.pk)).text
 
 
 class TestCancel:
-    def test_it_discards_what_runs_says_so_and_is_logged(self, operator: Client) -> None:
+    def test_cancel_discards_the_running_job_and_is_logged(self, operator: Client) -> None:
         job = make_job("running")
         message = [f"Job {job.pk} is cancelled; its task ends within a second or two."]
-        assert messages_of(press(operator, "cancel", job)) == message
+        assert messages_of(press_button(operator, "cancel", job)) == message
         assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Cancelled by ann.")
         assert LogEntry.objects.get().change_message == "Cancelled."
 
 
 class TestRunAgain:
-    def test_it_enqueues_a_copy_and_leaves_the_job_as_it_is(self, operator: Client) -> None:
+    def test_run_again_enqueues_a_copy_and_leaves_the_job_unchanged(self, operator: Client) -> None:
         job = make_job(
             "completed", queue_name="mail", task="t", args=[1, "é"], kwargs={"a": [None]}, priority=7, max_attempts=3
         )
         before = state(job)
-        response = press(operator, "run_again", job)
+        response = press_button(operator, "run_again", job)
         copy = Job.objects.exclude(pk=job.pk).get()
         assert response.redirect_chain[-1][0] == page("change", copy.pk)
         assert state(job) == before
@@ -298,35 +305,35 @@ class TestRunAgain:
         }
 
     def test_a_copy_does_not_enter_the_batch_of_the_job(self, operator: Client) -> None:
-        """The batch may be finished, and has called back then."""
+        """The batch may be finished, and its callbacks may have been enqueued."""
         with Batch() as batch:
             job = jobs.noop.defer()
         assert job.batch_id == batch.id
         Job.objects.filter(pk=job.pk).cancel()
-        press(operator, "run_again", job)
+        press_button(operator, "run_again", job)
         assert Job.objects.exclude(pk=job.pk).get().batch_id is None
 
-    def test_numbers_that_python_could_not_keep_are_copied_as_they_are(self, operator: Client) -> None:
+    def test_run_again_copies_numbers_that_python_cannot_represent(self, operator: Client) -> None:
         from django.db import connection
 
         job = make_job("completed")
         with connection.cursor() as cursor:
             cursor.execute("UPDATE skipqueue_job SET args = '[1e400, 1.10]' WHERE id = %s", [job.pk])
-            press(operator, "run_again", job)
+            press_button(operator, "run_again", job)
             cursor.execute("SELECT count(DISTINCT args::text), count(*) FROM skipqueue_job")
             assert cursor.fetchone() == (1, 2)
 
-    def test_the_unique_key_goes_along(self, operator: Client) -> None:
+    def test_a_copy_takes_the_unique_key_of_its_job(self, operator: Client) -> None:
         job = make_job("completed", unique_key="k")
-        press(operator, "run_again", job)
+        press_button(operator, "run_again", job)
         assert Job.objects.queued().get().unique_key == "k"
-        assert "holds the unique key" in messages_of(press(operator, "run_again", job))[0]
+        assert "holds the unique key" in messages_of(press_button(operator, "run_again", job))[0]
         assert Job.objects.count() == 2
 
     @pytest.mark.parametrize("status", UNFINISHED)
     def test_a_job_that_is_not_finished_is_not_copied(self, operator: Client, status: str) -> None:
         job = make_job(status)
-        assert messages_of(press(operator, "run_again", job)) == [
+        assert messages_of(press_button(operator, "run_again", job)) == [
             f"“Run again as a new job” did nothing, because job {job.pk} is now {status}."
         ]
         assert Job.objects.count() == 1
@@ -334,14 +341,16 @@ class TestRunAgain:
 
 class TestRaces:
     @pytest.mark.parametrize(("verb", "status"), [("retry", "completed"), ("discard", "running")])
-    def test_the_message_names_the_status_of_now(self, operator: Client, verb: str, status: str) -> None:
+    def test_the_message_of_a_verb_that_did_nothing_names_the_current_status(
+        self, operator: Client, verb: str, status: str
+    ) -> None:
         job = make_job(status)
         before = state(job)
-        assert f"job {job.pk} is now {status}." in messages_of(press(operator, verb, job))[0]
+        assert f"job {job.pk} is now {status}." in messages_of(press_button(operator, verb, job))[0]
         assert state(job) == before
         assert not LogEntry.objects.exists()
 
-    def test_a_job_that_is_gone_leads_to_the_list(self, operator: Client, row: Row) -> None:
+    def test_a_verb_on_a_deleted_job_redirects_to_the_list(self, operator: Client, row: Row) -> None:
         for verb in ALLOWED:
             with row(verb):
                 response = operator.post(page(verb, 4_711), follow=True)

@@ -1,4 +1,4 @@
-"""`window`: what no index finds is searched for in a part of the list."""
+"""`window`: a filter without an index searches only a part of the list, a window of jobs at a time."""
 
 import re
 import shlex
@@ -37,7 +37,9 @@ class TestWindow:
     @pytest.mark.parametrize(
         "address", ["?task=a", "?queue=mail", "?q=a", "?task=a&time=hour", "?status=completed&queue=mail"]
     )
-    def test_a_search_without_an_index_covers_the_front_and_says_so(self, operator: Client, address: str) -> None:
+    def test_a_filter_without_an_index_searches_the_first_jobs_and_says_so(
+        self, operator: Client, address: str
+    ) -> None:
         jobs = [make_job("completed", task="a", queue_name="mail") for _ in range(2)]
         Job.objects.filter(pk=jobs[0].pk).update(finished_at=F("finished_at") - timedelta(hours=1))
         assert set(listed(operator, address)) == {job.pk for job in jobs}
@@ -48,7 +50,7 @@ class TestWindow:
         assert "nly the first 2 jobs were searched" in text or "No match among the first 2 jobs" in text
 
     @pytest.mark.parametrize("address", ["", "?status=failed", "?status=failed&queue=mail", "?status=failed&time=hour"])
-    def test_what_an_index_finds_is_found_wherever_it_is(self, operator: Client, address: str) -> None:
+    def test_a_filter_with_an_index_finds_jobs_beyond_the_first_window(self, operator: Client, address: str) -> None:
         jobs = [make_job("failed", queue_name="mail") for _ in range(5)]
         assert listed(operator, address) == [job.pk for job in reversed(jobs)]
         assert "the first 2 jobs" not in operator.get(LIST + address).text
@@ -77,7 +79,7 @@ class TestWindow:
         assert listed(operator, f"?q={job.pk}") == [*(each.pk for each in reversed(newer[-49:])), job.pk]
         assert listed(operator, f"?q={job.pk}&status=failed") == []
 
-    def test_one_can_look_further_down(self, operator: Client) -> None:
+    def test_a_link_searches_the_next_window(self, operator: Client) -> None:
         jobs = [make_job(task=f"a{number}") for number in range(5)]
         for look, found in ((1, []), (2, []), (3, [jobs[0].pk]), (4, []), (99, [])):
             assert listed(operator, f"?q=a0&look={look}") == found
@@ -87,13 +89,13 @@ class TestWindow:
         assert "further down" not in operator.get(f"{LIST}?q=a0&look=3").text
 
     @pytest.mark.parametrize("look", ["0", "-1", "x", "²", "9" * 4_400])
-    def test_there_is_no_other_part_to_look_at(self, operator: Client, look: str) -> None:
+    def test_an_invalid_part_in_the_address_searches_the_first_part(self, operator: Client, look: str) -> None:
         job, *_ = [make_job(task="a") for _ in range(3)][-1:]
         assert job.pk in listed(operator, f"?q=a&look={look}")
 
 
 class TestTheEndOfTheSearch:
-    """The last window of a list that goes on."""
+    """The last window that a page searches, in a list that is longer."""
 
     @pytest.fixture(autouse=True)
     def _small_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +105,13 @@ class TestTheEndOfTheSearch:
             make_job("failed", task=f"a{number}", kwargs={"n": 1})
 
     @pytest.mark.parametrize("look", ["2", "3", "20", "21", "99", "1000"])
-    def test_beyond_it_the_front_is_not_searched_again(self, operator: Client, look: str) -> None:
+    def test_a_window_beyond_the_last_one_shows_the_last_window(self, operator: Client, look: str) -> None:
         assert [job.task for job in operator.get(f"{LIST}?q=n=1&look={look}").context["cl"].result_list] == ["a4", "a3"]
         text = " ".join(operator.get(f"{LIST}?q=nosuch&look={look}").text.split())
         assert "No match among jobs 3 to 4" in text
         assert "further down</a>" not in text
 
-    def test_it_says_how_many_are_left_and_what_to_type(self, operator: Client) -> None:
+    def test_the_page_names_the_number_of_jobs_left_and_a_command_that_searches_them(self, operator: Client) -> None:
         text = " ".join(operator.get(f"{LIST}?status=failed&q=order.id='x y'&queue=default&time=day").text.split())
         assert "Not searched: 5 jobs further down." in text
         command = re.search("Not searched: .*?<code>(.*?)</code>", text)
@@ -119,7 +121,7 @@ class TestTheEndOfTheSearch:
         assert words[4:] == ["--status=failed", "--queue=default", "--since=24h", "--search=order.id='x y'", "--all"]
 
     @pytest.mark.django_db(transaction=True)
-    def test_what_it_says_to_type_finds_the_job(self, operator: Client) -> None:
+    def test_the_command_that_the_page_names_finds_the_job(self, operator: Client) -> None:
         first, before = (localtime() + timedelta(days=days) for days in (-1, 1))
         period = f"first={first:%Y-%m-%dT%H:%M}&before={before:%Y-%m-%dT%H:%M}"
         command = operator.get(f"{LIST}?q=a0&{period}").context["cl"].command
@@ -128,30 +130,32 @@ class TestTheEndOfTheSearch:
     @pytest.mark.parametrize(
         "address", ["?q=x&batch=1", "?q=x&status=running&runs=1m", "?q=x&time=day&first=2026-01-01"]
     )
-    def test_where_no_option_says_it_there_is_no_command(self, operator: Client, address: str) -> None:
+    def test_a_filter_without_an_option_of_the_command_line_names_no_command(
+        self, operator: Client, address: str
+    ) -> None:
         assert operator.get(LIST + address).context["cl"].command == ""
 
-    def test_many_are_estimated(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_jobs_left_are_estimated(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(counts, "MOST_JOBS_COUNTED", 2)
         monkeypatch.setattr(window, "expected", lambda jobs: 10_000_004)
         assert "Not searched: about 10,000,000 jobs further down." in operator.get(f"{LIST}?q=a0").text
 
-    def test_where_everything_was_searched_no_other_list_is_offered(
+    def test_other_lists_are_offered_only_for_a_list_of_one_status(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 100)
         assert "Search:" not in operator.get(f"{LIST}?q=nosuch").text
         assert "Search:" in operator.get(f"{LIST}?q=nosuch&status=queued").text
 
-    def test_at_the_end_of_the_list_none_are_left(self, operator: Client) -> None:
+    def test_a_list_that_was_searched_to_its_end_has_no_jobs_left(self, operator: Client) -> None:
         assert "Not searched" not in operator.get(f"{LIST}?q=a0&status=queued").text
 
 
 class TestAPeriod:
-    def test_of_finished_and_running_jobs_an_index_finds_it(
+    def test_an_index_finds_the_period_of_finished_and_running_jobs(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So a search begins there, however deep in the list it is."""
+        """So a search begins at the period, however deep in the list it is."""
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
         now = localtime()
         made: dict[str, list[Job]] = {}
@@ -164,10 +168,10 @@ class TestAPeriod:
             for search in ("", "&q=a"):
                 assert set(listed(operator, address + search)) == {jobs[7].pk, jobs[8].pk}, (status, search)
             assert "Not searched" not in operator.get(f"{LIST}{address}&q=nosuch").text
-            assert tab(operator, address, status) == "2"
+            assert tab_count(operator, address, status) == "2"
 
     @pytest.mark.parametrize("status", ["", "queued", "blocked"])
-    def test_of_all_others_it_is_the_time_of_the_enqueue(self, operator: Client, status: str) -> None:
+    def test_the_period_of_waiting_jobs_is_the_time_of_their_enqueue(self, operator: Client, status: str) -> None:
         now = localtime()
         jobs = [make_job(status or "queued", enqueued_at=now - timedelta(hours=hours)) for hours in (3, 2, 1, 0)]
         first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (2, 0))
@@ -178,7 +182,7 @@ class TestAPeriod:
         assert jobs[0].pk in listed(operator, f"?status={status}&before={before}")
 
     @pytest.mark.parametrize("status", ["queued", "scheduled"])
-    def test_a_long_one_is_looked_for_in_the_order_of_the_list(
+    def test_a_long_period_of_waiting_jobs_is_searched_in_the_order_of_the_list(
         self, operator: Client, status: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(job_states, "FEW_IDS", 2)
@@ -189,7 +193,7 @@ class TestAPeriod:
         assert "Only the first 3 jobs were searched" in text
         assert len(listed(operator, f"?status={status}&time=day")) == 3
 
-    def test_its_form_keeps_the_other_filters(self, operator: Client) -> None:
+    def test_the_form_of_the_period_keeps_the_other_filters(self, operator: Client) -> None:
         text = operator.get(LIST, {"status": "failed", "q": "abc", "first": "2026-01-01T00:00"}).text
         form = text.partition('class="skipqueue-period"')[2].partition("</form>")[0]
         assert '<input type="hidden" name="status" value="failed">' in form
@@ -198,11 +202,11 @@ class TestAPeriod:
         assert 'value="2026-01-01T00:00"' in form
 
     @pytest.mark.parametrize("typed", ["", "soon", "2026-99-99T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
-    def test_a_time_that_is_none_is_no_error(self, operator: Client, typed: str) -> None:
+    def test_an_invalid_time_of_a_period_is_no_error(self, operator: Client, typed: str) -> None:
         make_job()
         assert operator.get(LIST, {"before": typed, "first": typed}).status_code == 200
 
-    def test_with_a_cause_it_is_looked_for(self, operator: Client) -> None:
+    def test_a_period_can_be_combined_with_a_cause(self, operator: Client) -> None:
         old, new = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
         cause = {"task": UNAVAILABLE.task, "cause": cause_text(UNAVAILABLE), "status": "failed"}
         before = f"{localtime() - timedelta(hours=3):%Y-%m-%dT%H:%M}"
@@ -211,5 +215,5 @@ class TestAPeriod:
         assert new.pk in listed(operator, "?" + urlencode(cause))
 
 
-def tab(operator: Client, address: str, state: str) -> str:
+def tab_count(operator: Client, address: str, state: str) -> str:
     return next(str(tab.count) for tab in operator.get(LIST + address).context["cl"].tabs if tab.state == state)

@@ -1,4 +1,4 @@
-"""The page of limits, its part of the dashboard, and the list of the jobs of a key."""
+"""The page of limits, the limits on the dashboard, and the list of the jobs of a key."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def pay(token: str) -> None:
     """A task with a secret in the key of its limit."""
 
 
-def cells(html: str) -> list[list[str]]:
+def cell_texts(html: str) -> list[list[str]]:
     """The texts of the cells of all rows of the page."""
     rows = re.findall(r"(?s)<tr>(<th scope=\"row\".*?)</tr>", html)
     return [
@@ -34,17 +34,17 @@ def cells(html: str) -> list[list[str]]:
     ]
 
 
-def keys(response: Any, name: str = "keys") -> list[str]:
+def keys_on_card(response: Any, name: str = "keys") -> list[str]:
     """The keys that the card with this name shows."""
     return [state.now.key for card in response.context["page"].cards if card.name == name for state in card.states]
 
 
-def lists(client: Client, query: str) -> list[Any]:
-    """The keys in the alphabetical lists of a page, whether there are more keys, and whether a page follows."""
+def lists_of_keys(client: Client, query: str) -> list[Any]:
+    """The keys in the lists of limits and rates of a page, the notes of its cards, and whether a page follows."""
     response = client.get(LIMITS + query)
     page = response.context["page"]
     notes = [str(card.note) for card in page.cards]
-    return [keys(response), keys(response, "rates"), notes, page.next_id is not None]
+    return [keys_on_card(response), keys_on_card(response, "rates"), notes, page.next_id is not None]
 
 
 def test_the_page_shows_halted_sequences_and_then_all_keys(operator: Client) -> None:
@@ -52,8 +52,8 @@ def test_the_page_shows_halted_sequences_and_then_all_keys(operator: Client) -> 
     failed = make_halted("sequence:t order=7", minutes=720)
     html = operator.get(LIMITS).text
     halted = ["sequence:t order=7", "sequence", f"halted job {failed.pk} failed 12 h ago", "1 of 1", "1", "6 h"]
-    assert cells(html)[0] == halted
-    assert [row[:4] for row in cells(html)[1:]] == [
+    assert cell_texts(html)[0] == halted
+    assert [row[:4] for row in cell_texts(html)[1:]] == [
         ["limit:t account=1", "limit", "waits", "2 of 2"],
         ["sequence:t order=7", "sequence", halted[2], "1 of 1"],
     ]
@@ -64,7 +64,7 @@ def test_a_page_without_limits_says_so(operator: Client) -> None:
     assert "No job waits for a permit." in operator.get(LIMITS).text
 
 
-def test_all_keys_can_be_paged(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_keys_has_several_pages(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_page, "PER_PAGE", 2)
     for key in "abcde":
         make_limited(key)
@@ -72,22 +72,22 @@ def test_all_keys_can_be_paged(operator: Client, monkeypatch: pytest.MonkeyPatch
     found, address = [], LIMITS
     while address:
         response = operator.get(address)
-        found += keys(response)
+        found += keys_on_card(response)
         following = response.context["page"].next
         assert (following in response.text) is True
         address = following and LIMITS + following
     assert found == ["a", "b", "c", "d", "e", "z"]
-    assert keys(operator.get(f"{LIMITS}?after={make_keyed('e').pk}"), "halted") == []
+    assert keys_on_card(operator.get(f"{LIMITS}?after={make_keyed('e').pk}"), "halted") == []
 
 
-def test_the_list_begins_at_a_text(operator: Client) -> None:
+def test_the_list_of_keys_can_begin_at_a_text(operator: Client) -> None:
     for key in ("limit:a", "limit:b", "sequence:a"):
         make_limited(key)
-    assert keys(operator.get(f"{LIMITS}?from=limit:b")) == ["limit:b", "sequence:a"]
-    assert keys(operator.get(f"{LIMITS}?from=limit%3Aaa")) == ["limit:b", "sequence:a"]
+    assert keys_on_card(operator.get(f"{LIMITS}?from=limit:b")) == ["limit:b", "sequence:a"]
+    assert keys_on_card(operator.get(f"{LIMITS}?from=limit%3Aaa")) == ["limit:b", "sequence:a"]
     assert "from here on" in operator.get(f"{LIMITS}?from=zzz").text
-    assert keys(operator.get(f"{LIMITS}?from=%00&after=x%00")) == ["limit:a", "limit:b", "sequence:a"]
-    assert keys(operator.get(f"{LIMITS}?after={make_job().pk}")) == ["limit:a", "limit:b", "sequence:a"]
+    assert keys_on_card(operator.get(f"{LIMITS}?from=%00&after=x%00")) == ["limit:a", "limit:b", "sequence:a"]
+    assert keys_on_card(operator.get(f"{LIMITS}?after={make_job().pk}")) == ["limit:a", "limit:b", "sequence:a"]
 
 
 class TestSecrets:
@@ -110,15 +110,15 @@ class TestSecrets:
 
     def test_no_search_finds_a_secret_in_a_key(self, operator: Client) -> None:
         shown = operator.get(LIMITS)
-        assert keys(shown) == ["limit:shop.send a=1"]
-        assert keys(shown, "masked") == ['limit:shop.pay token="tok-4711"']
-        assert keys(operator.get(f"{LIMITS}?from=limit:shop.pay token=")) == ["limit:shop.send a=1"]
+        assert keys_on_card(shown) == ["limit:shop.send a=1"]
+        assert keys_on_card(shown, "masked") == ['limit:shop.pay token="tok-4711"']
+        assert keys_on_card(operator.get(f"{LIMITS}?from=limit:shop.pay token=")) == ["limit:shop.send a=1"]
 
     @pytest.mark.parametrize("readable", [1, 2, 3])
-    def test_no_list_tells_the_place_of_a_key_with_a_secret(
+    def test_the_start_of_a_list_reveals_nothing_about_a_key_with_a_secret(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, readable: int
     ) -> None:
-        """A page that begins before the secret equals a page that begins after it. No page begins at its job."""
+        """A page that begins before the secret key equals a page that begins after it. No page begins at its job."""
         monkeypatch.setattr(limits_page, "PER_PAGE", 2)
         monkeypatch.setattr(rates_page, "MOST_RATES", 2)
         make_rated('rate:shop.pay token="tok-4711"', task="shop.pay", kwargs={"token": "tok-4711"})
@@ -127,9 +127,9 @@ class TestSecrets:
         for number in range(readable):
             make_rated(f"rate:shop.z{number}")
         for kind in ("limit", "rate"):
-            before, behind = (lists(operator, f'?from={kind}:shop.pay token="tok-{digit}') for digit in "39")
+            before, behind = (lists_of_keys(operator, f'?from={kind}:shop.pay token="tok-{digit}') for digit in "39")
             assert before == behind, kind
-        assert lists(operator, f"?after={self.made.pk}") == lists(operator, "")
+        assert lists_of_keys(operator, f"?after={self.made.pk}") == lists_of_keys(operator, "")
 
 
 class TestTheJobsOfAKey:
@@ -182,11 +182,11 @@ def test_the_dashboard_shows_keys_only_if_jobs_wait(operator: Client) -> None:
     assert f'href="{LIMITS}"' in html
 
 
-def test_the_page_is_for_those_who_may_see_jobs(log_in: Callable[..., Client]) -> None:
+def test_users_who_may_not_view_jobs_may_not_see_the_page_of_limits(log_in: Callable[..., Client]) -> None:
     assert log_in("view_worker").get(LIMITS).status_code == 403
 
 
-def test_the_page_only_reads(operator: Client) -> None:
+def test_the_page_of_limits_refuses_a_post(operator: Client) -> None:
     assert operator.post(LIMITS).status_code == 405
 
 
@@ -194,7 +194,7 @@ class TestRates:
     def test_rates_are_shown_with_their_tokens(self, operator: Client) -> None:
         first, *_ = make_rated("rate:t tenant=7", waiting=3, minutes=720, rate_interval=0.6, rate_burst=4)
         html = operator.get(LIMITS).text
-        assert cells(html) == [["rate:t tenant=7", "100/m", "4 of 4", "3", "soon", "12 h"]]
+        assert cell_texts(html) == [["rate:t tenant=7", "100/m", "4 of 4", "3", "soon", "12 h"]]
         assert f'href="{page("change", first.pk)}"' in html
         assert "No job waits for a permit" not in html
 
@@ -203,13 +203,13 @@ class TestRates:
         for key in "abc":
             make_rated(key)
         response = operator.get(LIMITS)
-        assert [row[0] for row in cells(response.text)] == ["a", "b"]
+        assert [row[0] for row in cell_texts(response.text)] == ["a", "b"]
         assert "Only the first 2 keys of rates" in response.text
         for text in ("b", "aa"):
-            assert [row[0] for row in cells(operator.get(LIMITS, {"from": text}).text)] == ["b", "c"]
+            assert [row[0] for row in cell_texts(operator.get(LIMITS, {"from": text}).text)] == ["b", "c"]
 
-    def test_a_search_finds_no_secret(self, operator: Client, registry: Registry) -> None:
+    def test_a_search_for_a_rate_finds_no_secret(self, operator: Client, registry: Registry) -> None:
         job(concurrency=limit(1, by="token"))(pay)
         make_rated('rate:t token="hush-hush"', task=f"{pay.__module__}.pay", kwargs={"token": "hush-hush"})
         assert "hush-hush" not in operator.get(LIMITS).text
-        assert cells(operator.get(LIMITS, {"from": "rate:"}).text) == []
+        assert cell_texts(operator.get(LIMITS, {"from": "rate:"}).text) == []

@@ -15,16 +15,16 @@ from ..conftest import QUEUES, messages_of
 pytestmark = pytest.mark.django_db
 
 
-def names() -> list[str]:
+def queue_names() -> list[str]:
     return [queue.name for queue in queue_states()]
 
 
-def rate(client: Client, **answers: Any) -> Any:
+def post_rate(client: Client, **answers: Any) -> Any:
     return client.post(f"{QUEUES}rate/?queue=mail", {"rate": "own", "own": "", **answers}, follow=True)
 
 
 @pytest.fixture
-def rated(settings: Any) -> None:
+def _rate_in_settings(settings: Any) -> None:
     """The settings give the queue a rate."""
     settings.SKIPQUEUE = {"QUEUES": {"mail": {"rate": "20/s"}, "later": {"rate": None}}}
 
@@ -37,19 +37,19 @@ def rated(settings: Any) -> None:
         ({"rate": "settings"}, None, "The queue “mail” uses the rate from the settings again."),
     ],
 )
-@pytest.mark.usefixtures("rated")
+@pytest.mark.usefixtures("_rate_in_settings")
 def test_a_queue_gets_a_rate(operator: Client, answers: dict[str, str], stored: float | None, said: str) -> None:
     Queue.rate("mail", "5/s")
-    response = rate(operator, **answers)
+    response = post_rate(operator, **answers)
     assert messages_of(response) == [said]
     assert Queue.objects.get().rate_interval == stored
     assert LogEntry.objects.get().get_change_message() == said
 
 
 @pytest.mark.parametrize("answers", [{}, {"rate": "7"}, {"own": "fast"}, {"own": "10001/s"}, {"own": "1" * 21}])
-@pytest.mark.usefixtures("rated")
-def test_a_wrong_rate_is_asked_for_again(operator: Client, answers: dict[str, str]) -> None:
-    assert "errorlist" in rate(operator, **answers).text
+@pytest.mark.usefixtures("_rate_in_settings")
+def test_an_invalid_rate_is_asked_for_again(operator: Client, answers: dict[str, str]) -> None:
+    assert "errorlist" in post_rate(operator, **answers).text
     assert not Queue.objects.exists()
 
 
@@ -58,13 +58,13 @@ def test_a_queue_without_a_key_of_a_rate_cannot_get_one(operator: Client) -> Non
     text = operator.get(QUEUES).text
     assert "rate/?queue" not in text
     assert "column-start-rate" not in text
-    assert "first give the queue a rate in SKIPQUEUE[&quot;QUEUES&quot;]" in rate(operator, own="3/s").text
+    assert "first give the queue a rate in SKIPQUEUE[&quot;QUEUES&quot;]" in post_rate(operator, own="3/s").text
     assert not Queue.objects.exists()
 
 
-@pytest.mark.usefixtures("rated")
-def test_the_rates_are_in_the_list_and_the_form_begins_with_the_one_that_holds(operator: Client) -> None:
-    assert {"mail", "later"} <= set(names())
+@pytest.mark.usefixtures("_rate_in_settings")
+def test_the_form_begins_with_the_rate_in_effect(operator: Client) -> None:
+    assert {"mail", "later"} <= set(queue_names())
     address = f"{QUEUES}rate/?queue=mail"
     text = operator.get(QUEUES).text
     assert address in text

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.django_db
 
 SCHEDULES = "/admin/django_skipqueue/schedule/"
 
+# The fields of the form of a schedule.
 FILLED = {
     "name": "sum",
     "task": "tests.app.jobs.add",
@@ -41,22 +42,22 @@ FILLED = {
 }
 
 
-def address(schedule: Schedule, name: str = "change") -> str:
+def schedule_address(schedule: Schedule, name: str = "change") -> str:
     return f"{SCHEDULES}{schedule.pk}/{name}/"
 
 
-def add(client: Client, **fields: str) -> Any:
+def add_schedule(client: Client, **fields: str) -> Any:
     return client.post(f"{SCHEDULES}add/", FILLED | fields)
 
 
-def errors_of(response: Any) -> dict[str, list[str]]:
+def form_errors(response: Any) -> dict[str, list[str]]:
     return dict(response.context["adminform"].form.errors)
 
 
 # The list
 
 
-def test_a_row_says_when_it_fires_in_plain_language_and_its_last_job(operator: Client) -> None:
+def test_a_row_shows_the_times_of_a_schedule_and_its_last_job(operator: Client) -> None:
     last = make_job("failed")
     make_schedule(
         "daily", due=-7300, cron="0 9 * * mon-fri", timezone="Asia/Tokyo", source="code",
@@ -79,14 +80,14 @@ def test_a_row_says_when_it_fires_in_plain_language_and_its_last_job(operator: C
         ({"due": 90, "source": "code", "retired_at": Now()}, "no longer in the code", ""),
     ],
 )
-def test_a_row_says_how_it_is(operator: Client, fields: dict[str, Any], state: str, detail: str) -> None:
+def test_a_row_shows_the_state_of_a_schedule(operator: Client, fields: dict[str, Any], state: str, detail: str) -> None:
     make_schedule("s", **fields)
     text = operator.get(SCHEDULES).text
     assert f">{state}</span>" in text
     assert detail in text
 
 
-def test_without_schedules_it_says_how_there_will_be_some(operator: Client) -> None:
+def test_an_empty_list_of_schedules_says_so(operator: Client) -> None:
     assert "There are no schedules." in operator.get(SCHEDULES).text
 
 
@@ -101,30 +102,32 @@ def test_many_schedules_take_one_query_and_little_time(operator: Client, django_
 # The buttons
 
 
-def test_pause_and_resume(operator: Client) -> None:
+def test_a_schedule_is_paused_and_resumed(operator: Client) -> None:
     schedule = make_schedule("s", due=-60)
-    response = operator.post(address(schedule, "pause"), follow=True)
+    response = operator.post(schedule_address(schedule, "pause"), follow=True)
     assert messages_of(response) == ["The schedule “s” is paused."]
     assert Schedule.objects.get().paused_by == "ann"
-    assert messages_of(operator.post(address(schedule, "pause"), follow=True)) == [
+    assert messages_of(operator.post(schedule_address(schedule, "pause"), follow=True)) == [
         "The schedule “s” is already paused."
     ]
-    response = operator.post(address(schedule, "resume"), follow=True)
+    response = operator.post(schedule_address(schedule, "resume"), follow=True)
     assert messages_of(response) == ["The schedule “s” was resumed."]
     assert Schedule.objects.get().paused_at is None
-    assert messages_of(operator.post(address(schedule, "resume"), follow=True)) == ["The schedule “s” is not paused."]
+    assert messages_of(operator.post(schedule_address(schedule, "resume"), follow=True)) == [
+        "The schedule “s” is not paused."
+    ]
     assert [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")] == [
         "The schedule “s” is paused.",
         "The schedule “s” was resumed.",
     ]
 
 
-def test_run_now(operator: Client) -> None:
+def test_run_now_enqueues_a_job_unless_the_last_job_is_unfinished(operator: Client) -> None:
     schedule = make_schedule("100 %s", due=-60, overlap="skip")
-    response = operator.post(address(schedule, "run"), follow=True)
+    response = operator.post(schedule_address(schedule, "run"), follow=True)
     made = Job.objects.get()
     assert messages_of(response) == [f"Job {made.pk} of the schedule “100 %s” was enqueued."]
-    response = operator.post(address(schedule, "run"), follow=True)
+    response = operator.post(schedule_address(schedule, "run"), follow=True)
     assert messages_of(response) == [
         f"The last job, {made.pk}, is still unfinished, and this schedule does not overlap jobs."
     ]
@@ -132,41 +135,41 @@ def test_run_now(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("schedule_id", [4711, 2**63, 10**30])
-def test_a_schedule_that_does_not_exist(operator: Client, schedule_id: int) -> None:
+def test_a_button_of_a_schedule_that_does_not_exist_is_not_found(operator: Client, schedule_id: int) -> None:
     for name in ("pause", "resume", "run"):
         assert operator.post(f"{SCHEDULES}{schedule_id}/{name}/").status_code == 404
 
 
-# The page of one
+# The page of a schedule
 
 
-def test_the_page_of_one_shows_its_next_five_runs_in_its_zone(operator: Client) -> None:
+def test_the_page_of_a_schedule_shows_its_next_five_runs_in_its_time_zone(operator: Client) -> None:
     schedule = make_schedule("s", due=-60, cron="0 9 * * *", timezone="Asia/Tokyo")
-    text = operator.get(address(schedule)).text
+    text = operator.get(schedule_address(schedule)).text
     assert text.count("09:00 JST") >= 4
     assert "at 09:00, every day" in text
 
 
-def test_the_page_of_one_reads_well_and_has_the_buttons_of_the_list(operator: Client) -> None:
+def test_the_page_of_a_schedule_shows_times_and_arguments_and_has_buttons(operator: Client) -> None:
     schedule = make_schedule("daily", cron="0 9 * * mon-fri", args=[1], kwargs={"b": 2}, source="code")
-    text = operator.get(address(schedule)).text
+    text = operator.get(schedule_address(schedule)).text
     assert "at 09:00, Monday to Friday 0 9 * * mon-fri" in re.sub("<[^>]*>", "", text)
     assert "<code>1, b=2</code>" in text
     assert "Run now" in text
     assert f'href="{LIST}?task={schedule.task}"' in text
-    operator.post(address(schedule, "pause"))
-    text = operator.get(address(schedule)).text
+    operator.post(schedule_address(schedule, "pause"))
+    text = operator.get(schedule_address(schedule)).text
     assert "Resume the schedule daily" in text
     assert "Pause the schedule daily" not in text
 
 
 def test_a_schedule_without_arguments_has_a_dash(operator: Client) -> None:
-    assert "[] {}" not in operator.get(address(make_schedule("daily", source="code"))).text
+    assert "[] {}" not in operator.get(schedule_address(make_schedule("daily", source="code"))).text
 
 
-def test_who_may_not_run_it_has_no_buttons_on_its_page(log_in: Callable[..., Client]) -> None:
+def test_users_who_may_not_run_a_schedule_see_no_buttons(log_in: Callable[..., Client]) -> None:
     schedule = make_schedule("daily", source="code")
-    text = log_in("view_schedule").get(address(schedule)).text
+    text = log_in("view_schedule").get(schedule_address(schedule)).text
     assert "Run now" not in text
     assert "Jobs of this task" not in text
 
@@ -180,22 +183,22 @@ def test_the_form_of_a_new_schedule_has_the_usual_values(operator: Client) -> No
 
 def test_a_schedule_of_the_code_cannot_be_edited(operator: Client) -> None:
     schedule = make_schedule("s", due=-60, source="code", kwargs={"token": "secret", "id": 5})
-    response = operator.get(address(schedule))
+    response = operator.get(schedule_address(schedule))
     assert 'name="cron"' not in response.text
     assert "secret" not in response.text
     assert "id=5" in response.text
-    assert operator.post(address(schedule), FILLED).status_code == 403
-    assert operator.post(address(schedule, "delete"), {"post": "yes"}).status_code == 403
+    assert operator.post(schedule_address(schedule), FILLED).status_code == 403
+    assert operator.post(schedule_address(schedule, "delete"), {"post": "yes"}).status_code == 403
     Schedule.objects.update(retired_at=Now())
-    operator.post(address(schedule, "delete"), {"post": "yes"})
+    operator.post(schedule_address(schedule, "delete"), {"post": "yes"})
     assert not Schedule.objects.exists()
 
 
 # The form
 
 
-def test_a_schedule_is_made_and_fires(operator: Client) -> None:
-    assert add(operator, jitter="30").status_code == 302
+def test_a_schedule_made_with_the_form_fires(operator: Client) -> None:
+    assert add_schedule(operator, jitter="30").status_code == 302
     made = Schedule.objects.annotate(now=Now()).get()
     assert (made.name, made.task, made.args, made.kwargs) == ("sum", "tests.app.jobs.add", [1], {"b": 2})
     assert (made.cron, made.interval, made.timezone) == ("", timedelta(minutes=5), "Europe/Berlin")
@@ -227,8 +230,10 @@ def test_a_schedule_is_made_and_fires(operator: Client) -> None:
         ({"name": ""}, "name", "required"),
     ],
 )
-def test_what_cannot_fire_is_not_saved(operator: Client, fields: dict[str, str], field: str, problem: str) -> None:
-    errors = errors_of(add(operator, **fields))
+def test_a_schedule_that_could_not_fire_is_not_saved(
+    operator: Client, fields: dict[str, str], field: str, problem: str
+) -> None:
+    errors = form_errors(add_schedule(operator, **fields))
     assert list(errors) == [field]
     assert problem in str(errors[field])
     assert not Schedule.objects.exists()
@@ -236,33 +241,33 @@ def test_what_cannot_fire_is_not_saved(operator: Client, fields: dict[str, str],
 
 def test_a_task_with_a_computed_unique_key_is_refused(operator: Client, registry: Registry) -> None:
     job(name="computed", unique_key=lambda: "k")(jobs.noop.function)
-    errors = errors_of(add(operator, task="computed", args="", kwargs=""))
+    errors = form_errors(add_schedule(operator, task="computed", args="", kwargs=""))
     assert "which a supervisor must not call" in str(errors["kwargs"])
 
 
-def test_a_name_that_is_taken(operator: Client) -> None:
+def test_a_schedule_with_the_name_of_another_is_refused(operator: Client) -> None:
     make_schedule("sum")
-    assert "already exists" in str(errors_of(add(operator))["name"])
+    assert "already exists" in str(form_errors(add_schedule(operator))["name"])
 
 
 def test_an_edit_changes_the_next_run_if_the_times_have_changed(operator: Client) -> None:
-    add(operator)
+    add_schedule(operator)
     schedule = Schedule.objects.get()
-    operator.post(address(schedule), FILLED | {"kwargs": '{"b": 3}'})
+    operator.post(schedule_address(schedule), FILLED | {"kwargs": '{"b": 3}'})
     after = Schedule.objects.get()
     assert (after.kwargs, after.next_run_at) == ({"b": 3}, schedule.next_run_at)
-    operator.post(address(schedule), FILLED | {"cron": "0 9 * * *", "interval": ""})
+    operator.post(schedule_address(schedule), FILLED | {"cron": "0 9 * * *", "interval": ""})
     after = Schedule.objects.get()
     assert (after.cron, after.interval) == ("0 9 * * *", None)
     assert after.next_run_at != schedule.next_run_at
     assert after.next_run_at == after.fire_at
 
 
-def test_an_edit_writes_over_nothing_that_a_supervisor_has_written(operator: Client) -> None:
-    add(operator)
+def test_an_edit_keeps_the_columns_that_a_supervisor_writes(operator: Client) -> None:
+    add_schedule(operator)
     schedule = Schedule.objects.get()
     Schedule.objects.update(last_job_id=7, last_run_at=Now(), error="no")
-    operator.post(address(schedule), FILLED | {"name": "other"})
+    operator.post(schedule_address(schedule), FILLED | {"name": "other"})
     after = Schedule.objects.get()
     assert (after.name, after.last_job_id, after.error) == ("other", 7, "")
     assert after.last_run_at is not None
@@ -273,23 +278,25 @@ SECRET = "hunter22-correct-horse"
 GATHER = {"task": "tests.app.jobs.gather", "args": "[1]"}
 
 
-def make_secret(**fields: Any) -> Schedule:
+def make_schedule_with_secret(**fields: Any) -> Schedule:
     kwargs = {"token": SECRET, "id": 5}
     return make_schedule("sum", task="tests.app.jobs.gather", args=[1], kwargs=kwargs, source="admin", **fields)
 
 
 def test_the_form_shows_masks_and_an_edit_keeps_the_secrets(operator: Client) -> None:
-    schedule = make_secret()
-    response = operator.get(address(schedule))
+    schedule = make_schedule_with_secret()
+    response = operator.get(schedule_address(schedule))
     assert SECRET not in response.text
     shown = str(response.context["adminform"].form["kwargs"].value())
     assert MASK in shown
-    assert operator.post(address(schedule), FILLED | GATHER | {"kwargs": shown, "jitter": "3"}).status_code == 302
+    assert (
+        operator.post(schedule_address(schedule), FILLED | GATHER | {"kwargs": shown, "jitter": "3"}).status_code == 302
+    )
     edited = shown.replace("5", "6")
-    assert operator.post(address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
+    assert operator.post(schedule_address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
     assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 6}
     edited = shown.replace(MASK, "another-token")
-    assert operator.post(address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
+    assert operator.post(schedule_address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
     assert Schedule.objects.get().kwargs == {"token": "another-token", "id": 5}
 
 
@@ -301,11 +308,11 @@ def test_the_form_shows_masks_and_an_edit_keeps_the_secrets(operator: Client) ->
         ({"args": json.dumps([MASK])}, "args"),
     ],
 )
-def test_a_mask_stands_for_a_value_of_the_same_name_and_task_alone(
+def test_a_mask_is_refused_where_it_hides_no_value_of_the_schedule(
     operator: Client, fields: dict[str, str], field: str
 ) -> None:
-    response = operator.post(address(make_secret()), FILLED | GATHER | fields)
-    assert "This mask hides no value of this schedule" in str(errors_of(response)[field])
+    response = operator.post(schedule_address(make_schedule_with_secret()), FILLED | GATHER | fields)
+    assert "This mask hides no value of this schedule" in str(form_errors(response)[field])
     assert SECRET not in response.text
     assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 5}
 
@@ -315,14 +322,17 @@ def test_an_error_of_the_form_shows_no_secret(operator: Client, monkeypatch: pyt
         raise InvalidOption(f"no {self.kwargs['token']}")
 
     monkeypatch.setattr(ScheduleEntry, "check", check)
-    response = operator.post(address(make_secret()), FILLED | GATHER | {"kwargs": json.dumps({"token": MASK, "id": 6})})
-    assert errors_of(response) == {"kwargs": [f"no {MASK}"]}
+    response = operator.post(
+        schedule_address(make_schedule_with_secret()),
+        FILLED | GATHER | {"kwargs": json.dumps({"token": MASK, "id": 6})},
+    )
+    assert form_errors(response) == {"kwargs": [f"no {MASK}"]}
 
 
 # The dashboard
 
 
-def test_the_dashboard_shows_what_needs_attention_first(operator: Client) -> None:
+def test_the_dashboard_shows_schedules_with_problems_first(operator: Client) -> None:
     for number in range(6):
         make_schedule(f"fine {number}", due=-60 - number)
     make_schedule("broken", due=90, error="no")
@@ -332,21 +342,21 @@ def test_the_dashboard_shows_what_needs_attention_first(operator: Client) -> Non
     assert "2 more" in section
 
 
-def test_without_schedules_the_dashboard_has_no_section(operator: Client) -> None:
+def test_without_schedules_the_dashboard_has_no_section_for_them(operator: Client) -> None:
     assert "skipqueue-schedules" not in operator.get("/admin/django_skipqueue/job/dashboard/").text
 
 
-def test_the_page_of_its_job_leads_to_the_schedule(operator: Client) -> None:
+def test_the_page_of_a_job_links_to_its_schedule(operator: Client) -> None:
     schedule = make_schedule("s <b>", due=1)
     fire_all()
     made = Job.objects.get()
-    link = f'<a href="{address(schedule)}">s &lt;b&gt;</a>'
+    link = f'<a href="{schedule_address(schedule)}">s &lt;b&gt;</a>'
     assert link in operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").text
     schedule.delete()
     assert link not in operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").text
 
 
 @pytest.mark.parametrize("note", ["x", 5, None, {"name": 5}, {}])
-def test_a_job_with_other_metadata_has_no_such_link(operator: Client, note: object) -> None:
+def test_a_job_with_invalid_metadata_of_a_schedule_has_a_page(operator: Client, note: object) -> None:
     made = make_job(metadata={"schedule": note})
     assert operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").status_code == 200

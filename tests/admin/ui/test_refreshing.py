@@ -1,4 +1,4 @@
-"""A page that has not changed is not sent again."""
+"""A page that has not changed is not sent again: ETags and the status 304."""
 
 import pytest
 from django.test import Client
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("page", [LIST, f"{LIST}dashboard/", QUEUES, WORKERS])
-def test_the_same_page_is_sent_once(operator: Client, page: str) -> None:
+def test_an_unchanged_page_is_answered_with_304(operator: Client, page: str) -> None:
     make_job("failed")
-    for _ in range(10):  # charts move on by a minute, and ages by a second: two requests in a row show the same soon
+    for _ in range(10):  # ages change each second: two requests in the same second show the same page
         first = operator.get(page)
         assert page != LIST or first.content != operator.get(page).content, "tokens of forms differ each time"
         again = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
@@ -30,16 +30,16 @@ def test_the_same_page_is_sent_once(operator: Client, page: str) -> None:
     assert changed.headers["ETag"] != first.headers["ETag"]
 
 
-def test_a_server_that_compresses_makes_weak_tags_of_them(operator: Client) -> None:
+def test_a_weak_etag_is_accepted(operator: Client) -> None:
     tag = operator.get(QUEUES).headers["ETag"]
     assert operator.get(QUEUES, headers={"If-None-Match": f"W/{tag}"}).status_code == 304
 
 
-def test_what_is_posted_has_no_tag(operator: Client) -> None:
+def test_the_response_to_a_post_has_no_etag(operator: Client) -> None:
     assert "ETag" not in operator.post(LIST, {"action": "retry_selected"}).headers
 
 
-def test_who_is_logged_out_is_led_to_the_login(operator: Client) -> None:
+def test_a_user_who_is_logged_out_is_redirected_in_spite_of_the_etag(operator: Client) -> None:
     tag = operator.get(LIST).headers["ETag"]
     operator.logout()
     assert operator.get(LIST, headers={"If-None-Match": tag}).status_code == 302

@@ -1,4 +1,4 @@
-"""A page whose query takes too long says so, instead of hanging, and nothing of its request is done."""
+"""A page whose query takes too long ends with an error page, and its request changes nothing."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +35,8 @@ TABLES = ", ".join(model._meta.db_table for model in apps.get_app_config("django
 WITHOUT_LIMIT = 60.0
 """Seconds after which the server itself ends a statement that has no limit."""
 
-WELL = {"index", "app", "doctor", "metrics", "pause", "add schedule"}
-"""The pages that leave out tables that cannot be read, and the pages that need no row."""
+PAGES_WITHOUT_LOCKED_TABLES = {"index", "app", "doctor", "metrics", "pause", "add schedule"}
+"""The pages that are shown without the locked tables."""
 
 
 def execute(statement: str) -> None:
@@ -46,7 +46,7 @@ def execute(statement: str) -> None:
 
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
-    """Has somebody hold a lock, in a session of its own. Every limit is short."""
+    """Locks tables in another session. All time limits of queries are 0.2 seconds."""
     for module, name in (
         (time_limit, "QUERY_SECONDS"), (examination, "VERDICT_SECONDS"), (examination, "RULE_SECONDS"),
         (scrape, "PART_SECONDS"),
@@ -66,8 +66,8 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
     execute("RESET statement_timeout")
 
 
-def is_quick(ask: Callable[[], Any]) -> Any:
-    """The answer, which no statement without a limit has held up."""
+def call_within_limit(ask: Callable[[], Any]) -> Any:
+    """Call, and check that no statement without a time limit has waited for the lock."""
     began = time.monotonic()
     answer = ask()
     assert time.monotonic() - began < WITHOUT_LIMIT
@@ -82,13 +82,13 @@ def test_every_page_answers_while_somebody_holds_a_lock(
     found = {}
     for name, address in {**addresses, "metrics": f"{JOBS}metrics/"}.items():
         notices.notices_cache.clear()
-        found[name] = is_quick(partial(operator.get, f"/admin/{address}")).status_code
+        found[name] = call_within_limit(partial(operator.get, f"/admin/{address}")).status_code
     for name, posted in QUESTIONS.items():
-        found[name] = is_quick(partial(operator.post, LIST, posted)).status_code
-    assert found == {name: 200 if name in WELL else 503 for name in found}
+        found[name] = call_within_limit(partial(operator.post, LIST, posted)).status_code
+    assert found == {name: 200 if name in PAGES_WITHOUT_LOCKED_TABLES else 503 for name in found}
 
 
-def test_no_admin_of_ours_is_without_the_limit() -> None:
+def test_every_model_admin_of_the_package_limits_its_queries() -> None:
     ours = [each for each in admin.site._registry.values() if each.opts.app_label == "django_skipqueue"]
     assert ours
     assert all(isinstance(each, OwnViews) for each in ours)
@@ -109,7 +109,9 @@ def test_a_page_that_waits_for_a_lock_says_what_to_do(
     assert "Nothing was changed." not in response.text
 
 
-def test_the_connection_can_be_used_afterwards(operator: Client, lock: Callable[[str], Session]) -> None:
+def test_the_connection_keeps_its_own_timeout_after_a_slow_page(
+    operator: Client, lock: Callable[[str], Session]
+) -> None:
     lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
     operator.get(LIST)
     with connection.cursor() as cursor:
@@ -117,14 +119,14 @@ def test_the_connection_can_be_used_afterwards(operator: Client, lock: Callable[
         assert cursor.fetchone() == ("1min",)
 
 
-def test_the_limit_ends_with_the_page(operator: Client) -> None:
+def test_the_time_limit_ends_with_the_page(operator: Client) -> None:
     assert operator.get(LIST).status_code == 200
     with connection.cursor() as cursor:
         cursor.execute("SHOW statement_timeout")
         assert cursor.fetchone() == ("0",)
 
 
-def test_another_error_is_not_hidden(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_of_the_database_is_raised(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise OperationalError("the connection is lost")
 
@@ -136,12 +138,12 @@ def test_another_error_is_not_hidden(operator: Client, monkeypatch: pytest.Monke
 # The verdict
 
 
-def test_a_verdict_that_cannot_be_had_in_time_is_not_asked_for_again_at_once(
+def test_a_verdict_that_takes_too_long_is_not_computed_again_at_once(
     operator: Client, lock: Callable[[str], Session]
 ) -> None:
     make_job()
     lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
-    response = is_quick(lambda: operator.get("/admin/"))
+    response = call_within_limit(lambda: operator.get("/admin/"))
     assert response.status_code == 200
     assert "rules could not be applied" in response.text
     with CaptureQueriesContext(connection) as queries:
@@ -149,7 +151,7 @@ def test_a_verdict_that_cannot_be_had_in_time_is_not_asked_for_again_at_once(
     assert not [each["sql"] for each in queries if "skipqueue_" in each["sql"]]
 
 
-def test_the_short_limit_of_the_verdict_is_not_that_of_the_page() -> None:
+def test_the_verdict_restores_the_time_limit_of_the_page() -> None:
     store = Store.default()
     with connection.cursor() as cursor, short_transaction(store, 5.0):
         notices.notices_cache.get()
@@ -157,16 +159,16 @@ def test_the_short_limit_of_the_verdict_is_not_that_of_the_page() -> None:
         assert cursor.fetchone() == ("5s",)
 
 
-# What is posted
+# Requests that change jobs
 
 
 @pytest.mark.parametrize("table", ["skipqueue_job", "django_admin_log"])
-def test_a_verb_that_meets_the_limit_has_done_nothing(
+def test_a_verb_that_exceeds_the_time_limit_changes_nothing(
     operator: Client, lock: Callable[[str], Session], table: str
 ) -> None:
     job = make_job("failed")
-    locked = lock(f"{table} IN SHARE MODE")  # it can be read
-    response = is_quick(lambda: operator.post(page("retry", job.pk)))
+    locked = lock(f"{table} IN SHARE MODE")  # the table can still be read
+    response = call_within_limit(lambda: operator.post(page("retry", job.pk)))
     assert response.status_code == 503
     assert "Nothing was changed." in response.text
     assert Job.objects.get(pk=job.pk).status == "failed"
@@ -177,7 +179,7 @@ def test_a_verb_that_meets_the_limit_has_done_nothing(
     assert LogEntry.objects.count() == 1
 
 
-def test_an_action_has_its_own_time(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_has_no_time_limit_for_a_statement(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its batches is committed by itself, and none is cancelled by the limit of a page."""
     seen = []
 

@@ -21,7 +21,7 @@ ANN = Instruction("ann", options={"queue_name": "mail", "priority": 7, "run_afte
 
 
 @pytest.mark.parametrize(("verb", "button"), BUTTONS, ids=lambda each: getattr(each, "name", ""))
-def test_a_job_that_was_deleted_meanwhile(verb: Verb, button: Button) -> None:
+def test_a_verb_on_a_job_that_was_deleted_meanwhile_says_so(verb: Verb, button: Button) -> None:
     job = make_job(next(iter(verb.statuses)))
     Job.objects.filter(pk=job.pk).delete()
     result = apply_to_one(verb, button, job, ANN)
@@ -29,7 +29,7 @@ def test_a_job_that_was_deleted_meanwhile(verb: Verb, button: Button) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_whose_row_a_session_has_locked(session: Callable[[], Session]) -> None:
+def test_a_verb_on_a_job_whose_row_is_locked_says_so(session: Callable[[], Session]) -> None:
     job = make_job("failed")
     other = session()
     other.begin()
@@ -40,7 +40,7 @@ def test_a_job_whose_row_a_session_has_locked(session: Callable[[], Session]) ->
     other.rollback()
 
 
-def test_a_job_that_stays_as_it_is_for_no_reason_that_is_seen_afterwards() -> None:
+def test_a_verb_that_did_nothing_for_no_visible_reason_asks_to_try_again() -> None:
     job = make_job("failed")
     refusing = replace(RETRY, change=lambda *_, **_noted: set())
     assert RETRY.button is not None

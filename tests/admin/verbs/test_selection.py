@@ -11,7 +11,7 @@ from ...app.rows import make_job
 pytestmark = pytest.mark.django_db
 
 
-def test_ids_ascend_and_end_with_the_newest_there_was_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selection_has_ascending_ids_and_no_job_that_matched_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_jobs, "BATCH_ROWS", 2)
     jobs = [make_job("failed").pk for _ in range(3)]
     batches = Selection(Job.objects.failed().order_by("-finished_at")).batches()
@@ -20,5 +20,5 @@ def test_ids_ascend_and_end_with_the_newest_there_was_at_the_beginning(monkeypat
     assert list(batches) == [jobs[2:]]
 
 
-def test_ids_that_are_none_are_no_error() -> None:
+def test_invalid_ids_are_left_out_of_a_selection() -> None:
     assert Selection.by_hand(["x", "-1", "9" * 30, "7", "²"]).ids == (7,)

@@ -1,4 +1,4 @@
-"""`console.verbs.table`: every verb says all that the admin needs of it, and changes the jobs that it should."""
+"""`console.verbs.table`: every verb has the texts and permissions that the admin needs, and changes the right jobs."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,13 +28,13 @@ INSTRUCTION = Instruction(
 VALUES = {"id": 1, "copy": 2, "queue": "q", "run_after": "now", "queue_name": "mail", "priority": 7}
 
 
-def test_each_has_a_name_of_its_own() -> None:
+def test_each_verb_has_its_own_name() -> None:
     names = [verb.name for verb in VERBS]
     assert sorted(set(names)) == sorted(names)
 
 
 class TestEach:
-    def test_it_is_a_method_of_a_job_and_of_the_jobs_of_a_query_set(self, row: Row) -> None:
+    def test_each_verb_is_a_method_of_jobs_and_of_query_sets(self, row: Row) -> None:
         for verb in VERBS:
             with row(verb.name):
                 options = {option.parameter or option.name for option in verb.options}
@@ -42,30 +42,30 @@ class TestEach:
                 for owner in (Job, JobQuerySet) if verb is not DELETE else (JobQuerySet,):
                     assert {*signature(getattr(owner, verb.name)).parameters} == {"self", *options, *noted}
 
-    def test_its_permission_exists(self) -> None:
+    def test_the_permission_of_each_verb_exists(self) -> None:
         permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
         assert {f"{verb.permission}_job" for verb in VERBS} <= set(permissions.values_list("codename", flat=True))
 
-    def test_it_changes_jobs_in_its_statuses_and_no_others(self, row: Row) -> None:
+    def test_each_verb_changes_jobs_in_its_statuses_alone(self, row: Row) -> None:
         for verb, status in product(VERBS, STATUSES):
             with row(verb=verb.name, status=status):
                 job = make_job(status)
                 changed = verb.apply([job.pk], INSTRUCTION)
                 assert set(changed) == ({job.pk} if status in verb.statuses else set())
 
-    def test_it_is_offered_for_no_status_in_which_it_does_nothing(self, row: Row) -> None:
+    def test_no_verb_is_offered_for_a_status_in_which_it_does_nothing(self, row: Row) -> None:
         for verb in VERBS:
             with row(verb.name):
                 assert {status for status in STATUSES if verb.is_offered_for(status)} <= set(verb.statuses)
 
-    def test_its_log_entry_takes_the_values(self, row: Row) -> None:
+    def test_the_log_entry_of_each_verb_can_be_formatted(self, row: Row) -> None:
         for verb in VERBS:
             with row(verb.name):
                 assert "%" not in str(verb.log_entry) % VALUES
                 assert "%" not in str(verb.log_entry_of_copy) % VALUES
 
 
-def test_the_texts_of_a_button_take_its_values(row: Row) -> None:
+def test_the_texts_of_each_button_can_be_formatted(row: Row) -> None:
     for verb, button in BUTTONS:
         with row(verb.name):
             for text in (button.label, button.hint, button.question_title, button.done):
@@ -73,7 +73,7 @@ def test_the_texts_of_a_button_take_its_values(row: Row) -> None:
 
 
 class TestActions:
-    def test_their_texts_take_the_numbers(self, row: Row) -> None:
+    def test_the_texts_of_each_action_can_be_formatted(self, row: Row) -> None:
         for verb in VERBS:
             action = verb.action
             with row(verb.name):
@@ -82,7 +82,7 @@ class TestActions:
                     for text in (action.question_title, action.done):
                         assert "%" not in str(text % values)
 
-    def test_a_batch_is_a_few_statements_however_many_jobs(self, row: Row, django_assert_max_num_queries: Any) -> None:
+    def test_an_action_on_twenty_jobs_needs_few_statements(self, row: Row, django_assert_max_num_queries: Any) -> None:
         for verb in VERBS:
             with row(verb.name):
                 jobs = [make_job("failed").pk for _ in range(20)]
@@ -90,7 +90,7 @@ class TestActions:
                     verb.apply(jobs, INSTRUCTION)
 
 
-def test_the_history_has_all_that_the_store_notes_in_a_row() -> None:
+def test_every_operation_that_the_store_writes_has_a_verb() -> None:
     job = make_job("queued")
     store = Store.default()
     for change in (store.discard, store.retry, store.cancel):
@@ -108,7 +108,7 @@ def test_the_history_has_all_that_the_store_notes_in_a_row() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_is_claimed_while_it_is_to_be_deleted_is_left_alone(session: Callable[[], Session]) -> None:
+def test_a_job_that_is_being_claimed_is_not_deleted(session: Callable[[], Session]) -> None:
     job, waiting = make_job("queued", priority=1), make_job("queued")
     make_worker()
     other = session()

@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def carriers(settings: Any) -> None:
+def _celery_carries_pdf(settings: Any) -> None:
     settings.SKIPQUEUE = CARRIERS
 
 
@@ -32,7 +32,7 @@ def row_of(client: Client, name: str) -> str:
     return str(row)
 
 
-def test_a_carrier_says_what_it_holds_and_whether_its_broker_is_reached(operator: Client) -> None:
+def test_the_row_of_a_carrier_counts_its_jobs_and_shows_the_state_of_its_broker(operator: Client) -> None:
     make_carrier(refused=1_234)
     make_relay()
     make_carried(locked_at=-HOUR)
@@ -52,7 +52,7 @@ def test_a_carrier_says_what_it_holds_and_whether_its_broker_is_reached(operator
 
 
 @pytest.mark.parametrize(("relays", "said"), [(0, "no relay is alive"), (1, "broker not reachable")])
-def test_a_carrier_in_trouble(operator: Client, relays: int, said: str) -> None:
+def test_the_row_of_a_carrier_without_a_relay_or_a_broker_says_so(operator: Client, relays: int, said: str) -> None:
     make_carrier(reached_at=-HOUR)
     for _ in range(relays):
         make_relay()
@@ -61,7 +61,7 @@ def test_a_carrier_in_trouble(operator: Client, relays: int, said: str) -> None:
     assert "nothing" in row
 
 
-def test_a_relay_says_whose_it_is_and_what_is_on_its_way(operator: Client) -> None:
+def test_the_row_of_a_relay_names_its_carrier_and_counts_jobs_on_their_way(operator: Client) -> None:
     relay = make_relay()
     make_carried(locked_by=relay.pk)
     row = row_of(operator, "relay/1")
@@ -70,7 +70,7 @@ def test_a_relay_says_whose_it_is_and_what_is_on_its_way(operator: Client) -> No
     assert "busy" not in row
 
 
-def test_nobody_restarts_or_stops_a_carrier(operator: Client) -> None:
+def test_a_carrier_cannot_be_restarted_or_stopped(operator: Client) -> None:
     carrier, _ = make_carrier(), make_relay()
     assert 'class="button' not in row_of(operator, "celery")
     assert 'class="button' in row_of(operator, "relay/1")
@@ -82,7 +82,7 @@ def test_nobody_restarts_or_stops_a_carrier(operator: Client) -> None:
     assert not WorkerRequest.objects.exists()
 
 
-def test_the_page_of_a_carrier_says_what_its_row_says(operator: Client) -> None:
+def test_the_page_of_a_carrier_shows_its_jobs_and_refusals(operator: Client) -> None:
     carrier = make_carrier(refused=1_234)
     make_carried()
     text = operator.get(reverse("admin:django_skipqueue_worker_change", args=[carrier.pk])).text
@@ -91,7 +91,7 @@ def test_the_page_of_a_carrier_says_what_its_row_says(operator: Client) -> None:
     assert "worker/restart/" not in text
 
 
-def test_a_carrier_that_the_settings_do_not_name_any_more_is_left_out(operator: Client, settings: Any) -> None:
+def test_a_carrier_without_a_setting_is_shown_only_while_it_has_jobs(operator: Client, settings: Any) -> None:
     make_carrier()
     settings.SKIPQUEUE = {}
     assert ">celery<" not in operator.get(WORKERS).text
@@ -99,11 +99,11 @@ def test_a_carrier_that_the_settings_do_not_name_any_more_is_left_out(operator: 
     assert ">celery<" in operator.get(WORKERS).text
 
 
-def test_carriers_cost_one_query(operator: Client) -> None:
+def test_carriers_need_one_more_query(operator: Client) -> None:
     numbers = []
     for make in (make_worker, make_carrier):
         make()
-        operator.get(WORKERS)  # and the verdict, which is cached
+        operator.get(WORKERS)  # fills the cache of the verdict
         with CaptureQueriesContext(connection) as queries:
             operator.get(WORKERS)
         numbers.append(len(queries))
@@ -116,7 +116,7 @@ def test_a_carrier_is_not_among_the_live_workers() -> None:
     assert list(Worker.objects.live()) == [relay]
 
 
-def test_nothing_in_it_is_markup(operator: Client, settings: Any) -> None:
+def test_the_rows_of_carriers_escape_html(operator: Client, settings: Any) -> None:
     hostile = "<script>alert(1)</script>"
     settings.SKIPQUEUE = CARRIERS
     make_carrier(name=hostile, id="x")
@@ -125,7 +125,9 @@ def test_nothing_in_it_is_markup(operator: Client, settings: Any) -> None:
     assert "<script>alert" not in operator.get(WORKERS).text
 
 
-def test_carried_jobs_do_not_hide_those_of_workers(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_of_a_worker_are_listed_beside_many_carried_jobs(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("django_skipqueue.queue.observe.MOST_RUNNING_READ", 1)
     make_carrier()
     make_carried(locked_at=-HOUR)

@@ -19,7 +19,7 @@ from ..worker_jobs import gates
 
 @job(concurrency=limit(2, by="account"), takes_context=True)
 def two_at_once(context: JobContext, account: str, number: int = 0, seconds: float = 0.0) -> None:
-    """Note the start and the end."""
+    """Write the start and the end into the ledger."""
     note("start", account, number, context.job_id)
     time.sleep(seconds)
     note("end", account, number, context.job_id)
@@ -49,7 +49,7 @@ def two_per_account(account: str) -> None:
 def halting_sequence(
     context: JobContext, order: str, number: int = 0, fail_before: int = 0, seconds: float = 0.0
 ) -> None:
-    """Note the start and the end. Fail in every attempt before `succeeds_at`."""
+    """Write the start and the end into the ledger. Fail in every attempt before the number `fail_before`."""
     note("start", order, number, context.job_id)
     time.sleep(seconds)
     if context.attempt < fail_before:
@@ -62,7 +62,7 @@ def halting_sequence(
 def continuing_sequence(order: str, number: int = 0, fails: bool = False) -> None:
     """Fail if the argument says so."""
     if fails:
-        raise ValueError("as it was told")
+        raise ValueError("as asked")
 
 
 @job(concurrency=limit(1))
@@ -92,7 +92,7 @@ def replaced_by_number(number: int, account: str) -> None:
 
 @job(fair_by="tenant")
 def shared_fairly(tenant: str, seconds: float = 0.0) -> None:
-    """Take some time."""
+    """Sleep for some seconds."""
     time.sleep(seconds)
 
 

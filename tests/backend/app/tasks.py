@@ -1,4 +1,4 @@
-"""Django tasks of a project. Most of them use no option of our backend."""
+"""Django tasks of a project. Most of them use no option of this package."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ else:
     from django_tasks import TaskContext, task
 
 HAS_OPTIONS = django.VERSION[:2] != (6, 0)
-"""Whether `@task` takes the options of a backend."""
+"""Whether Django's `@task` takes options of a backend: only Django 6.0 refuses them."""
 
 
 @task
@@ -80,7 +80,7 @@ def fail_times(context: "TaskContext[Any, Any]", times: int) -> int:
 
 @task(takes_context=True)
 def see_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
-    """Return what the context says."""
+    """Return the values of the context."""
     result = context.task_result
     return {
         "id": result.id,
@@ -132,7 +132,7 @@ async def arecord(entry: str) -> str:
 
 @task
 def record_and_hold(entry: str, until: str = "go") -> str:
-    """Write `entry`, then wait until somebody else has written `until`."""
+    """Write `entry`, then wait until the test has written `until`."""
     Ledger.objects.create(entry=entry)
     deadline = time.monotonic() + 30
     while not Ledger.objects.filter(entry=until).exists():
@@ -159,19 +159,19 @@ if HAS_OPTIONS:
 
     @task(max_attempts=2, backoff="tests.backend.app.backoffs.at_once", timeout=30.0)  # type: ignore[call-overload, untyped-decorator]  # Django's own
     def picky() -> None:
-        """A task with options of ours."""
+        """A task with options of this package."""
         raise ValueError("never")
 
 
 @task(backend="elsewhere")
 def visit(entry: str) -> str:
-    """A task for another backend, which `.using()` may send to ours."""
+    """A task for another backend; `.using()` may select the backend of this package."""
     return entry
 
 
 @task
 def log_in(user: str, password: str) -> None:
-    """Tells its secret in its error."""
+    """Raise an error that contains the secret argument."""
     raise ValueError(f"{user} has no password {password}")
 
 
@@ -235,7 +235,7 @@ def unplaced_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
 @task()
 @with_options(concurrency=limit(1, by="account"))
 def limited(account: str, cents: int = 0) -> None:
-    """A task of which one runs at once for each account."""
+    """A task of which one job runs at a time for each account."""
 
 
 @task

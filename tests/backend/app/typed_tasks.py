@@ -16,7 +16,7 @@ else:
     from django_tasks import TaskContext, task
 
 seen: list[Any] = []
-"""What the tasks were called with."""
+"""The arguments with which the tasks were called."""
 
 
 @task

@@ -1,4 +1,4 @@
-"""A `runworker` for both databases of the suite, and proxies before them."""
+"""Fixtures: a `runworker` for both databases of the suite (a steward is its main process), and proxies before them."""
 
 from collections.abc import Callable, Iterator
 

@@ -28,15 +28,15 @@ from ...harness.processes import ManagePy, children
 from ...harness.proxy import Proxy
 from ...supervisor.test_health import NOTES_THREADS, free_port, get, has
 from .conftest import ALIASES, Run, behind
-from .test_steward import go, supervisors, wait_for_completed
+from .test_steward import end_held_jobs, supervisor_pids, wait_for_completed
 
-db = pytest.mark.django_db(transaction=True, databases=ALIASES)
+two_databases = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
 ALL_READY = (200, "ok\n")
 
 
 def metrics(port: int) -> dict[str, float]:
-    """Return the values of the metrics by their names and labels, without the common prefix."""
+    """The values of the metrics on the port, by name and labels without the common prefix."""
     lines = [line for line in get(port, "/metrics")[1].splitlines() if not line.startswith("#")]
     found = (line.rpartition(" ") for line in lines)
     return {series.removeprefix("skipqueue_worker_"): float(value) for series, _, value in found}
@@ -46,10 +46,10 @@ def wait_until_all_ready(port: int) -> None:
     wait_until(lambda: has(port, "/readyz", 200) and get(port, "/readyz") == ALL_READY, "both are ready")
 
 
-# From end to end
+# With real processes
 
 
-@db
+@two_databases
 def test_one_port_shows_both_databases(steward: Run) -> None:
     port = free_port()
     process = steward("--processes", "2", "--health-port", str(port))
@@ -73,7 +73,7 @@ def test_one_port_shows_both_databases(steward: Run) -> None:
         get(port, "/healthz")
 
 
-@db
+@two_databases
 def test_the_port_names_a_database_that_is_down_and_fails_only_if_both_are_down(
     steward: Run, proxies: dict[str, Proxy]
 ) -> None:
@@ -94,47 +94,54 @@ def test_the_port_names_a_database_that_is_down_and_fails_only_if_both_are_down(
     wait_until_all_ready(port)
 
 
-@db
-def test_a_database_that_is_down_from_the_start_leaves_it_ready(steward: Run, proxy: Proxy) -> None:
+@two_databases
+def test_a_database_that_is_down_from_the_start_does_not_make_the_port_unready(steward: Run, proxy: Proxy) -> None:
     proxy.refuse()
     port = free_port()
     steward("--health-port", str(port), settings=behind(other=proxy))
     expected = (200, "ok\nother: the database cannot be reached\n")
-    wait_until(lambda: has(port, "/readyz", 200) and get(port, "/readyz") == expected, "ready for the first")
+    wait_until(
+        lambda: has(port, "/readyz", 200) and get(port, "/readyz") == expected,
+        "the port is ready for the first database",
+    )
 
 
-@db
+@two_databases
 def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
     port = free_port()
     soon = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
     process = steward("--health-port", str(port), settings=soon)
     wait_until_all_ready(port)
-    hanging = supervisors(process)["other"]
+    hanging = supervisor_pids(process)["other"]
     os.kill(hanging, signal.SIGSTOP)
     try:
         wait_until(
-            lambda: "other: the supervisor's control loop has not turned for" in get(port, "/healthz")[1], "noticed"
+            lambda: "other: the supervisor's control loop has not turned for" in get(port, "/healthz")[1],
+            "the hanging supervisor is noticed",
         )
         assert get(port, "/healthz")[0] == 503
     finally:
         os.kill(hanging, signal.SIGCONT)
-    wait_until(lambda: has(port, "/healthz", 200), "well again")
+    wait_until(lambda: has(port, "/healthz", 200), "the supervisor is healthy again")
 
 
-@db
-def test_a_supervisor_whose_work_is_done_counts_no_more(steward: Run) -> None:
+@two_databases
+def test_a_supervisor_that_has_drained_its_database_is_not_shown_any_more(steward: Run) -> None:
     jobs.record_and_hold.using(database="other").defer("other")
     port = free_port()
     process = steward("--drain", "--health-port", str(port))
-    wait_until(lambda: Ledger.objects.filter(entry="other").exists(), "it runs")
-    wait_until(lambda: not any('database="default"' in series for series in metrics(port)), "the other has ended")
+    wait_until(lambda: Ledger.objects.filter(entry="other").exists(), "the job runs")
+    wait_until(
+        lambda: not any('database="default"' in series for series in metrics(port)),
+        "the supervisor of the empty database has ended",
+    )
     wait_until_all_ready(port)
     assert get(port, "/healthz") == (200, "ok\n")
-    go()
+    end_held_jobs()
     assert process.wait() == 0
 
 
-def sockets(pid: int) -> set[str]:
+def open_sockets(pid: int) -> set[str]:
     """The sockets that a process has open."""
     files = Path(f"/proc/{pid}/fd")
     links = []
@@ -146,39 +153,41 @@ def sockets(pid: int) -> set[str]:
     return {link for link in links if link.startswith("socket:")}
 
 
-def listening(port: int) -> str:
+def listening_socket(port: int) -> str:
     """The socket that listens on this port."""
     found = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", Path("/proc/net/tcp").read_text())
     assert found
     return f"socket:[{found[1]}]"
 
 
-def assert_nothing_is_inherited(process: ManagePy, port: int) -> None:
-    ours = sockets(process.process.pid)
-    assert listening(port) in ours
+def assert_no_socket_is_inherited(process: ManagePy, port: int) -> None:
+    ours = open_sockets(process.process.pid)
+    assert listening_socket(port) in ours
     for child in psutil.Process(process.process.pid).children(recursive=True):
-        assert not ours & sockets(child.pid), f"{child} has none of the steward's sockets"
+        assert not ours & open_sockets(child.pid), f"{child} has none of the steward's sockets"
 
 
-@db
-def test_no_process_inherits_the_port_or_a_thread_and_it_stays_when_one_is_replaced(steward: Run) -> None:
+@two_databases
+def test_no_process_inherits_the_port_and_it_stays_open_when_a_supervisor_is_replaced(steward: Run) -> None:
     port = free_port()
     process = steward("--health-port", str(port), settings=NOTES_THREADS)
     wait_until_all_ready(port)
-    pids = supervisors(process)
-    assert_nothing_is_inherited(process, port)
+    pids = supervisor_pids(process)
+    assert_no_socket_is_inherited(process, port)
     os.kill(pids["other"], signal.SIGKILL)
     process.wait_for("supervisor died supervisor=w@other")
     pid = process.process.pid
-    wait_until(lambda: pids["other"] not in children(pid) and len(children(pid)) == 2, "it is replaced")
+    wait_until(
+        lambda: pids["other"] not in children(pid) and len(children(pid)) == 2, "the killed supervisor is replaced"
+    )
     wait_until_all_ready(port)
     assert get(port, "/healthz") == (200, "ok\n")
-    assert_nothing_is_inherited(process, port)
+    assert_no_socket_is_inherited(process, port)
     threads = (process.folder / "threads").read_text().splitlines()
     assert threads == ["MainThread"] * 6, "three supervisors and three workers were forked, by no other thread"
 
 
-# The state that a supervisor shows
+# The state that a supervisor shares with the steward
 
 
 OPTIONS = WorkerOptions(name="w@other", database="other", processes=2)
@@ -187,7 +196,7 @@ BUSY = WorkerProcessState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 123
 STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerProcessState("w@other/2", slots=4)))
 
 
-def test_another_process_reads_the_state_that_a_supervisor_shows() -> None:
+def test_another_process_reads_the_state_that_a_supervisor_has_written() -> None:
     shared = SharedState(OPTIONS)
     assert shared.read().database is DatabaseState.UNKNOWN
     writer = multiprocessing.get_context("fork").Process(target=shared.write, args=(STATE,))
@@ -197,7 +206,7 @@ def test_another_process_reads_the_state_that_a_supervisor_shows() -> None:
     assert seen == STATE._replace(turned_at=shared.pulse.turned_at, late_at=shared.pulse.late_at)
 
 
-def test_the_workers_of_a_supervisor_that_has_ended_are_not_said_to_run() -> None:
+def test_the_workers_of_a_supervisor_that_has_ended_do_not_count_as_running() -> None:
     process = SupervisorProcess("w@other", OPTIONS)
     process.shared.write(STATE)
     process.pid = os.getpid()
@@ -210,7 +219,7 @@ def test_the_workers_of_a_supervisor_that_has_ended_are_not_said_to_run() -> Non
     )
 
 
-def test_a_supervisor_that_is_not_started_for_long_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_has_not_started_for_long_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     process = SupervisorProcess("w@other", OPTIONS)
     health = HealthPages(lambda: [process.state], names_databases=True)
     assert health.page("/healthz") == Page("200 OK", "ok\n")

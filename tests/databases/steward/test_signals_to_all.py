@@ -1,4 +1,4 @@
-"""A signal to all processes at once, which ends the workers before their supervisors have its command."""
+"""A signal to all processes at once, by which workers end before the steward tells their supervisors to stop."""
 
 import signal
 from collections.abc import Callable
@@ -26,7 +26,7 @@ SLOW_STEWARD = """
         if self._signals and not self._stopping:
             steward = psutil.Process()
             ended = [each for each in steward.children(recursive=True) if each.ppid() != steward.pid]
-            psutil.wait_procs(ended)  # their supervisors have noticed it
+            psutil.wait_procs(ended)  # then their supervisors have noticed their end
         handle_signals(self)
 
     Steward._handle_signals = late
@@ -34,11 +34,11 @@ SLOW_STEWARD = """
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_waiting_supervisor_declares_no_worker_dead(runworker: Run) -> None:
+def test_a_supervisor_that_waits_for_the_steward_reports_no_dead_worker(runworker: Run) -> None:
     for alias in ("default", "other"):
         make_job(using=alias)
     process = runworker("--poll-interval", HOUR, jobs=SLOW_STEWARD, skipqueue={"DATABASES": ("default", "other")})
-    for alias in ("default", "other"):  # its row may be the supervisor's, from before the worker handles signals
+    for alias in ("default", "other"):  # a row of the worker may be older than its signal handlers
         wait_until(Job.objects.using(alias).completed().exists, f"a worker of {alias} has begun to work")
     process.send_to_group(signal.SIGTERM)
     assert process.wait() == 0

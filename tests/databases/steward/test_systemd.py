@@ -17,12 +17,12 @@ from ...app.waiting import wait_until
 from ...harness.proxy import Proxy
 from ...harness.systemd import Manager
 from .conftest import ALIASES, Run, behind
-from .test_steward import supervisors, wait_for_completed
+from .test_steward import supervisor_pids, wait_for_completed
 
-db = pytest.mark.django_db(transaction=True, databases=ALIASES)
+two_databases = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
-RUNS = (WorkerProcessState("w/1", 1, True),)
-STARTS = (WorkerProcessState("w/1", 1),)
+RUNNING_WORKER = (WorkerProcessState("w/1", 1, True),)
+STARTING_WORKER = (WorkerProcessState("w/1", 1),)
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.close()
 
 
-# From end to end
+# With real processes
 
 
-@db
+@two_databases
 def test_a_steward_is_ready_once_both_supervisors_are_alive_and_stops_as_one_service(
     steward: Run, manager: Manager
 ) -> None:
@@ -43,14 +43,14 @@ def test_a_steward_is_ready_once_both_supervisors_are_alive_and_stops_as_one_ser
     notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"}
     process = steward(environment=notify, settings=soon)
     assert manager.receive() == ["READY=1"]
-    assert all(Worker.objects.using(alias).exists() for alias in ALIASES), "each has written its row"
+    assert all(Worker.objects.using(alias).exists() for alias in ALIASES), "each worker has written its row"
     assert manager.receive()[0] == "WATCHDOG=1"
     jobs.noop.using(database="other").defer_many([()] * 3)
     wait_for_completed("other", 3)
     manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
-    hanging = supervisors(process)["other"]
+    hanging = supervisor_pids(process)["other"]
     os.kill(hanging, signal.SIGSTOP)
-    wait_until(lambda: manager.receive()[0].startswith("STATUS="), "no sign of life any more")
+    wait_until(lambda: manager.receive()[0].startswith("STATUS="), "no watchdog message any more")
     os.kill(hanging, signal.SIGCONT)
     manager.wait_for("WATCHDOG=1")
     process.send(signal.SIGTERM)
@@ -58,7 +58,7 @@ def test_a_steward_is_ready_once_both_supervisors_are_alive_and_stops_as_one_ser
     assert process.wait() == 0
 
 
-@db
+@two_databases
 def test_a_database_that_is_down_does_not_keep_the_service_from_starting(
     steward: Run, manager: Manager, proxy: Proxy
 ) -> None:
@@ -69,10 +69,10 @@ def test_a_database_that_is_down_does_not_keep_the_service_from_starting(
     assert "worker started database=default worker=w@default/1" in process.log
 
 
-# What counts as ready, and as alive
+# When the service is ready, and when it is alive
 
 
-def state(database: DatabaseState, *workers: WorkerProcessState, late_at: float = float("inf")) -> SupervisorState:
+def make_state(database: DatabaseState, *workers: WorkerProcessState, late_at: float = float("inf")) -> SupervisorState:
     return SupervisorState(database.name, time.monotonic(), late_at, database, workers)
 
 
@@ -82,17 +82,17 @@ UNKNOWN, REACHED, LOST = DatabaseState
 @pytest.mark.parametrize(
     ("states", "is_ready"),
     [
-        ([state(REACHED, *RUNS), state(REACHED, *STARTS, *RUNS)], True),
-        ([state(REACHED, *RUNS), state(LOST, *STARTS)], True),
-        ([state(REACHED, *RUNS), state(UNKNOWN, *STARTS)], False),
-        ([state(REACHED, *RUNS), state(REACHED, *STARTS)], False),
-        ([state(LOST, *STARTS), state(LOST, *STARTS)], False),
-        ([state(LOST, *STARTS)], False),
-        ([state(REACHED, *RUNS)], True),
+        ([make_state(REACHED, *RUNNING_WORKER), make_state(REACHED, *STARTING_WORKER, *RUNNING_WORKER)], True),
+        ([make_state(REACHED, *RUNNING_WORKER), make_state(LOST, *STARTING_WORKER)], True),
+        ([make_state(REACHED, *RUNNING_WORKER), make_state(UNKNOWN, *STARTING_WORKER)], False),
+        ([make_state(REACHED, *RUNNING_WORKER), make_state(REACHED, *STARTING_WORKER)], False),
+        ([make_state(LOST, *STARTING_WORKER), make_state(LOST, *STARTING_WORKER)], False),
+        ([make_state(LOST, *STARTING_WORKER)], False),
+        ([make_state(REACHED, *RUNNING_WORKER)], True),
     ],
     ids=["both run", "one is down", "one is not tried yet", "one starts", "all down", "the only one is down", "one"],
 )
-def test_ready_is_each_that_can_be_reached_and_at_least_one(
+def test_the_service_is_ready_once_all_reachable_databases_have_a_worker(
     manager: Manager, states: list[SupervisorState], is_ready: bool
 ) -> None:
     service = NotifySystemd(lambda: states, {"NOTIFY_SOCKET": manager.address})
@@ -101,13 +101,13 @@ def test_ready_is_each_that_can_be_reached_and_at_least_one(
         assert manager.receive() == ["READY=1"]
         assert manager.receive()[0] == "WATCHDOG=1"
         service.run(time.monotonic())
-        assert manager.receive()[0] == "WATCHDOG=1", "ready is said once"
+        assert manager.receive()[0] == "WATCHDOG=1", "READY is sent once"
     else:
         assert manager.is_silent_for(0.1)
 
 
 def test_a_supervisor_that_hangs_stops_the_watchdog_messages(manager: Manager) -> None:
-    states = [state(REACHED, *RUNS), state(LOST, *RUNS, late_at=0.0)]
+    states = [make_state(REACHED, *RUNNING_WORKER), make_state(LOST, *RUNNING_WORKER, late_at=0.0)]
     service = NotifySystemd(lambda: states, {"NOTIFY_SOCKET": manager.address})
     service.run(time.monotonic())
     assert manager.receive() == ["READY=1"]
