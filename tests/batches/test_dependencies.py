@@ -158,9 +158,9 @@ class TestWait:
         before = make_job(id=1_000_000_000)  # no job gets this id
         make_job(using="other", id=before.pk)
         for call in (jobs.noop.using(after=[before], database="other").s(), jobs.noop.s().after(before)):
-            with pytest.raises(InvalidOption, match=f"after names job {before.pk} of the database 'default', and"):
+            with pytest.raises(InvalidOption, match=f"after names job {before.pk} of the database 'default', but"):
                 call.in_database("other").defer()
-        with pytest.raises(InvalidOption, match="Defer both in the same one"):
+        with pytest.raises(InvalidOption, match="Defer both jobs in one database"):
             jobs.noop.using(after=[before], database="other").defer_many([(), ()])
         assert Job.objects.using("other").count() == 1
         last = jobs.noop.using(database="other", after=[before.pk]).defer()
