@@ -14,6 +14,7 @@ from django_skipqueue.console.rules.rule import Finding, Rule, Severity, shell_c
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
+from .broken_rules import fails, sleeps
 from .conftest import STORE, Found, sql_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,16 +29,6 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
 
     return choose
-
-
-def sleeps(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT pg_sleep(60)")
-    yield from ()
-
-
-def fails(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT * FROM no_such_table")
-    yield from ()
 
 
 def passes(store: Store) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
 from ..harness.reached import NOBODY, reached_at
+from .broken_rules import fails, sleeps
 from .conftest import STORE
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -29,16 +30,6 @@ def warns(store: Store) -> Iterator[Finding]:
 
 def is_critical(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.CRITICAL, "critical")
-
-
-def sleeps(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT pg_sleep(60)")
-    yield from ()
-
-
-def fails(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT * FROM no_such_table")
-    yield from ()
 
 
 @pytest.fixture
