@@ -372,13 +372,18 @@ def constant_name(modules: Iterable[Module]) -> Iterator[str]:
 
 
 def constants(module: Module) -> Iterator[tuple[str, int]]:
-    """The constants that other modules may import, without type variables of one letter."""
+    """The constants that other modules may import. Not: one made of another module's constant of this name."""
     for node in module.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else ()
-        )
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=target, value=value):
+                targets = [target]
+            case _:
+                continue
+        made_of = {each.attr for each in ast.walk(value or ast.Pass()) if isinstance(each, ast.Attribute)}
         for name in (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)):
-            if re.fullmatch(r"[A-Z][A-Z0-9_]+", name):
+            if re.fullmatch(r"[A-Z][A-Z0-9_]+", name) and name not in made_of:
                 yield name, node.lineno
 
 

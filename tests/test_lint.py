@@ -128,10 +128,12 @@ def test_the_glossary_rules_words_out() -> None:
 
 
 def test_a_constant_has_a_name_of_its_own() -> None:
-    one = lint.parse("a.py", "LONGEST: int = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'")
-    other = lint.parse("b/c.py", "T = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
+    one = lint.parse(
+        "a.py", "LONGEST: int = 1\nLONGER = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'"
+    )
+    other = lint.parse("b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
     assert list(lint.constant_name([one, other])) == [
-        "django_skipqueue/b/c.py:5: constant-name: Another module has a constant of this name: a name says of what. "
+        "django_skipqueue/b/c.py:6: constant-name: Another module has a constant of this name: a name says of what. "
         "(LONGEST, a.py)"
     ]
 
