@@ -239,14 +239,14 @@ class Search:
         jobs = _with_texts(jobs)
         for word in self.words:
             if word["path"]:
-                jobs = jobs.filter(_may_have(word["value"], *SEARCHED_COLUMNS))
+                jobs = jobs.filter(may_have(word["value"], *SEARCHED_COLUMNS))
             jobs = jobs.filter(_condition(word))
         return jobs
 
 
 def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
     """The jobs among these that have this argument, as somebody has typed it: `order.id` and `42`."""
-    jobs = _with_texts(jobs).filter(_may_have(value, "searched_args", "searched_kwargs"))
+    jobs = _with_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
     return jobs.filter(_has_argument(path.split("."), value))
 
 
@@ -254,7 +254,7 @@ def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
 
 
-def _may_have(text: str, *columns: str) -> Q:
+def may_have(text: str, *columns: str) -> Q:
     """A fast condition that every job meets that has this value in an argument, or in a text.
 
     For a job without the value, the whole condition takes 3 µs, and this condition 1 µs.

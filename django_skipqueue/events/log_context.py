@@ -20,7 +20,7 @@ job: ContextVar[ClaimedJob | None] = ContextVar("skipqueue_job", default=None)
 database: ContextVar[str | None] = ContextVar("skipqueue_log_database", default=None)
 """The alias of the database that this thread or coroutine works for. The executor sets it."""
 
-_served: list[str] = []
+served: list[str] = []
 """The alias of the database that this supervisor or worker serves; empty in every other process."""
 
 
@@ -30,7 +30,7 @@ def identify(worker_id: str, worker_name: str) -> None:
 
 def serve(alias: str) -> None:
     """Set the database of this process, for all its records, and for the records of the workers that it forks."""
-    _served[:] = [alias]
+    served[:] = [alias]
 
 
 @contextmanager
@@ -48,5 +48,5 @@ def named_database() -> dict[str, str]:
     if not settings.serves_several:
         return {}
     alias = database.get()
-    known = [alias] if alias else _served or chosen_or_all()
+    known = [alias] if alias else served or chosen_or_all()
     return {"database": known[0]} if len(known) == 1 else {}

@@ -30,7 +30,7 @@ class Registry:
     """The tasks of this process, by name."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task[Any, Any]] = {}
+        self.by_name: dict[str, Task[Any, Any]] = {}
         self.uses_threads_alone = True
         """Whether all tasks are `def` functions."""
         self.has_limits = False
@@ -41,10 +41,10 @@ class Registry:
         """Names that were registered after all apps were ready: a worker may not import their modules."""
 
     def __iter__(self) -> Iterator["Task[Any, Any]"]:
-        return iter(self._tasks.values())
+        return iter(self.by_name.values())
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.by_name)
 
     def register(self, task: "Task[Any, Any]") -> None:
         """Add a task. The same function from a reloaded module replaces itself.
@@ -52,13 +52,13 @@ class Registry:
         Raises `InvalidOption` if one of its options names an argument that it does not take.
         """
         task.options.check_signature(task.signature)
-        known = self._tasks.get(task.name)
+        known = self.by_name.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         DECLARED.add(task.options.queue_name)
         if task.options.is_limited:
             self.has_limits = True
-        self._tasks[task.name] = task
+        self.by_name[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
         if apps.ready and known is None:  # until the apps are ready, every process imports the module, workers as well
             self._late.add(task.name)
@@ -66,23 +66,23 @@ class Registry:
     def get(self, name: str) -> "Task[Any, Any]":
         """The task of this name; raises `UnknownTask`."""
         try:
-            return self._tasks[name]
+            return self.by_name[name]
         except KeyError:
             raise UnknownTask(f"No task is registered as {name!r}.") from None
 
     def runner_of(self, name: str) -> str:
         """The name of the runner of this task. The runner of `def` tasks also handles unknown tasks."""
-        task = self._tasks.get(name)
+        task = self.by_name.get(name)
         return THREADS if task is None else task.runner
 
     def is_limited(self, name: str) -> bool:
         """Whether jobs of the task of this name may wait for the end of others; False if it is unknown."""
-        task = self._tasks.get(name)
+        task = self.by_name.get(name)
         return task is not None and task.options.is_limited
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; False if it is unknown."""
-        task = self._tasks.get(name)
+        task = self.by_name.get(name)
         return task is not None and task.is_async
 
     def require_findable(self, task: "Task[Any, Any]") -> None:

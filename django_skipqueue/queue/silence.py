@@ -52,7 +52,7 @@ def answers(connection: BaseDatabaseWrapper) -> bool:
     session = connection.connection
     if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SESSION_SECONDS or not _can_be_asked(session):
         return True
-    if not _answers(session):
+    if not session_answers(session):
         connection.close()
         return False
     _heard_at[session] = time.monotonic()
@@ -69,7 +69,7 @@ def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
         connect(connection)
     session = connection.connection
     try:
-        with _watched(session, lambda: _answers_again(connection, session)):
+        with _watched(session, lambda: answers_again(connection, session)):
             yield
         _heard_at[session] = time.monotonic()
     finally:
@@ -82,7 +82,7 @@ def _can_be_asked(session: PsycopgConnection) -> bool:
     return is_idle and session.pgconn.pipeline_status == PipelineStatus.OFF and session.autocommit
 
 
-def _answers(session: PsycopgConnection) -> bool:
+def session_answers(session: PsycopgConnection) -> bool:
     try:
         with _watched(session, lambda: False):
             session.execute("")
@@ -91,7 +91,7 @@ def _answers(session: PsycopgConnection) -> bool:
     return True
 
 
-def _answers_again(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
+def answers_again(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
     """Whether the server of a session answers a new session. A server that refuses it has not answered.
 
     The new session goes to the address of this server: under its name another server may have taken over.
@@ -101,7 +101,7 @@ def _answers_again(connection: BaseDatabaseWrapper, session: PsycopgConnection) 
     options = {"connect_timeout": CONNECT_TIMEOUT, **connection.get_connection_params(), **here, "autocommit": True}
     try:
         with closing(psycopg.connect(**options)) as other:
-            return _answers(other)
+            return session_answers(other)
     except psycopg.OperationalError:
         return False
 
@@ -156,7 +156,7 @@ SILENT = (
 AVOIDED_SECONDS = 5.0
 """Seconds for which a database that could not be reached is not tried: each try may take its `connect_timeout`."""
 
-_avoided_until: dict[str, float] = {}
+avoided_until: dict[str, float] = {}
 
 
 def can_be_reached(alias: str) -> bool:
@@ -168,7 +168,7 @@ def can_be_reached(alias: str) -> bool:
     if connection.in_atomic_block:
         return True
     now = time.monotonic()
-    if _avoided_until.get(alias, 0.0) > now:
+    if avoided_until.get(alias, 0.0) > now:
         return False
     try:
         if connection.connection is not None and _was_closed(connection.connection):
@@ -179,7 +179,7 @@ def can_be_reached(alias: str) -> bool:
     except OperationalError:
         is_there = False
     if not is_there:
-        _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
+        avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
     return is_there
 
 

@@ -57,8 +57,8 @@ class ForkedProcess:
     """When to start the next process, in monotonic seconds."""
     starts: int = field(default=0, kw_only=True)
     """How many processes were started under this name."""
-    _lifeline: int = field(default=-1, kw_only=True)
-    _filled_at: float = field(default=0.0, kw_only=True)
+    lifeline: int = field(default=-1, kw_only=True)
+    filled_at: float = field(default=0.0, kw_only=True)
     _deaths: int = field(default=0, kw_only=True)
     """Number of deaths in a row, each soon after the start."""
 
@@ -67,12 +67,12 @@ class ForkedProcess:
 
         Raises `OSError` if the system allows no further process.
         """
-        self.start_at, self._filled_at = NEVER, time.monotonic()
+        self.start_at, self.filled_at = NEVER, time.monotonic()
         with contextlib.ExitStack() as opened:
-            read_end, self._lifeline = os.pipe()
+            read_end, self.lifeline = os.pipe()
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
-            os.set_blocking(self._lifeline, False)
+            os.set_blocking(self.lifeline, False)
             self.pid = os.fork()
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)
@@ -86,8 +86,8 @@ class ForkedProcess:
 
     def close_inherited(self) -> None:
         """In a child: close the lifeline's write end, which only the parent may hold open."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
 
     def take_exit_code(self) -> int | None:
         """Return the exit code of the process if it has ended, below 0 for a signal; otherwise `None`.
@@ -104,7 +104,7 @@ class ForkedProcess:
 
     def restart_later(self) -> float:
         """Set when the next process starts. Returns the seconds until then, which grow with each early death."""
-        self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < RUNS_WELL_AFTER else 0
+        self._deaths = self._deaths + 1 if time.monotonic() - self.filled_at < RUNS_WELL_AFTER else 0
         doublings = self._deaths - 2
         delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
@@ -114,11 +114,11 @@ class ForkedProcess:
         """Write a command into the lifeline of the process, if it runs."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._lifeline, encode_command(command, queue_name))
+                os.write(self.lifeline, encode_command(command, queue_name))
 
     def _close_lifeline(self) -> None:
-        os.close(self._lifeline)
-        self._lifeline = -1
+        os.close(self.lifeline)
+        self.lifeline = -1
 
 
 def _run_and_exit(name: str, run: Run, lifeline: int) -> NoReturn:

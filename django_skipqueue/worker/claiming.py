@@ -139,9 +139,9 @@ class ClaimPolicy:
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
         """The last claim, if it timed out: find the positions of its jobs before the next claim."""
-        self._cursor = ClaimCursor()
+        self.cursor = ClaimCursor()
         self._shared = shared or SharedCounts()
-        self._hanging = self._shared.hanging_queues
+        self.hanging = self._shared.hanging_queues
         self._holds = holds
         self._slots = options.concurrency
         self._room_chosen = MOST_PREFETCHED  # jobs to claim from the queues that were chosen last
@@ -210,7 +210,7 @@ class ClaimPolicy:
 
     def gave_up(self, job: ClaimedJob, started: float, now: float) -> None:
         """Note that the attempt of this job was given up as stuck: its queue may hang."""
-        self._hanging.note(job.queue_name, now - started, now)
+        self.hanging.note(job.queue_name, now - started, now)
 
     def _spare(self, names: list[str], now: float) -> list[str]:
         """Choose from these queues, and spare half of the slots for the queues that do not hang.
@@ -219,9 +219,9 @@ class ClaimPolicy:
         not hang follows it.
         """
         self._room_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
-        if self._hanging.is_empty(now) or not self._has_several():
+        if self.hanging.is_empty(now) or not self._has_several():
             return names
-        hang = partial(self._hanging.hangs, now=now, slots=self._slots)
+        hang = partial(self.hanging.hangs, now=now, slots=self._slots)
         hanging, others = [name for name in names if hang(name)], [name for name in names if not hang(name)]
         room = max(self._slots // 2, 1) - self._holds(hang) if hanging else 0
         if room <= 0 or (left_others_out and others):
@@ -263,7 +263,7 @@ class ClaimPolicy:
 
         admitting: jobs are admitted right before the claim, and most of these jobs are before the positions.
         """
-        return {} if len(self.queue_names) > len(names) >= FEW_QUEUES else self._cursor.start(now, from_front=admitting)
+        return {} if len(self.queue_names) > len(names) >= FEW_QUEUES else self.cursor.start(now, from_front=admitting)
 
     def claimed(
         self,
@@ -278,7 +278,7 @@ class ClaimPolicy:
         """Note the jobs of a claim, and set the time of the next claim. Returns whether all queues were found empty."""
         from_front = not after
         (self._head_batch_size if from_front else self._batch_size).succeeded()
-        self._cursor.claimed(jobs, after=after, took=ended - started, now=ended)
+        self.cursor.claimed(jobs, after=after, took=ended - started, now=ended)
         size = sum([len(job.args) + len(job.kwargs) for job in jobs])
         if jobs:
             self._most = MOST_CHARACTERS_HELD * len(jobs) // size
@@ -306,7 +306,7 @@ class ClaimPolicy:
         if from_front and self._searched_to:
             self._check_at, self._is_idle = self._next_search, False
         elif self._owes_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
-            self._check_at, self._is_idle = min(self._check_at, self._cursor.due_at), False
+            self._check_at, self._is_idle = min(self._check_at, self.cursor.due_at), False
         if len(names) < len(self.queue_names):  # the claim skipped some queues
             self._check_at, self._is_idle = min(self._check_at, now + RUNNERS_KNOWN_SECONDS), False
 
@@ -316,7 +316,7 @@ class ClaimPolicy:
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
         """Note that a claim failed. timed_out: the search for a first job took too long, or jobs are too large."""
         (self._batch_size if claim.after else self._head_batch_size).failed(claim.limit)
-        if timed_out and (claim.after or not self._cursor.full_scan_failed(now)):
+        if timed_out and (claim.after or not self.cursor.full_scan_failed(now)):
             self.lost = claim
 
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
@@ -335,7 +335,7 @@ class ClaimPolicy:
         if first and lost.limit == 1 and positions[first[0]] == lost.after.get(first[0]):
             name, job_id, positions[name] = first
             logs.job_not_claimed(job_id, name)
-        self._cursor.move_to(positions, now)
+        self.cursor.move_to(positions, now)
 
     def start_over(self) -> None:
         """Claim at once, from the front: the result of the last claim is unknown, and notifications may be lost.
@@ -347,7 +347,7 @@ class ClaimPolicy:
         self._was_called = False
         if not self._search_pause:
             self._next_search = 0.0
-        self._cursor.start_over()
+        self.cursor.start_over()
 
     def check_at(self, time: float) -> None:
         self._check_at, self._is_idle = time, False
@@ -389,17 +389,17 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._within_span = Recent(PREFETCH_SECONDS)
+        self.within_span = Recent(PREFETCH_SECONDS)
         self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
     def finished(self, count: int, now: float) -> None:
         if count:
-            self._within_span.add(count, now)
+            self.within_span.add(count, now)
             self._within_wait.add(count, now)
 
     def prefetch(self, now: float) -> int:
         """How many jobs to claim ahead of the free slots."""
-        return min(self._within_span.count(now), MOST_PREFETCHED)
+        return min(self.within_span.count(now), MOST_PREFETCHED)
 
     def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
         """How many more jobs to claim: the capacity less the jobs that are not finished.

@@ -73,12 +73,12 @@ class InFlightJobs:
         self._id = id
         self._name = name
         self._options = options
-        self._store = store
+        self.store = store
         self._control = control
         self._pool = pool
         self._dispatcher = dispatcher
-        self._pending = self.exchanges.pending
-        self._may_claim = may_claim
+        self.pending = self.exchanges.pending
+        self.may_claim = may_claim
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.suspects = Suspects(shared, self._put_back)
@@ -91,7 +91,7 @@ class InFlightJobs:
 
         A finished job takes no room: the exchange that claims also settles the job.
         """
-        if not self._may_claim(now) or self._dispatcher.is_full or self._pending.has_more:
+        if not self.may_claim(now) or self._dispatcher.is_full or self.pending.has_more:
             return 0
         coming = self.exchanges.buffer.claimed
         room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
@@ -107,7 +107,7 @@ class InFlightJobs:
         self._shared.offer(slots=min(free, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
 
     def _holds(self, are_meant: Callable[[str], bool]) -> int:
-        ended = self._pending.refs().union(self._pool.kept_back)
+        ended = self.pending.refs().union(self._pool.kept_back)
         return sum(are_meant(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
 
     def _unfinished(self) -> dict[str, int]:
@@ -159,7 +159,7 @@ class InFlightJobs:
     def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
         self.exchanges.apply()
         held = [ref for ref in refs if ref in self.jobs]
-        found = self._store.lost_leases(held) if held else {}
+        found = self.store.lost_leases(held) if held else {}
         lost_leases = {ref: lease for ref, lease in found.items() if not lease.is_completed}
         if lost_leases:
             self._forget(self._pool.drop(lost_leases) + self.suspects.drop(lost_leases))
@@ -188,7 +188,7 @@ class InFlightJobs:
         now = time.monotonic()
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        finished = [*self._pending.attempts, *taken, *self.exchanges.buffer.attempts]
+        finished = [*self.pending.attempts, *taken, *self.exchanges.buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
         held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - LONGEST_WAIT_AHEAD)
         if any(surplus.values()) or held_up or self._misplaced:
@@ -215,10 +215,10 @@ class InFlightJobs:
             self._release([job for job in jobs if job.id not in locked], later=later)
 
     def settle_last(self) -> None:
-        self._pending.check_now()
+        self.pending.check_now()
         failures, now = 0, time.monotonic()
         deadline = now + LAST_OUTCOMES
-        while failures < 2 and now < deadline and (self._pool.finished or self._pending.due_at <= now):
+        while failures < 2 and now < deadline and (self._pool.finished or self.pending.due_at <= now):
             if self.orphan_check.due_at <= now:
                 with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
@@ -234,14 +234,14 @@ class InFlightJobs:
         are locked come first, and the release waits for these rows: the transactions of the tasks may be about to end.
         Another worker may start a released job at once, so this process must end soon after the release.
         """
-        self._pending.add(self._pool.take_kept_back())
+        self.pending.add(self._pool.take_kept_back())
         self.settle_last()
         with self._control.handling_errors():
             self.exchanges.write_notes.write_all()
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0
-        finished = self._pending.refs()  # the release does not wait for their rows, which may stay locked for long
+        finished = self.pending.refs()  # the release does not wait for their rows, which may stay locked for long
         for jobs in (
             [job for job in running if job.id in locked and job.ref not in finished],
             [job for job in running if job.id not in locked],
@@ -257,14 +257,14 @@ class InFlightJobs:
         locked: set[int] = set()
         if jobs:
             with self._control.handling_errors():
-                locked = self._store.locked(job.ref for job in jobs)
+                locked = self.store.locked(job.ref for job in jobs)
         return locked
 
     def _release(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
         """Release jobs. If the release fails, the jobs are orphans: the next orphan check finds them."""
         if jobs:
             with self._control.handling_errors():
-                self._store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
+                self.store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
         self._forget(jobs)
 
     def _forget(self, jobs: list[ClaimedJob]) -> None:
@@ -282,7 +282,7 @@ class InFlightJobs:
 
     def _release_orphans(self) -> None:
         self.exchanges.apply()
-        orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
+        orphans = self.store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
         if orphans:
             logs.orphans_released(self._name, len(orphans))
 

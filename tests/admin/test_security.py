@@ -239,7 +239,7 @@ def views() -> Iterator[tuple[str, str | None]]:
     """Model and name of every view that the admins of the models have."""
     for model in (Job, JobBatch, Queue, Schedule, Worker):
         name = str(model._meta.model_name)
-        for pattern in admin.site._registry[model].get_urls():
+        for pattern in admin.site.get_model_admin(model).get_urls():
             yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")
 
 
@@ -248,9 +248,9 @@ def test_every_view_is_in_the_table() -> None:
 
 
 def test_every_action_is_in_the_table() -> None:
-    actions = admin.site._registry[Job].actions or ()
+    actions = admin.site.get_model_admin(Job).actions or ()
     assert {getattr(action, "__name__", action) for action in actions} == set(ACTIONS)
-    assert not admin.site._registry[Worker].actions
+    assert not admin.site.get_model_admin(Worker).actions
 
 
 @pytest.mark.parametrize("person", PEOPLE)

@@ -33,7 +33,7 @@ class Gate:
         self.most = 0
         """How many were inside at once, at most."""
         self.came = 0
-        self._open = threading.Event()
+        self.opened = threading.Event()
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -48,14 +48,14 @@ class Gate:
 
     def open(self) -> None:
         """Let everybody through, from now on."""
-        self._open.set()
+        self.opened.set()
 
     def wait(self) -> None:
-        if not self._open.wait(60):
+        if not self.opened.wait(60):
             raise TimeoutError("nobody opened the gate")
 
     async def await_(self) -> None:
-        while not self._open.is_set():
+        while not self.opened.is_set():
             await asyncio.sleep(0.002)
 
 
@@ -132,7 +132,7 @@ def pass_gate_come_what_may(name: str) -> None:
 @job
 async def apass_gate_come_what_may(name: str) -> None:
     """Whoever cancels it."""
-    while not gates[name]._open.is_set():
+    while not gates[name].opened.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await gates[name].await_()
 
@@ -672,7 +672,7 @@ def _stay_in_statement() -> None:
 def _lose_note() -> None:
     """As if the connection had been opened behind the worker's back."""
     _set_search_path()
-    ours = worker_connections._here.connections
+    ours = worker_connections.here.connections
     assert ours is not None
     ours.opened.clear()
 

@@ -76,7 +76,7 @@ def test_a_coroutine_gets_typed_values(user: User, seen: list[Any]) -> None:
 def test_a_process_without_the_task_reads_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
     result: Any = tasks.priced.enqueue("1.50")
     assert returned(result) == Decimal("1.50")
-    monkeypatch.delitem(registry._tasks, tasks.priced.module_path)
+    monkeypatch.delitem(registry.by_name, tasks.priced.module_path)
     assert result.return_value == "1.50"
 
 

@@ -23,7 +23,7 @@ from .celery_worker import Relaying, a_job
 def sender(broker_url: str) -> Iterator[OutcomeSender]:
     made = OutcomeSender(Celery(broker=broker_url), who="w")
     yield made
-    made._link.close()
+    made.link.close()
 
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
@@ -97,7 +97,7 @@ def test_a_connection_that_has_broken_meanwhile_is_opened_again_without_a_word(
     for break_it in (lambda sock: sock.shutdown(socket.SHUT_RDWR), lambda sock: sock.close(), lambda _: None):
         end(send_all(sender, 1))
         assert set(relaying.outcomes(1)) == {0}
-        break_it(sender._link._connection.sock)
+        break_it(sender.link.connection.sock)
     assert "outcomes wait" not in caplog.text
     relaying.carrier.close()
 
@@ -130,7 +130,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     rabbitmq.control("set_vm_memory_high_watermark", "0")
     try:
         threads = send_all(sender, 3)
-        wait_until(lambda: sender._link.is_blocked, "the broker says that it is blocked")
+        wait_until(lambda: sender.link.is_blocked, "the broker says that it is blocked")
         monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", 0.2)
         blocked_at = time.monotonic()
         wait_until(lambda: time.monotonic() > blocked_at + 0.5, "longer than it may take otherwise")

@@ -41,7 +41,7 @@ def test_an_empty_batch_is_not_remembered() -> None:
     for _ in range(1000):
         ahead.finished(0, now=100.0)
     assert ahead.prefetch(now=100.0) == 0
-    assert len(ahead._within_span._added) == 0
+    assert len(ahead.within_span.added) == 0
 
 
 def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:

@@ -13,7 +13,7 @@ BOTH = ("default", "other")
 @pytest.fixture
 def placed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the placement of jobs in two databases. At first both databases count as reachable."""
-    monkeypatch.setattr(silence, "_avoided_until", {})
+    monkeypatch.setattr(silence, "avoided_until", {})
 
     def place(placement: Any = None, **others: Any) -> None:
         settings.SKIPQUEUE = {"DATABASES": BOTH, "PLACEMENT": placement, **others}

@@ -76,7 +76,7 @@ def hang(server: Server) -> None:
 
 def go_on(server: Server) -> None:
     server.resume() if isinstance(server, Cluster) else server.flow()
-    silence._avoided_until.clear()
+    silence.avoided_until.clear()
 
 
 def where(count: int) -> Counter[str | None]:
@@ -155,7 +155,7 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
     placed("spread", DATABASES=("other",))
     looks: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
-    look = silence._answers_again
+    look = silence.answers_again
 
     def watched(*given: Any) -> bool:
         monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # of a busy machine
@@ -163,7 +163,7 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
         monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
         return looks[-1]
 
-    monkeypatch.setattr(silence, "_answers_again", watched)
+    monkeypatch.setattr(silence, "answers_again", watched)
     placed_in: list[str | None] = []
 
     def defer() -> None:
@@ -184,7 +184,7 @@ def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatc
 def test_a_busy_connection_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     assert where(2) == {"default": 1, "other": 1}
-    monkeypatch.setattr(silence, "_answers", lambda session: pytest.fail("it has asked"))
+    monkeypatch.setattr(silence, "session_answers", lambda session: pytest.fail("it has asked"))
     assert where(4) == {"default": 2, "other": 2}
 
 

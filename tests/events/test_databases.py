@@ -29,7 +29,7 @@ SEVERAL = {"DATABASES": ALIASES}
 @pytest.fixture(autouse=True)
 def _of_no_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Write log lines as a process that serves no database does, such as a web server."""
-    monkeypatch.setattr(log_context, "_served", [])
+    monkeypatch.setattr(log_context, "served", [])
     settings.SKIPQUEUE = SEVERAL
 
 

@@ -288,7 +288,7 @@ def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 60.0)
     late = atomic_gets_over_its_timeout.defer("g")
     worker = worker_thread()
-    wait_until(lambda: worker.worker._pool._executor.interrupter.interrupted_at < float("inf"))
+    wait_until(lambda: worker.worker.pool.executor.interrupter.interrupted_at < float("inf"))
     gates["g"].open()
     wait_for_statuses(failed=1)
     late.refresh_from_db()

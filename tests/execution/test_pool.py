@@ -181,7 +181,7 @@ def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     def broken(*_: object) -> None:
         raise AssertionError("a broken part")
 
-    monkeypatch.setattr(Executor, "_outcome_of_error", broken)
+    monkeypatch.setattr(Executor, "outcome_of_error", broken)
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
     wait_until(lambda: pool.finished)
@@ -302,7 +302,7 @@ def limited(task: str, *args: Any) -> ClaimedJob:
 
 def enforce_limits(pool: Pool) -> bool:
     """Enforce the limits as the control loop does. Returns whether an attempt was found stuck."""
-    interrupter = pool._executor.interrupter
+    interrupter = pool.executor.interrupter
     before = interrupter.stuck()
     pool.enforce_limits()
     return any(attempt not in before for attempt in interrupter.stuck())
@@ -347,7 +347,7 @@ def test_a_stuck_attempt_of_a_job_with_a_permit_is_returned_once_at_its_end(
     make_pool: MakePool, gates: Any, kind: str, end: str
 ) -> None:
     pool = make_pool(1)
-    pool._keeps_permits = True
+    pool.keeps_permits = True
     stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
     pool.submit([stuck, claimed(f"{APP}.{kind}noop")])
     find_stuck(pool)
@@ -357,7 +357,7 @@ def test_a_stuck_attempt_of_a_job_with_a_permit_is_returned_once_at_its_end(
     assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
     came_out = pool.take_kept_back() if end == "of the process" else []
     gates["g"].open()
-    wait_until(lambda: not pool.has_stuck and stuck.id not in pool._running_jobs.job_ids())
+    wait_until(lambda: not pool.has_stuck and stuck.id not in pool.running_jobs.job_ids())
     came_out += pool.take_finished()
     assert [(attempt.job, attempt.outcome.status) for attempt in came_out] == [(stuck, "failed")]
     assert not pool.kept_back
@@ -396,9 +396,9 @@ def test_what_was_stuck_is_charged_no_more_once_it_has_ended(make_pool: MakePool
     pool.submit([stuck])
     find_stuck(pool)
     finish(pool, 1)
-    assert pool._running_jobs.job_ids() == [stuck.id]
+    assert pool.running_jobs.job_ids() == [stuck.id]
     gates["g"].open()
-    wait_until(lambda: not pool._running_jobs.job_ids())
+    wait_until(lambda: not pool.running_jobs.job_ids())
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -422,13 +422,13 @@ def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(ma
     finish(pool, 1)
     pool.submit([limited(task, "g"), limited(task, "g")])
     pool.submit([claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
-    loop = pool._runners[EVENT_LOOP]
+    loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
-    wait_until(lambda: len(loop._running) == 3)
+    wait_until(lambda: len(loop.running) == 3)
     time.sleep(2 * LIMIT)  # longer than they may take
-    assert loop._loop is not None
-    loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
-    wait_until(lambda: not enforce_limits(pool) and len(loop._stuck) == 3)
+    assert loop.loop is not None
+    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    wait_until(lambda: not enforce_limits(pool) and len(loop.stuck) == 3)
     finish(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
     gates["beside"].open()
@@ -456,7 +456,7 @@ def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_charged(make_pool: Make
     wait_until(lambda: gates["g"].inside == 2)
     find_stuck(pool)
     pool.charge_only_stuck()
-    assert pool._running_jobs.job_ids() == [stuck.id]
+    assert pool.running_jobs.job_ids() == [stuck.id]
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -490,7 +490,7 @@ def test_an_attempt_that_ends_while_its_retry_policy_is_asked_is_reported_as_it_
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
-    monkeypatch.setattr(Executor, "_decide", decide)
+    monkeypatch.setattr(Executor, "decide", decide)
     wait_until(lambda: enforce_limits(pool) or pool.finished)
     assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
 
@@ -588,7 +588,7 @@ def test_a_runner_that_cannot_begin_jobs_breaks(make_pool: MakePool, monkeypatch
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(EventLoopRunner, "_begin_next", fail)
+    monkeypatch.setattr(EventLoopRunner, "begin_next", fail)
     pool = make_pool(1)
     pool.submit([claimed(f"{APP}.anoop")])
     with pytest.raises(MemoryError):
@@ -700,14 +700,15 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
 
 # Calls in threads of the event loop's
 
+CALL_THREADS = min(32, (getattr(os, "process_cpu_count", os.cpu_count)() or 1) + 4)
+"""What Python's documentation gives as the default of `ThreadPoolExecutor`."""
+
 
 def give_up_on_calls(pool: Pool, gates: Any, count: int) -> None:
     """Have this many calls hang after their attempts have ended."""
     before = gates["hung"].inside
     pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
-    loop = pool._runners[EVENT_LOOP]
-    assert isinstance(loop, EventLoopRunner)
-    at_once = min(count, loop._call_threads._max_workers)
+    at_once = min(count, CALL_THREADS)
     wait_until(lambda: gates["hung"].inside >= before + at_once, "they hang: a call that has not begun is cancelled")
     attempts = finish_in_time(pool, count)
     assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {LIMIT} s"}
@@ -726,14 +727,11 @@ def test_a_call_that_waits_for_a_thread_gets_one_once_those_that_hang_are_given_
     make_pool: MakePool, gates: Any
 ) -> None:
     pool = make_pool(40)
-    loop = pool._runners[EVENT_LOOP]
-    assert isinstance(loop, EventLoopRunner)
-    threads = loop._call_threads._max_workers
-    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(threads)])
-    wait_until(lambda: gates["hung"].inside == threads)
+    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(CALL_THREADS)])
+    wait_until(lambda: gates["hung"].inside == CALL_THREADS)
     gates["quick"].open()
     pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
-    attempts = finish_in_time(pool, threads + 1)
+    attempts = finish_in_time(pool, CALL_THREADS + 1)
     assert [attempt.outcome.status for attempt in attempts].count("completed") == 1
 
 
@@ -857,13 +855,13 @@ def test_a_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
     monkeypatch.setattr(event_loop, "IDLE_TIME", 0.2)
     monkeypatch.setattr(thread_connections, "IDLE_TIME", 0.2)
     pool = make_pool(1)
-    loop = pool._runners[EVENT_LOOP]
+    loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
     pool.submit([claimed(f"{WORKER_APP}.awrite", "x")])
     finish(pool, 1)
     pool.submit([claimed(f"{WORKER_APP}.abackends", "g")])
     wait_until(lambda: gates["g"].inside == 1)
-    wait_until(lambda: loop._idle_timer is None, "the time to close idle connections has come")
+    wait_until(lambda: loop.idle_timer is None, "the time to close idle connections has come")
     gates["g"].open()
     [attempt] = finish(pool, 1)
     before, after = json.loads(attempt.outcome.result or "")
@@ -886,10 +884,10 @@ def test_an_attempt_that_ends_as_it_is_given_up_leaves_its_slot_free(make_pool: 
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 1)
-    (running,) = pool._executor.interrupter._running.values()
+    (running,) = pool.executor.interrupter.attempts
     assert running.take_report()
     gates["g"].open()
     wait_until(lambda: running.has_ended)
     running.thread = 0  # as if it had left
-    pool._runners[THREADS].give_up(running)
+    pool.runners[THREADS].give_up(running)
     assert pool.unfinished(THREADS) == 0

@@ -46,7 +46,7 @@ OLD = timedelta(days=-100)
 @pytest.fixture(autouse=True)
 def install_part(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Installs one part in place of all others."""
-    monkeypatch.setattr(parts, "_installed", {})
+    monkeypatch.setattr(parts, "parts_by_name", {})
 
     def make(**given: Any) -> None:
         install_parts([Part(name="mail", **given)])
@@ -141,7 +141,8 @@ def test_a_part_has_pages_beside_the_list_of_jobs(install_part: Callable[..., No
 
     letters = PartPage(name="letters", path="letters/", view=view)
     install_part(console=lambda: PartConsole(pages=lambda: [letters]))
-    (found,) = [each for each in admin.site._registry[Job].get_urls() if each.name == "django_skipqueue_job_letters"]
+    urls = admin.site.get_model_admin(Job).get_urls()
+    (found,) = [each for each in urls if each.name == "django_skipqueue_job_letters"]
     request = operator.get(page("change", make_job().pk)).wsgi_request
     assert found.callback(request).content.decode() == f"job {request.path}"
 

@@ -39,7 +39,7 @@ class Worker:
         self.process = WorkerProcess(f"m/{number}", 4)
         self.process.id, self.process.pid = f"m/{number}:0", os.getpid()
         self.process.shared = self.shared = SharedCounts()
-        self.lifeline, self.process._lifeline = os.pipe()
+        self.lifeline, self.process.lifeline = os.pipe()
         os.set_blocking(self.lifeline, False)
         self.claimed = 0
         self.slots = slots
@@ -81,7 +81,7 @@ def make() -> Iterator[Make]:
     yield workers
     for worker in made:
         os.close(worker.lifeline)
-        os.close(worker.process._lifeline)
+        os.close(worker.process.lifeline)
 
 
 def service(workers: list[Worker], *queue_names: str, contention: Contention | None = None) -> CallWorkers:
@@ -329,7 +329,7 @@ class TestContention:
     def test_who_found_nothing_answers_the_next_notification_later(self, worker: Worker, calls: CallWorkers) -> None:
         calls.notified(["mail"])
         assert worker.answer(claimed=0, slots=4) == ["mail"]
-        calls._contention._phase = calls.due_at % ANSWER_PAUSE
+        calls.contention.phase = calls.due_at % ANSWER_PAUSE
         review(calls)
         calls.notified(["mail"])
         assert calls.due_at == pytest.approx(clock.now + ANSWER_PAUSE, abs=ANSWER_PAUSE)
@@ -345,20 +345,20 @@ class TestContention:
 
     def test_who_claims_without_a_call_answers_at_once_too(self, worker: Worker, calls: CallWorkers) -> None:
         """A busy worker claims when it settles, so it may claim a job before the notification arrives."""
-        calls._contention._quiet_until = clock.now + 3600
+        calls.contention.quiet_until = clock.now + 3600
         worker.claimed += 1
         worker.sleep()
         calls.notified(["mail"])
         assert worker.calls() == ["mail"]
 
     def test_a_look_is_answered_at_once(self, worker: Worker, calls: CallWorkers) -> None:
-        calls._contention._quiet_until = clock.now + 3600
+        calls.contention.quiet_until = clock.now + 3600
         calls.queues_found(["mail"], [])
         assert worker.calls() == ["mail"]
 
     def test_notifications_that_wait_are_answered_together(self, worker: Worker, calls: CallWorkers) -> None:
-        calls._contention.machines = 50
-        calls._contention._quiet_until = clock.now + ANSWER_PAUSE
+        calls.contention.machines = 50
+        calls.contention.quiet_until = clock.now + ANSWER_PAUSE
         for _ in range(10):
             calls.notified(["mail"])
         assert worker.calls() == []

@@ -67,7 +67,7 @@ def test_only_of_a_process_that_ended_by_itself_no_statement_is_under_way(
 ) -> None:
     read_end, lifeline = os.pipe()
     os.close(read_end)
-    process = WorkerProcess("w", 1, pid=42, _lifeline=lifeline)
+    process = WorkerProcess("w", 1, pid=42, lifeline=lifeline)
     process.running_jobs = RunningJobs(1)
     monkeypatch.setattr(os, "waitpid", lambda pid, options: (pid, status))
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)

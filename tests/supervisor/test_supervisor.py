@@ -417,20 +417,20 @@ def test_a_notification_within_an_answer_is_handled_before_sleeping(
 
     def start() -> Supervisor:
         made = Supervisor(WorkerOptions(name="w", database="default"))
-        for process in made._processes:
+        for process in made.processes:
             process.start_at = NEVER
-        monkeypatch.setattr(made._wakeup, "wait", lambda *_, **__: [])
-        made._loop.run_due()
+        monkeypatch.setattr(made.wakeup, "wait", lambda *_, **__: [])
+        made.loop.run_due()
         return made
 
     def sleep_after_an_answer() -> bool:
-        socket = supervisor._control.fileno()
+        socket = supervisor.control.fileno()
         assert socket is not None
         assert select.select([socket], [], [], DEADLINE)[0]
-        supervisor._store.next_due()
+        supervisor.store.next_due()
         assert not select.select([socket], [], [], 0)[0]
-        supervisor._wait()
-        return supervisor._loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
+        supervisor.wait()
+        return supervisor.loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
 
     with ThreadPoolExecutor(1) as thread:
         supervisor = thread.submit(start).result()

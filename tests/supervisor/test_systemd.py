@@ -75,10 +75,10 @@ def test_without_a_manager_it_is_never_due() -> None:
 def test_the_watchdog_of_another_process_and_a_wrong_time_are_ignored(manager: Manager) -> None:
     for variables in ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}):
         environment = {"NOTIFY_SOCKET": manager.address, **variables}
-        assert NotifySystemd(list, environment)._watchdog_seconds == NEVER
+        assert NotifySystemd(list, environment).seconds_of_watchdog == NEVER
         assert environment == {}
     ours = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
-    assert NotifySystemd(list, ours)._watchdog_seconds == 2.0
+    assert NotifySystemd(list, ours).seconds_of_watchdog == 2.0
 
 
 def test_a_forked_child_and_a_manager_that_is_gone_do_no_harm(manager: Manager) -> None:

@@ -119,7 +119,7 @@ def test_a_supervisor_that_was_paused_with_its_worker_gives_it_the_whole_time_ag
 )
 def test_only_idle_deaths_delay_the_replacement_of_a_worker(code: int, job_ids: list[int], longest: float) -> None:
     process = FakeProcess()
-    process._filled_at = float("inf")  # each dies soon after its start
+    process.filled_at = float("inf")  # each dies soon after its start
     dead = DeadProcess(process.id, code, "a job was stuck", job_ids, 0.0)
     assert max(process.schedule_restart(dead) for _ in range(20)) == longest
 

@@ -176,7 +176,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
 
     yield register
     for name in registered:
-        registry._tasks.pop(name, None)
+        registry.by_name.pop(name, None)
 
 
 @pytest.mark.django_db

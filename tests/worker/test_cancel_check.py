@@ -89,9 +89,9 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
         concurrency=1,
         prepare=_always_hold_two_more,
     )
-    wait_until(lambda: gates["busy"].inside and len(worker.worker._in_flight.jobs) == 3)
+    wait_until(lambda: gates["busy"].inside and len(worker.worker.in_flight.jobs) == 3)
     assert waiting.cancel()
-    wait_until(lambda: len(worker.worker._in_flight.jobs) == 2)
+    wait_until(lambda: len(worker.worker.in_flight.jobs) == 2)
     gates["busy"].open()
     wait_for_statuses(completed=2, discarded=1)
     assert not gates["waiting"].came
@@ -100,8 +100,8 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
 
 
 def _always_hold_two_more(worker: Any) -> None:
-    worker._in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
-    worker._in_flight.release_surplus = lambda: None
+    worker.in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
+    worker.in_flight.release_surplus = lambda: None
 
 
 def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, sent: Sent) -> None:
@@ -120,7 +120,7 @@ def test_an_outcome_before_the_cancel_arrives_is_reported_as_cancelled(
 ) -> None:
     cancelled, lost = sent(job_cancelled), sent(lease_lost)
     running = pass_gate.defer("g")
-    worker_thread(prepare=lambda worker: setattr(worker._in_flight.cancel_check, "_drop_lost", lambda refs: None))
+    worker_thread(prepare=lambda worker: setattr(worker.in_flight.cancel_check, "drop_lost", lambda refs: None))
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
@@ -154,14 +154,14 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
     if not is_kept:
         Job.objects.filter(pk=done.pk).delete()
     looks: list[list[LeaseRef]] = []
-    check = worker.worker._in_flight.cancel_check
-    drop_lost = check._drop_lost
+    check = worker.worker.in_flight.cancel_check
+    drop_lost = check.drop_lost
 
     def counted(refs: list[LeaseRef]) -> None:
         drop_lost(refs)
         looks.append(refs)
 
-    check._drop_lost = counted
+    check.drop_lost = counted
     wait_until(lambda: len(looks) >= 2)
     gates["g"].open()
     wait_until(lambda: completed)
@@ -219,7 +219,7 @@ def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start, m
     asked: list[Any] = []
 
     def prepare(worker: Any) -> None:
-        worker._in_flight.cancel_check._drop_lost = asked.extend
+        worker.in_flight.cancel_check.drop_lost = asked.extend
 
     noop.defer_many([{}] * 200)
     worker = worker_thread(prepare=prepare, max_jobs=200)

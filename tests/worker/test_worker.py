@@ -78,18 +78,18 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
     beating, deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        beat = worker._own_row.run
+        beat = worker.own_row.run
 
         def beat_after_a_notification(now: float) -> None:
-            if worker._control.listens and not beating.is_set():
+            if worker.control.listens and not beating.is_set():
                 beating.set()
                 assert deferred.wait(DEADLINE)
-                socket = worker._control.fileno()
+                socket = worker.control.fileno()
                 assert socket is not None
                 assert select.select([socket], [], [], DEADLINE)[0]
             beat(now)
 
-        worker._own_row.run = beat_after_a_notification  # type: ignore[method-assign]
+        worker.own_row.run = beat_after_a_notification  # type: ignore[method-assign]
 
     worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
     assert beating.wait(DEADLINE)
@@ -103,17 +103,17 @@ def test_reconnecting_finds_jobs_deferred_meanwhile(worker_thread: Start) -> Non
     broken, deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        listen = worker._control.listen
+        listen = worker.control.listen
 
         def listen_after_the_job() -> bool:
             if broken.is_set():
                 assert deferred.wait(DEADLINE)
             return listen()
 
-        worker._control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
+        worker.control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
 
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
-    wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_check > time.monotonic(), "it is idle")
+    wait_until(lambda: worker.listens and worker.worker.in_flight.claiming.next_check > time.monotonic(), "it is idle")
     broken.set()
     worker.cut()
     jobs.noop.defer()
@@ -163,12 +163,12 @@ def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_
     started: list[WorkerThread] = []
     while len(started) < 20 and not Ledger.objects.exists():
         started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
-        wait_until(lambda worker=worker: len(worker.worker._in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
+        wait_until(lambda worker=worker: len(worker.worker.in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
         worker.stop()
         worker.wait()
     gates["b"].open()
     for worker in started:
-        worker.worker._pool.stop()
+        worker.worker.pool.stop()
     assert Ledger.objects.exists()
 
 
@@ -180,7 +180,7 @@ def test_hung_calls_leave_half_of_the_slots_to_other_queues(
     hanging_queues = HangingQueues()
 
     def replace(worker: WorkerLoop) -> None:
-        worker._in_flight.claiming._hanging = hanging_queues
+        worker.in_flight.claiming.hanging = hanging_queues
 
     for timeout in (0.2, 60):
         worker_jobs.pass_gate.using(queue_name="a", timeout=timeout, max_attempts=1).defer_many([("hung",)] * 4)
@@ -206,7 +206,7 @@ def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: An
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
-    cursor = worker.worker._in_flight.claiming._cursor
+    cursor = worker.worker.in_flight.claiming.cursor
     wait_until(lambda: cursor.due_at <= time.monotonic(), "the next claim starts from the front")
     gates["first"].open()
     wait_for_statuses(completed=3)
@@ -258,7 +258,7 @@ def test_jobs_that_a_coroutine_keeps_from_beginning_are_run_by_another_worker(wo
     blocked = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: Job.objects.running().count() == 1, "those that have not begun are released")
-    wait_until(lambda: not blocked.worker._shared.slots, "it offers no slot")
+    wait_until(lambda: not blocked.worker.shared.slots, "it offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
     wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
     worker_thread(concurrency=4)
@@ -462,7 +462,7 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     assert (len(lost), len(completed)) == (1, 1)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
 def test_an_event_is_sent_after_its_outcome_is_committed(worker_thread: Start) -> None:
@@ -596,7 +596,7 @@ def test_a_claim_committed_on_an_abandoned_connection_is_found(worker_thread: St
                 return released
 
         _use(worker, Late)
-        worker._in_flight.orphan_check.expect(0.0)
+        worker.in_flight.orphan_check.expect(0.0)
 
     looked: list[int] = []
     worker_thread(prepare=prepare, id=id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
@@ -627,7 +627,7 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_reported_twice(
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     assert len(completed) <= 1
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
 # Stopping
@@ -725,7 +725,7 @@ def test_an_outcome_that_comes_while_the_end_is_reported_is_written_and_reported
 
     def finish_job(**_: Any) -> None:
         gates["g"].open()
-        wait_until(lambda: worker.worker._pool.finished)
+        wait_until(lambda: worker.worker.pool.finished)
 
     def take_a_while(**_: Any) -> None:
         told_before_the_end.append(not has_ended.wait(0.2))
@@ -815,7 +815,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_not_ahead(worker: WorkerLoop) -> None:
-        monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
+        monkeypatch.setattr(worker.in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
 
     held = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
@@ -899,7 +899,7 @@ def test_what_is_finished_is_not_released_to_run_again_because_its_row_is_locked
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
-    wait_until(lambda: worker.worker._in_flight._pending._aside)
+    wait_until(lambda: worker.worker.in_flight.pending.aside)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     locker.commit()
@@ -915,8 +915,8 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
-    pending = worker.worker._in_flight._pending
-    wait_until(lambda: pending._aside)
+    pending = worker.worker.in_flight.pending
+    wait_until(lambda: pending.aside)
     looked = pending.next_check
     wait_until(lambda: pending.next_check != looked)  # the next one is in a second
     locker.commit()
@@ -931,7 +931,7 @@ def test_a_locked_job_that_has_not_begun_is_released_when_it_is_free(
     kept = 2
 
     def prepare(worker: WorkerLoop) -> None:
-        capacity = worker._in_flight.claiming.capacities[THREADS]
+        capacity = worker.in_flight.claiming.capacities[THREADS]
         monkeypatch.setattr(capacity, "prefetch", lambda now: kept)
         monkeypatch.setattr(capacity, "surplus", lambda unfinished, now: max(unfinished - 1 - kept, 0))
 
@@ -950,7 +950,7 @@ def test_a_locked_job_that_has_not_begun_is_released_when_it_is_free(
 
 def waits_for_lock(worker: WorkerThread) -> bool:
     """Whether a statement of the worker's control connection waits for a lock."""
-    raw = worker.worker._control._wrapper.connection
+    raw = worker.worker.control.wrapper.connection
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
         return bool(cursor.fetchone()[0])
@@ -966,12 +966,12 @@ class Watching(Store):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = not self.worker._in_flight.exchanges.buffer.is_empty
+        overlapping = not self.worker.in_flight.exchanges.buffer.is_empty
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._in_flight.exchanges.buffer.is_empty)
+            self.overlaps.append(self.worker.in_flight.exchanges.buffer.is_empty)
             return self.after(answer)
         return answer
 
@@ -1021,8 +1021,8 @@ def test_an_answer_with_many_jobs_waits_for_the_next_exchange(worker_thread: Sta
     waiting: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
-        waiting.append(worker._in_flight.exchanges.buffer.claimed)
+        worker.in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
+        waiting.append(worker.in_flight.exchanges.buffer.claimed)
 
     jobs.noop.defer_many([()] * number)
     worker = worker_thread(prepare=prepare, drain=True)
@@ -1035,10 +1035,10 @@ def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     rooms: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight._may_claim = lambda now: True  # before its first heartbeat
+        worker.in_flight.may_claim = lambda now: True  # before its first heartbeat
         for has_more in (True, False):
-            worker._in_flight._pending.has_more = has_more
-            rooms.append(worker._in_flight.room(time.monotonic()))
+            worker.in_flight.pending.has_more = has_more
+            rooms.append(worker.in_flight.room(time.monotonic()))
 
     worker_thread(prepare=prepare, concurrency=3)
     assert rooms == [0, 3]
@@ -1047,7 +1047,7 @@ def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
 def test_a_look_for_orphans_knows_the_jobs_of_a_result(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:
-            self.worker._in_flight.orphan_check.expect(time.monotonic())
+            self.worker.in_flight.orphan_check.expect(time.monotonic())
 
         def release_orphans(self, *arguments: Any, **options: Any) -> set[int]:
             found.append(super().release_orphans(*arguments, **options))
@@ -1087,7 +1087,7 @@ def test_the_jobs_of_a_result_are_released_by_a_worker_that_stops(worker_thread:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller one begin at once
                 worker_jobs.stops.set()
-                self.worker._stop()
+                self.worker.stop()
                 brought.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
@@ -1113,8 +1113,8 @@ def test_a_lease_that_is_known_to_be_lost_is_reported_by_a_worker_that_stops(
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight.exchanges.reports.lost.append(attempt)
-        worker._stop()
+        worker.in_flight.exchanges.reports.lost.append(attempt)
+        worker.stop()
 
     assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
     assert [event["attempt"] for event in lost] == [attempt]
@@ -1136,7 +1136,7 @@ def test_the_jobs_of_a_result_are_run_while_the_database_is_gone(
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Breaking))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._in_flight.exchanges.buffer.is_empty)
+    wait_until(lambda: worker.worker.in_flight.exchanges.buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
@@ -1145,14 +1145,14 @@ def test_a_drain_whose_last_claim_fails_claims_again(worker_thread: Start) -> No
     failures = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: WorkerLoop) -> None:
-        something_runnable = worker._has_runnable_jobs
+        something_runnable = worker.has_runnable_jobs
 
         def fail_once() -> bool:
             if failures:
                 raise failures.pop()
             return something_runnable()
 
-        worker._has_runnable_jobs = fail_once  # type: ignore[method-assign]
+        worker.has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
     jobs.noop.defer()
     assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
@@ -1173,7 +1173,7 @@ def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
     assert len(worker_jobs.seen) == len(completed) == BACKLOG - BACKLOG // 500, "each has run once"
     assert len(failed) == BACKLOG // 500
     assert not retrying
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
 def test_max_jobs_counts_the_jobs_of_a_result(worker_thread: Start) -> None:
@@ -1191,7 +1191,7 @@ def test_an_outcome_known_at_the_timeout_uses_another_connection(worker_thread: 
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     tried.append(1)
-                    worker._stop(0)
+                    worker.stop(0)
                     if len(tried) <= 2:
                         raise OperationalError("the server closed the connection unexpectedly")
                 return super().exchange(settlements, **options)
@@ -1218,7 +1218,7 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
                 return super().exchange(settlements, **options)
 
         _use(worker, Failing)
-        capacity = worker._in_flight.claiming.capacities[THREADS]
+        capacity = worker.in_flight.claiming.capacities[THREADS]
         capacity.prefetch = lambda now: 200  # type: ignore[method-assign]
         capacity.surplus = lambda unfinished, now: 0  # type: ignore[method-assign]
 
@@ -1251,7 +1251,7 @@ def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: p
     jobs.noop.defer()
     worker = worker_thread(prepare=prepare, concurrency=2, poll_interval=HOUR)
     wait_until(lambda: tried)
-    wait_until(lambda: worker.worker._pool.finished, "the attempt was interrupted while the database was gone")
+    wait_until(lambda: worker.worker.pool.finished, "the attempt was interrupted while the database was gone")
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
@@ -1308,9 +1308,9 @@ def test_too_many_unsent_events_pause_claiming_which_is_said(
     try:
         jobs.noop.defer_many([()] * 1000)
         worker = worker_thread(poll_interval=0.05)
-        wait_until(lambda: worker.worker._dispatcher.backlog > 50)
+        wait_until(lambda: worker.worker.dispatcher.backlog > 50)
         wait_until(
-            lambda: not worker.worker._in_flight.jobs and worker.worker._in_flight.room(time.monotonic()) == 0,
+            lambda: not worker.worker.in_flight.jobs and worker.worker.in_flight.room(time.monotonic()) == 0,
             "it has paused",
         )
         assert Job.objects.queued().exists()
@@ -1325,8 +1325,8 @@ def test_too_many_unsent_events_pause_claiming_which_is_said(
 
 def _use(worker: WorkerLoop, store: type[Store]) -> None:
     """Have the worker use a store of this class."""
-    in_flight = worker._in_flight
-    in_flight._store = in_flight.exchanges._store = store("default")
+    in_flight = worker.in_flight
+    in_flight.store = in_flight.exchanges.store = store("default")
 
 
 def _count_looks(worker: WorkerLoop, looks: threading.Semaphore) -> None:

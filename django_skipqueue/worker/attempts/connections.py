@@ -36,13 +36,13 @@ class _Here(threading.local):
     connections: "ThreadConnections | None" = None
 
 
-_here = _Here()
+here = _Here()
 
 
 def _adopt(connection: BaseDatabaseWrapper, **_: Any) -> None:
     """Note a connection whose alias the project added after the thread began."""
-    if _here.connections is not None:
-        _here.connections.adopt(connection)
+    if here.connections is not None:
+        here.connections.adopt(connection)
 
 
 connection_created.connect(_adopt, dispatch_uid="django_skipqueue.worker.attempts.connections")
@@ -74,7 +74,7 @@ class ThreadConnections:
                 others = {key: value for key, value in options.items() if key != "pool"}
                 connection.settings_dict = {**connection.settings_dict, "OPTIONS": others}
             self._guard(connection)
-        _here.connections = self
+        here.connections = self
 
     def adopt(self, connection: BaseDatabaseWrapper) -> None:
         if connection not in self.opened:

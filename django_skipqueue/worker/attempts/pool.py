@@ -55,16 +55,16 @@ class Pool:
         lines: BeginOrder | None = None,
     ) -> None:
         """keeps_permits: return a stuck attempt of a job with a permit only when its code has ended."""
-        self._keeps_permits = keeps_permits
+        self.keeps_permits = keeps_permits
         self._kept_back: dict[LeaseRef, RunningAttempt] = {}
-        self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
+        self.running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
-        self._executor = executor
+        self.executor = executor
         self.lines = lines or BeginOrder()
         each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
         entries = [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]
-        self._runners: dict[str, Runner] = {
-            name: make_runner(executor, concurrency, self._running_jobs, its_entries, self._finish, self.lines.follow)
+        self.runners: dict[str, Runner] = {
+            name: make_runner(executor, concurrency, self.running_jobs, its_entries, self._finish, self.lines.follow)
             for (name, make_runner), its_entries in zip(RUNNERS.items(), entries, strict=True)
         }
         self._wake = wake
@@ -72,7 +72,7 @@ class Pool:
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these jobs, in their order. Jobs with a `permit_key` may wait in line."""
-        parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
+        parts: dict[str, list[ClaimedJob]] = {name: [] for name in self.runners}
         of_task: dict[str, list[ClaimedJob]] = {}  # `parts` by task: to look up each job's runner would take longer
         for job in jobs:
             for begun in (job,) if job.permit_key is None else self.lines.enter(job):
@@ -81,7 +81,7 @@ class Pool:
                 of_task[begun.task].append(begun)
         for name, part in parts.items():
             if part:
-                self._runners[name].submit(part)
+                self.runners[name].submit(part)
 
     def take_finished(self) -> list[Attempt]:
         """Return the attempts finished since the last call. Raises the exception of a runner that failed."""
@@ -119,59 +119,59 @@ class Pool:
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
         """Interrupt the attempt of this job, if it runs, unless the task itself has committed its outcome."""
-        self._executor.interrupter.cancel(job, reason)
+        self.executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
-        withdrawn = [job for runner in self._runners.values() for job in runner.withdraw()]
+        withdrawn = [job for runner in self.runners.values() for job in runner.withdraw()]
         self.lines.withdrawn(withdrawn)
         return withdrawn + self.lines.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back, in their order, the last jobs that have not started. counts: how many, at most, by runner."""
-        last = [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+        last = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
         self.lines.withdrawn(last)
         return last
 
     @property
     def unresponsive_at(self) -> float:
         """The time from which a runner does not respond, in monotonic seconds; `NEVER`: all respond."""
-        return min(runner.silent_since for runner in self._runners.values()) + RESPONSE_TIME
+        return min(runner.silent_since for runner in self.runners.values()) + RESPONSE_TIME
 
     def unresponsive(self, now: float) -> list[str]:
         """The names of the runners that do not respond: an attempt blocks the event loop."""
-        return [name for name, runner in self._runners.items() if runner.silent_since + RESPONSE_TIME <= now]
+        return [name for name, runner in self.runners.items() if runner.silent_since + RESPONSE_TIME <= now]
 
     def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
         """Take back the jobs that wait in a runner which does not respond, and log what runs in it."""
         held_up: list[ClaimedJob] = []
         for name in self.unresponsive(now):
-            withdrawn = self._runners[name].withdraw()
+            withdrawn = self.runners[name].withdraw()
             self.lines.withdrawn(withdrawn)
             if withdrawn and self._next_log <= now:
                 self._next_log = now + UNRESPONSIVE_LOG_SECONDS
                 running = [each for each in list(self.attempts) if registry.runner_of(each.job.task) == name]
                 shown = {f"{each.job.task} id={each.job.id}": now - each.started for each in running}
                 stack = stack_of(running[0].thread) if running else ""
-                logs.event_loop_blocked(self._executor.worker, shown, stack, released=len(withdrawn))
+                logs.event_loop_blocked(self.executor.worker, shown, stack, released=len(withdrawn))
             held_up += withdrawn
         return held_up
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:
         """The attempts that run, stuck ones included. Copy it before you read it: other threads change it."""
-        return self._executor.interrupter.attempts
+        return self.executor.interrupter.attempts
 
     @property
     def next_deadline(self) -> float:
         """When to call `enforce_limits` and `find_blockage` next, in monotonic seconds."""
-        return min(self._executor.interrupter.next_deadline, self._blocked_at())
+        return min(self.executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> list[RunningAttempt]:
         """Interrupt attempts whose time is over. Returns the attempts given up as stuck, whose slots other jobs get."""
         given_up = []
-        for running, stack in self._executor.interrupter.enforce():
-            attempt = self._executor.stuck(running, stack)
-            is_kept_back = self._keeps_permits and running.job.holds_permit and not running.is_cancelled
+        for running, stack in self.executor.interrupter.enforce():
+            attempt = self.executor.stuck(running, stack)
+            is_kept_back = self.keeps_permits and running.job.holds_permit and not running.is_cancelled
             if is_kept_back:
                 running.keep_back(attempt)  # first: the thread of the attempt finds it there after `take_report`
             if running.take_report():  # else it finished while its retry policy ran
@@ -180,17 +180,17 @@ class Pool:
                 else:
                     self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
-                self._runners[registry.runner_of(running.job.task)].give_up(running)
+                self.runners[registry.runner_of(running.job.task)].give_up(running)
                 given_up.append(running)
         return given_up
 
     @property
     def has_stuck(self) -> bool:
-        return bool(self._executor.interrupter.stuck())
+        return bool(self.executor.interrupter.stuck())
 
     @property
     def is_used_up(self) -> bool:
-        return any(runner.is_used_up for runner in self._runners.values())
+        return any(runner.is_used_up for runner in self.runners.values())
 
     def find_blockage(self) -> bool:
         """Whether leftover code of a finished attempt blocks other jobs. True once per blockage.
@@ -200,9 +200,9 @@ class Pool:
         deadline = time.monotonic() + RESPONSE_CHANCE_SECONDS
         while self._blocked_at() <= time.monotonic():
             if deadline <= time.monotonic():
-                for runner in self._runners.values():
+                for runner in self.runners.values():
                     runner.ignore_blocked()
-                logs.blocked(self._executor.worker, stacks())
+                logs.blocked(self.executor.worker, stacks())
                 return True
             # A call into C may have stopped all threads, and the control loop may have continued first.
             time.sleep(RESPONSE_CHANCE_SECONDS / 10)
@@ -210,19 +210,19 @@ class Pool:
 
     def charge_only_stuck(self) -> None:
         """Have only stuck jobs lose an attempt when this process ends, and no other running job."""
-        self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
+        self.running_jobs.charge_only([running.job.id for running in self.executor.interrupter.stuck()])
 
     def stop(self) -> None:
         """End the runners, which have no jobs left. Waits at most `RUNNERS_END_SECONDS`."""
         deadline = time.monotonic() + RUNNERS_END_SECONDS
-        for runner in self._runners.values():
+        for runner in self.runners.values():
             runner.stop(deadline)
 
     def unfinished(self, runner: str) -> int:
-        return self._runners[runner].unfinished
+        return self.runners[runner].unfinished
 
     def _blocked_at(self) -> float:
-        return min(runner.blocked_at for runner in self._runners.values())
+        return min(runner.blocked_at for runner in self.runners.values())
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""
@@ -285,15 +285,15 @@ class ThreadRunner:
         finish: Finish,
         follow: Callable[[ClaimedJob], ClaimedJob | None],
     ) -> None:
-        self._executor = executor
+        self.executor = executor
         self._concurrency = concurrency
         self._to_start = concurrency
-        self._running_jobs = running_jobs
+        self.running_jobs = running_jobs
         self._finish = finish
         self._follow = follow
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         self._threads: dict[int, threading.Thread] = {}  # by entry
-        self._stuck: dict[int, threading.Thread] = {}  # by entry: the threads with a stuck attempt
+        self.stuck: dict[int, threading.Thread] = {}  # by entry: the threads with a stuck attempt
         self._free_entries = list(reversed(entries))  # the entry freed last is used first
         self._changing = threading.Lock()  # guards the attributes above; never held while a job runs
         self._is_ending = False
@@ -333,7 +333,7 @@ class ThreadRunner:
         with self._changing:
             for entry, thread in self._threads.items():
                 if thread.ident == running.thread:
-                    self._stuck[entry] = self._threads.pop(entry)
+                    self.stuck[entry] = self._threads.pop(entry)
                     self._start()
                     return
 
@@ -346,7 +346,7 @@ class ThreadRunner:
 
     @property
     def is_used_up(self) -> bool:
-        return len(self._stuck) >= self._concurrency
+        return len(self.stuck) >= self._concurrency
 
     def stop(self, deadline: float) -> None:
         self._is_ending = True
@@ -369,7 +369,7 @@ class ThreadRunner:
 
     def _run(self, entry: int) -> None:
         try:
-            connections = ThreadConnections(self._executor.interrupter)
+            connections = ThreadConnections(self.executor.interrupter)
             try:
                 self._work(entry, connections)
             finally:
@@ -377,8 +377,8 @@ class ThreadRunner:
                 with self._changing:
                     is_given_up = self._threads.pop(entry, None) is None
                     if is_given_up:
-                        self._stuck.pop(entry, None)
-                        self._running_jobs.end(entry)
+                        self.stuck.pop(entry, None)
+                        self.running_jobs.end(entry)
                     self._free_entries.append(entry)
                     if not is_given_up:
                         self._start()
@@ -390,9 +390,9 @@ class ThreadRunner:
         while (job := following or self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
-            self._running_jobs.begin(entry, job.id)
+            self.running_jobs.begin(entry, job.id)
             running = RunningAttempt(job)
-            attempt = self._executor.execute(running)
+            attempt = self.executor.execute(running)
             if running.take_report():  # else it was given up as stuck
                 self._reported[entry] += 1  # first: the control loop then claims for the free slot
                 self._finish(attempt)
