@@ -387,6 +387,49 @@ def constants(module: Module) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
+DOCUMENTED = {"_base_manager", "_default_manager", "_exit", "_fields", "_make", "_meta", "_replace", "_state"}
+"""Names of Python's and Django's documentation, in spite of the underscore."""
+
+
+def private_names(modules: Iterable[Module]) -> set[str]:
+    """The names with an underscore that the package gives to attributes, functions, classes and variables."""
+    found: set[str] = set()
+    for node in (node for module in modules for node in module.nodes):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
+                found.add(name)
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return {name for name in found if re.match("_[^_]", name)} - DOCUMENTED
+
+
+def private_use(path: str, tests: Module, private: Container[str]) -> Iterator[str]:
+    """A test uses a private name of the package: a public name or a hook has to be there for it."""
+    for node in tests.nodes:
+        names: list[str] = []
+        match node:
+            case (
+                ast.Attribute(value=ast.Name(id="self" | "cls")) | ast.Attribute(value=ast.Call(func=ast.Name("super")))
+            ):
+                pass  # the test's own class
+            case ast.Attribute(attr=name):
+                names = [name]
+            case ast.ImportFrom(module=str(module), names=imported, level=0) if module.startswith(PACKAGE.name):
+                names = [alias.name for alias in imported]
+            case ast.Call(func=ast.Attribute(attr="setattr" | "delattr" | "object"), args=[*_]):
+                texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+                names = [str(text).rpartition(".")[2] for text in texts]
+        for name in names:
+            if name in private:
+                yield finding(path, node.lineno, private_use, name)  # type: ignore[attr-defined]
+
+
 def import_cycle(package: str) -> Iterator[str]:
     """Imports go in a circle."""
     graph = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
@@ -473,6 +516,10 @@ def main() -> int:
         where = f"{PACKAGE.name}/{module.path}"
         found += [finding(where, line, rule, detail) for rule in RULES for line, detail in rule(module)]
     found += constant_name(modules)
+    private = private_names(modules)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        where = str(path.relative_to(ROOT))
+        found += private_use(where, parse(where, path.read_text()), private)
     for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         found += word(str(path.relative_to(ROOT)), path.read_text())
     found += import_cycle(PACKAGE.name)

@@ -138,6 +138,26 @@ def test_a_constant_has_a_name_of_its_own() -> None:
     ]
 
 
+PRIVATE = "_there = 1\nclass _Kept:\n    def _run(self): self._left, self.right = 1, 2\n    _field: int = 0"
+
+
+def test_a_test_uses_no_private_name_of_the_package() -> None:
+    private = lint.private_names([lint.parse("a.py", PRIVATE)])
+    assert private == {"_there", "_Kept", "_run", "_left", "_field"}
+    for code in (
+        "worker._left",
+        "worker.a._run()",
+        "from django_skipqueue.a import _there",
+        "monkeypatch.setattr(a, '_there', 1)",
+        "patch.object(a, '_there')",
+        "setting('x'); monkeypatch.setattr('django_skipqueue.a._there', 1)",
+    ):
+        found = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private))
+        assert [each.partition(": ")[0] for each in found] == ["tests/test_a.py:1"], code
+    for code in ("self._left", "super()._run()", "row._state.db", "from .a import _there", "worker._own", "a('_left')"):
+        assert not list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private)), code
+
+
 WORDS = """
 [rooms]
 core = ["package/core/", "package/conf.py"]
