@@ -383,14 +383,62 @@ def constant_name(modules: Iterable[Module]) -> Iterator[str]:
 
 
 def constants(module: Module) -> Iterator[tuple[str, int]]:
-    """The constants that other modules may import, without type variables of one letter."""
+    """The constants that other modules may import. Not: one made of another module's constant of this name."""
     for node in module.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else ()
-        )
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=target, value=value):
+                targets = [target]
+            case _:
+                continue
+        made_of = {each.attr for each in ast.walk(value or ast.Pass()) if isinstance(each, ast.Attribute)}
         for name in (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)):
-            if re.fullmatch(r"[A-Z][A-Z0-9_]+", name):
+            if re.fullmatch(r"[A-Z][A-Z0-9_]+", name) and name not in made_of:
                 yield name, node.lineno
+
+
+DOCUMENTED = {"_base_manager", "_default_manager", "_exit", "_fields", "_make", "_meta", "_replace", "_state"}
+"""Names of Python's and Django's documentation, in spite of the underscore."""
+
+
+def private_names(modules: Iterable[Module]) -> set[str]:
+    """The names with an underscore that the package gives to attributes, functions, classes and variables."""
+    found: set[str] = set()
+    for node in (node for module in modules for node in module.nodes):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
+                found.add(name)
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return {name for name in found if re.match("_[^_]", name)} - DOCUMENTED
+
+
+def private_use(path: str, tests: Module, private: Container[str]) -> Iterator[str]:
+    """A test uses a private name of the package: a public name or a hook has to be there for it."""
+    for node in tests.nodes:
+        names: list[str] = []
+        match node:
+            case (
+                ast.Attribute(value=ast.Name(id="self" | "cls")) | ast.Attribute(value=ast.Call(func=ast.Name("super")))
+            ):
+                pass  # the test's own class
+            case ast.Attribute(attr=name):
+                names = [name]
+            case ast.ImportFrom(module=str(module), names=imported, level=0) if module.startswith(PACKAGE.name):
+                names = [alias.name for alias in imported]
+            case ast.Call(func=ast.Attribute(attr="setattr" | "delattr" | "object"), args=[*_]):
+                texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+                names = [str(text).rpartition(".")[2] for text in texts]
+        for name in names:
+            if name in private:
+                yield finding_line(path, node.lineno, private_use, name)  # type: ignore[attr-defined]
 
 
 def import_cycle(package: str) -> Iterator[str]:
@@ -483,6 +531,10 @@ def main() -> int:
         shown_path = f"{PACKAGE.name}/{module.path}"
         findings += [finding_line(shown_path, line, rule, detail) for rule in RULES for line, detail in rule(module)]
     findings += constant_name(modules)
+    private = private_names(modules)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        where = str(path.relative_to(ROOT))
+        findings += private_use(where, parse(where, path.read_text()), private)
     for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         findings += word(str(path.relative_to(ROOT)), path.read_text())
     findings += import_cycle(PACKAGE.name)

@@ -6,6 +6,7 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -51,6 +52,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The values themselves as the name of a case, where pytest would write `options3`."""
+    return ascii(val)[:60] if isinstance(val, dict | list | tuple | timedelta) and is_plain(val) else None
+
+
+def is_plain(value: object) -> bool:
+    """Whether each process of pytest writes the value alike: it has no moment, no set and no address of an object."""
+    if isinstance(value, dict):
+        return all(map(is_plain, [*value, *value.values()]))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, str | int | float | timedelta)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -133,12 +133,34 @@ def test_the_words_that_the_glossary_rules_out() -> None:
 
 
 def test_a_constant_has_a_name_of_its_own() -> None:
-    one = lint.parse("a.py", "LONGEST: int = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'")
-    other = lint.parse("b/c.py", "T = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
+    one = lint.parse(
+        "a.py", "LONGEST: int = 1\nLONGER = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'"
+    )
+    other = lint.parse("b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
     assert list(lint.constant_name([one, other])) == [
-        "django_skipqueue/b/c.py:5: constant-name: Another module has a constant of this name: a name says of what. "
+        "django_skipqueue/b/c.py:6: constant-name: Another module has a constant of this name: a name says of what. "
         "(LONGEST, a.py)"
     ]
+
+
+PRIVATE = "_there = 1\nclass _Kept:\n    def _run(self): self._left, self.right = 1, 2\n    _field: int = 0"
+
+
+def test_a_test_uses_no_private_name_of_the_package() -> None:
+    private = lint.private_names([lint.parse("a.py", PRIVATE)])
+    assert private == {"_there", "_Kept", "_run", "_left", "_field"}
+    for code in (
+        "worker._left",
+        "worker.a._run()",
+        "from django_skipqueue.a import _there",
+        "monkeypatch.setattr(a, '_there', 1)",
+        "patch.object(a, '_there')",
+        "setting('x'); monkeypatch.setattr('django_skipqueue.a._there', 1)",
+    ):
+        found = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private))
+        assert [each.partition(": ")[0] for each in found] == ["tests/test_a.py:1"], code
+    for code in ("self._left", "super()._run()", "row._state.db", "from .a import _there", "worker._own", "a('_left')"):
+        assert not list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private)), code
 
 
 WORDS = """

@@ -240,14 +240,14 @@ class Search:
         jobs = _with_texts(jobs)
         for word in self.words:
             if word["path"]:
-                jobs = jobs.filter(_may_have(word["value"], *SEARCHED_COLUMNS))
+                jobs = jobs.filter(may_have(word["value"], *SEARCHED_COLUMNS))
             jobs = jobs.filter(_condition(word))
         return jobs
 
 
 def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
     """Filter jobs by an argument as the user typed it, such as `order.id` and `42`."""
-    jobs = _with_texts(jobs).filter(_may_have(value, "searched_args", "searched_kwargs"))
+    jobs = _with_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
     return jobs.filter(_has_argument(path.split("."), value))
 
 
@@ -255,7 +255,7 @@ def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
 
 
-def _may_have(text: str, *columns: str) -> Q:
+def may_have(text: str, *columns: str) -> Q:
     """Return a fast condition that is true for every job that has this value in an argument or a text.
 
     For a job without the value, checking this condition takes 1 µs, and checking the whole condition 3 µs.

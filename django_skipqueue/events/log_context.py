@@ -20,7 +20,7 @@ job: ContextVar[ClaimedJob | None] = ContextVar("skipqueue_job", default=None)
 database: ContextVar[str | None] = ContextVar("skipqueue_log_database", default=None)
 """The alias of the database that this thread or coroutine works for. The executor sets it."""
 
-_served: list[str] = []
+served: list[str] = []
 """A list with the alias of the database that this supervisor or worker serves; empty in every other process."""
 
 
@@ -30,7 +30,7 @@ def identify(worker_id: str, worker_name: str) -> None:
 
 def serve(alias: str) -> None:
     """Set the database of all records of this process, and of the worker processes that it forks."""
-    _served[:] = [alias]
+    served[:] = [alias]
 
 
 @contextmanager
@@ -48,5 +48,5 @@ def named_database() -> dict[str, str]:
     if not settings.serves_several:
         return {}
     alias = database.get()
-    candidates = [alias] if alias else _served or chosen_or_all()
+    candidates = [alias] if alias else served or chosen_or_all()
     return {"database": candidates[0]} if len(candidates) == 1 else {}

@@ -30,7 +30,7 @@ class Registry:
     """The tasks of this process, by name."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task[Any, Any]] = {}
+        self.by_name: dict[str, Task[Any, Any]] = {}
         self.uses_threads_alone = True
         """Whether all tasks are `def` functions."""
         self.has_limits = False
@@ -42,10 +42,10 @@ class Registry:
         """Names of tasks that were registered after all apps were ready. A worker may not import their modules."""
 
     def __iter__(self) -> Iterator["Task[Any, Any]"]:
-        return iter(self._tasks.values())
+        return iter(self.by_name.values())
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.by_name)
 
     def register(self, task: "Task[Any, Any]") -> None:
         """Add a task. If its module is reloaded, the new function replaces the old function.
@@ -53,13 +53,13 @@ class Registry:
         Raises `InvalidOption` if an option of the task names an argument that its function does not take.
         """
         task.options.check_signature(task.signature)
-        known = self._tasks.get(task.name)
+        known = self.by_name.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         DECLARED.add(task.options.queue_name)
         if task.options.is_limited:
             self.has_limits = True
-        self._tasks[task.name] = task
+        self.by_name[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
         if apps.ready and known is None:  # before the apps are ready, workers import the same modules
             self._late.add(task.name)
@@ -67,23 +67,23 @@ class Registry:
     def get(self, name: str) -> "Task[Any, Any]":
         """Return the task with this name. Raises `UnknownTask`."""
         try:
-            return self._tasks[name]
+            return self.by_name[name]
         except KeyError:
             raise UnknownTask(f"No task is registered as {name!r}.") from None
 
     def runner_of(self, name: str) -> str:
         """The name of the runner for this task. The runner of `def` tasks also handles jobs of unknown tasks."""
-        task = self._tasks.get(name)
+        task = self.by_name.get(name)
         return THREADS if task is None else task.runner
 
     def is_limited(self, name: str) -> bool:
         """Whether a job of this task may have to wait until other jobs end; False if the task is unknown."""
-        task = self._tasks.get(name)
+        task = self.by_name.get(name)
         return task is not None and task.options.is_limited
 
     def is_async(self, name: str) -> bool:
         """Whether the task with this name is an `async def`; False if the task is unknown."""
-        task = self._tasks.get(name)
+        task = self.by_name.get(name)
         return task is not None and task.is_async
 
     def require_findable(self, task: "Task[Any, Any]") -> None:

@@ -55,7 +55,7 @@ def answers(connection: BaseDatabaseWrapper) -> bool:
     session = connection.connection
     if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SESSION_SECONDS or not _can_be_asked(session):
         return True
-    if not _answers(session):
+    if not session_answers(session):
         connection.close()
         return False
     _heard_at[session] = time.monotonic()
@@ -73,7 +73,7 @@ def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
         connect(connection)
     session = connection.connection
     try:
-        with _watched(session, lambda: _answers_new_session(connection, session)):
+        with _watched(session, lambda: answers_new_session(connection, session)):
             yield
         _heard_at[session] = time.monotonic()
     finally:
@@ -86,7 +86,7 @@ def _can_be_asked(session: PsycopgConnection) -> bool:
     return is_idle and session.pgconn.pipeline_status == PipelineStatus.OFF and session.autocommit
 
 
-def _answers(session: PsycopgConnection) -> bool:
+def session_answers(session: PsycopgConnection) -> bool:
     try:
         with _watched(session, lambda: False):
             session.execute("")
@@ -95,7 +95,7 @@ def _answers(session: PsycopgConnection) -> bool:
     return True
 
 
-def _answers_new_session(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
+def answers_new_session(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
     """Whether the server of a session answers on a new session. Refusing the new session does not count as an answer.
 
     The new session connects to the address of this server, because another server may now have its host name.
@@ -105,7 +105,7 @@ def _answers_new_session(connection: BaseDatabaseWrapper, session: PsycopgConnec
     options = {"connect_timeout": CONNECT_TIMEOUT, **connection.get_connection_params(), **address, "autocommit": True}
     try:
         with closing(psycopg.connect(**options)) as new_session:
-            return _answers(new_session)
+            return session_answers(new_session)
     except psycopg.OperationalError:
         return False
 
@@ -160,7 +160,7 @@ SILENT = (
 AVOIDED_SECONDS = 5.0
 """For how many seconds a database that could not be reached is not tried again, because each try may take long."""
 
-_avoided_until: dict[str, float] = {}
+avoided_until: dict[str, float] = {}
 
 
 def can_be_reached(alias: str) -> bool:
@@ -172,7 +172,7 @@ def can_be_reached(alias: str) -> bool:
     if connection.in_atomic_block:
         return True
     now = time.monotonic()
-    if _avoided_until.get(alias, 0.0) > now:
+    if avoided_until.get(alias, 0.0) > now:
         return False
     try:
         if connection.connection is not None and _was_closed(connection.connection):
@@ -183,7 +183,7 @@ def can_be_reached(alias: str) -> bool:
     except OperationalError:
         is_there = False
     if not is_there:
-        _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
+        avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
     return is_there
 
 

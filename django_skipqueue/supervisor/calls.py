@@ -43,8 +43,8 @@ class Contention:
     def __init__(self) -> None:
         self.machines = 1
         """How many supervisors have live workers, including this supervisor."""
-        self._phase = random.uniform(0, ANSWER_PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
-        self._quiet_until = 0.0
+        self.phase = random.uniform(0, ANSWER_PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
+        self.quiet_until = 0.0
         self._won_at = float("-inf")
 
     def see(self, others: Collection[str]) -> None:
@@ -53,17 +53,17 @@ class Contention:
 
     def answer_at(self, jobs: int, now: float) -> float:
         """When to answer notifications of this many jobs: at once, if there is a job for every machine."""
-        return now if jobs >= self.machines else max(self._quiet_until, now)
+        return now if jobs >= self.machines else max(self.quiet_until, now)
 
     def won(self, now: float) -> None:
         """Note that a claim of a worker has found a job."""
-        self._quiet_until = 0.0
+        self.quiet_until = 0.0
         self._won_at = now
 
     def lost(self, now: float) -> None:
         """Note that a claim has found no job. This does not count if another claim has just found one."""
         if self.machines > 1 and now - self._won_at > WIN_SECONDS:
-            self._quiet_until = now + ANSWER_PAUSE - (now - self._phase) % ANSWER_PAUSE
+            self.quiet_until = now + ANSWER_PAUSE - (now - self.phase) % ANSWER_PAUSE
 
 
 @dataclass
@@ -127,7 +127,7 @@ class CallWorkers(Service):
     ) -> None:
         self._processes = processes
         self._serves = serves
-        self._contention = contention
+        self.contention = contention
         self._wanted: Counter[str] = Counter()  # for how many jobs to call workers, by queue
         self._answer_at = NEVER  # when to call workers for these jobs
         self._rounds: deque[Round] = deque()  # the rounds to review, in the order of `review_at`
@@ -145,7 +145,7 @@ class CallWorkers(Service):
             if ended.missing > 0:
                 self._call(ended.queue_name, ended.missing, now, ended.tried)
             elif not ended.found:
-                self._contention.lost(now)
+                self.contention.lost(now)
         if self._answer_at <= now:
             self._answer_at = NEVER
             wanted, self._wanted = self._wanted, Counter()
@@ -165,7 +165,7 @@ class CallWorkers(Service):
         if self._wanted:
             now = time.monotonic()
             self._note_claims(now)
-            self._answer_at = min(self._answer_at, self._contention.answer_at(self._wanted.total(), now))
+            self._answer_at = min(self._answer_at, self.contention.answer_at(self._wanted.total(), now))
             if self._answer_at <= now:
                 self.run(now)
 
@@ -201,7 +201,7 @@ class CallWorkers(Service):
     def _note_claims(self, now: float) -> None:
         claimed = sum(process.shared.claimed for process in self._processes if process.pid)
         if claimed != self._claimed:
-            self._contention.won(now)
+            self.contention.won(now)
         self._claimed = claimed
 
 

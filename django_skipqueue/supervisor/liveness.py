@@ -140,13 +140,13 @@ class DeadWorkers:
         self._own = own
         self._seen = seen
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
-        self._times: deque[tuple[float, datetime]] = deque()  # pairs of a monotonic time and a database time
+        self.times: deque[tuple[float, datetime]] = deque()  # pairs of a monotonic time and a database time
 
     def restart_observation(self) -> None:
         """Forget all observations, as if `observe` was never called."""
         self.ids, self.locked_before, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
-        self._times.clear()
+        self.times.clear()
 
     def observe(self) -> None:
         """Read the heartbeats of all workers, and update the attributes."""
@@ -156,7 +156,7 @@ class DeadWorkers:
         for id in self._own():
             heartbeats.pop(id, None)
         if not self._heartbeats.observe(heartbeats, began, ended):
-            self._times.clear()
+            self.times.clear()
         silent = {id: self._heartbeats.seconds(id) for id in heartbeats}
         self.ids = sorted(id for id, seconds in silent.items() if seconds >= self._timeout)
         longest = max((seconds for seconds in silent.values() if seconds < self._timeout), default=0.0)
@@ -166,14 +166,14 @@ class DeadWorkers:
 
     def _note_time(self, began: float, ended: float, database_time: datetime) -> None:
         """Note the database time, and set `locked_before` to a database time at least a worker timeout ago."""
-        if self._times and database_time < self._times[-1][1]:  # the clock was set back, so earlier times mean nothing
-            self._times.clear()
+        if self.times and database_time < self.times[-1][1]:  # the clock was set back, so earlier times mean nothing
+            self.times.clear()
             self.locked_before = None
-        if not self._times or ended - self._times[-1][0] > self._timeout / 16:
-            self._times.append((ended, database_time))
-        while len(self._times) > 1 and self._times[1][0] <= began - self._timeout:
-            self._times.popleft()
-        noted_at, noted_database_time = self._times[0]
+        if not self.times or ended - self.times[-1][0] > self._timeout / 16:
+            self.times.append((ended, database_time))
+        while len(self.times) > 1 and self.times[1][0] <= began - self._timeout:
+            self.times.popleft()
+        noted_at, noted_database_time = self.times[0]
         self.locked_before = noted_database_time if noted_at <= began - self._timeout else None
 
 

@@ -58,8 +58,8 @@ class ForkedProcess:
     """When to start the next process, by the monotonic clock."""
     starts: int = field(default=0, kw_only=True)
     """How many processes were started under this name."""
-    _lifeline: int = field(default=-1, kw_only=True)
-    _started_at: float = field(default=0.0, kw_only=True)
+    lifeline: int = field(default=-1, kw_only=True)
+    started_at: float = field(default=0.0, kw_only=True)
     _deaths: int = field(default=0, kw_only=True)
     """How many successive processes have died soon after their start."""
 
@@ -68,12 +68,12 @@ class ForkedProcess:
 
         Raises `OSError` if the system does not allow another process.
         """
-        self.start_at, self._started_at = NEVER, time.monotonic()
+        self.start_at, self.started_at = NEVER, time.monotonic()
         with contextlib.ExitStack() as opened:
-            read_end, self._lifeline = os.pipe()
+            read_end, self.lifeline = os.pipe()
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
-            os.set_blocking(self._lifeline, False)
+            os.set_blocking(self.lifeline, False)
             self.pid = os.fork()
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)
@@ -87,8 +87,8 @@ class ForkedProcess:
 
     def close_inherited(self) -> None:
         """Close the write end of the lifeline in a child process, because only the parent may keep it open."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
 
     def take_exit_code(self) -> int | None:
         """Return the exit code of the process if it has ended, or else `None`. A negative code is a signal.
@@ -105,7 +105,7 @@ class ForkedProcess:
 
     def restart_later(self) -> float:
         """Set when the next process starts. Returns the seconds until then, which grow with each early death."""
-        self._deaths = self._deaths + 1 if time.monotonic() - self._started_at < RUNS_WELL_AFTER else 0
+        self._deaths = self._deaths + 1 if time.monotonic() - self.started_at < RUNS_WELL_AFTER else 0
         doublings = self._deaths - 2
         delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
@@ -115,11 +115,11 @@ class ForkedProcess:
         """Write a command into the lifeline of the process, if it runs."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._lifeline, encode_command(command, queue_name))
+                os.write(self.lifeline, encode_command(command, queue_name))
 
     def _close_lifeline(self) -> None:
-        os.close(self._lifeline)
-        self._lifeline = -1
+        os.close(self.lifeline)
+        self.lifeline = -1
 
 
 def _run_and_exit(name: str, run: Run, lifeline: int) -> NoReturn:

@@ -74,22 +74,22 @@ class Supervisor:
         self.options = options
         self._lifeline = lifeline
         self._shared = shared
-        self._wakeup = Wakeup()
+        self.wakeup = Wakeup()
         self._dispatcher = EventDispatcher()
         self._observers = Observers()
-        self._store = Store(options.database, send=self._observers.observing(self._dispatcher.send))
+        self.store = Store(options.database, send=self._observers.observing(self._dispatcher.send))
         self._pulse = shared.pulse if shared else Pulse()
-        self._control = ControlConnection(
-            self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
+        self.control = ControlConnection(
+            self.store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
         )
         self._log = log or LogQueue()
         self._workers = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
         self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
-        self._processes = [*self._workers, self._alone]
+        self.processes = [*self._workers, self._alone]
         self._run_alone = RunAlone(self._workers, self._alone)
         self._heartbeat = Heartbeat(
-            self._store,
-            workers=lambda: rows_of(options, self._processes),
+            self.store,
+            workers=lambda: rows_of(options, self.processes),
             interval=options.seconds_between_heartbeats,
             on_written=self._heartbeats_written,
             on_requests=self._requested,
@@ -98,12 +98,12 @@ class Supervisor:
         self._contention = Contention()
         self._call_workers = CallWorkers(self._workers, options.serves, self._contention)
         self._watch = WatchQueues(
-            self._store, self._control, self._processes, options, queues_found=self._call_workers.queues_found
+            self.store, self.control, self.processes, options, queues_found=self._call_workers.queues_found
         )
-        self._watchdog = Watchdog(self._processes)
+        self._watchdog = Watchdog(self.processes)
         self._systemd = NotifySystemd(self._states, os.environ)
         self._health_port = health_listener and HealthPort(health_listener, HealthPages(self._states).page)
-        self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
+        self.loop = Loop(self.control, self.wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
         self._command_follows = False
         self._kill_at = NEVER
@@ -114,9 +114,9 @@ class Supervisor:
         """The services in order. Those for worker processes come first, because they are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
-            self._store,
+            self.store,
             timeout=timeout,
-            own=lambda: [process.id for process in self._processes if process.pid],
+            own=lambda: [process.id for process in self.processes if process.pid],
             seen=self._contention.see,
         )
         return [
@@ -124,22 +124,22 @@ class Supervisor:
             self._watchdog,
             self._systemd,
             *([ShowState(self._shared, self._states)] if self._shared else []),
-            RecoverOwn(self._store, self._processes),
+            RecoverOwn(self.store, self.processes),
             self._run_alone,
             Timer("start", self._next_start, self._start_processes),
             self._watch,
             self._call_workers,
-            Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
-            PruneWorkers(self._store, dead=dead, timeout=timeout),
-            *(service(self._store) for service in services()),
-            *self._observers.services(self._store),
-            *(watch(self._store, lambda: self._dispatcher.backlog == 0) for watch in watches()),
+            Recover(self.store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
+            PruneWorkers(self.store, dead=dead, timeout=timeout),
+            *(service(self.store) for service in services()),
+            *self._observers.services(self.store),
+            *(watch(self.store, lambda: self._dispatcher.backlog == 0) for watch in watches()),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
         ]
 
     def _states(self) -> list[SupervisorState]:
         database = DatabaseState.UNKNOWN if self._heartbeat.due_at == NEVER else DatabaseState.REACHED
-        if self._control.is_broken:
+        if self.control.is_broken:
             database = DatabaseState.LOST
         alias, pulse, watchdog = self.options.database, self._pulse, self._watchdog
         return [observe(alias, self._workers, pulse=pulse, watchdog=watchdog, database=database)]
@@ -148,31 +148,31 @@ class Supervisor:
         log_context.serve(self.options.database)
         self._start_threads()
         handler = self._expect_command if self._shared else self._signals.append
-        self._wakeup.on_signals(handler, (signal.SIGTERM, signal.SIGINT))
-        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        self.wakeup.on_signals(handler, (signal.SIGTERM, signal.SIGINT))
+        self.wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
             self._pulse.turn()
             self._handle_signals()
             self._notice_ended()
-            self._loop.run_due()
+            self.loop.run_due()
             if self._working():
-                self._wait()
+                self.wait()
         self._dispatcher.stop(timeout=5)
-        self._control.close()
+        self.control.close()
         if self._health_port:
             self._health_port.stop()
             self._health_port.close()
         self._log.end(LAST_LINES)
 
     def _heartbeats_written(self, began: float) -> None:
-        self._control.check_timeouts()
-        for process in self._processes:
+        self.control.check_timeouts()
+        for process in self.processes:
             if process.pid:
                 process.shared.heartbeat_at = began
 
     def _requested(self, requests: Mapping[str, str]) -> None:
         """Obey the requests of operators to the running processes. Each heartbeat returns all open requests."""
-        for process in self._processes:
+        for process in self.processes:
             if process.pid and not self._stopping:
                 match requests.get(process.id):
                     case "restart":
@@ -182,11 +182,11 @@ class Supervisor:
                         self._stop(STOP)
 
     def _working(self) -> bool:
-        if any(process.pid or process.start_at < NEVER for process in self._processes):
+        if any(process.pid or process.start_at < NEVER for process in self.processes):
             return True
         # If the database cannot be reached, give up: another supervisor recovers the jobs after the worker timeout.
         return (
-            any(process.awaiting_recovery for process in self._processes) and time.monotonic() < self._recover_deadline
+            any(process.awaiting_recovery for process in self.processes) and time.monotonic() < self._recover_deadline
         )
 
     # Signals
@@ -216,7 +216,7 @@ class Supervisor:
                 self._read_lifeline()
 
     def _kill(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             process.signal(signal.SIGKILL)
         self._kill_at = NEVER
 
@@ -227,24 +227,24 @@ class Supervisor:
         self._kill_at = min(self._kill_at, time.monotonic() + grace + KILL_AFTER)
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
         self._run_alone.due_at = NEVER
-        for process in self._processes:
+        for process in self.processes:
             process.start_at = NEVER
             process.send(command)
 
     # Processes
 
     def _next_start(self) -> float:
-        return min((process.start_at for process in self._processes if not process.pid), default=NEVER)
+        return min((process.start_at for process in self.processes if not process.pid), default=NEVER)
 
     def _start_processes(self) -> None:
         """End all other threads, and fork the processes that must start now."""
-        due = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
+        due = [process for process in self.processes if not process.pid and process.start_at <= time.monotonic()]
         if self._health_port:
             self._health_port.stop()
         self._dispatcher.stop(timeout=5)
         self._log.stop(LAST_LINES)
         pause_listeners(LAST_LINES)
-        self._control.close()  # two processes must not share a connection
+        self.control.close()  # two processes must not share a connection
         for process in due:
             try:
                 process.fork(partial(self._become_worker, process))
@@ -262,9 +262,9 @@ class Supervisor:
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
         """Close the supervisor's resources in the child process, and run its control loop. Returns the exit code."""
-        for other in self._processes:
+        for other in self.processes:
             other.close_inherited()
-        self._wakeup.close()
+        self.wakeup.close()
         self._systemd.forget()
         if self._health_port:
             self._health_port.close()
@@ -290,7 +290,7 @@ class Supervisor:
         return exit_code
 
     def _notice_ended(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             dead = process.ended()
             if dead is not None:
                 self._learn_of_signals()
@@ -307,9 +307,9 @@ class Supervisor:
 
     # Waiting
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         until = self._recover_deadline if self._recover_deadline > time.monotonic() else NEVER
-        if self._loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
+        if self.loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
             self._read_lifeline()
 
     def _read_lifeline(self) -> None:

@@ -30,7 +30,7 @@ class NotifySystemd(Periodic):
         """Remove systemd's variables from the environment. `states`: returns the state of each supervisor."""
         self._states = states
         self._address = environment.pop("NOTIFY_SOCKET", "")
-        self._watchdog_seconds = _watchdog_seconds(environment)
+        self.seconds_of_watchdog = _watchdog_seconds(environment)
         self._is_ready = False
         if not self._address:
             self.due_at = NEVER
@@ -48,7 +48,7 @@ class NotifySystemd(Periodic):
             self._send("READY=1")
         alive = [] if any(state.is_late for state in states) else ["WATCHDOG=1"]
         self._send(*alive, f"STATUS={_status(states)}")
-        self.run_again_in(min(self._watchdog_seconds / 2, STATUS_INTERVAL))
+        self.run_again_in(min(self.seconds_of_watchdog / 2, STATUS_INTERVAL))
 
     def stopping(self) -> None:
         self._send("STOPPING=1", "STATUS=stopping: running jobs may finish")

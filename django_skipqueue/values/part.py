@@ -130,13 +130,13 @@ def later(path: str) -> Callable[..., Any]:
 placements_of_parts: list[Any] = []
 gates_of_parts: list[Any] = []
 specs_of_parts: list[Callable[[JobSpec, Any], JobSpec]] = []
-_installed: dict[str, Part] = {}
+parts_by_name: dict[str, Part] = {}
 
 
 def install_parts(parts: Iterable[Part]) -> None:
     """Make the core use these parts, in this order. Installing a part a second time changes nothing."""
     for part in parts:
-        _installed[part.name] = part
+        parts_by_name[part.name] = part
         if part.gate is not None and part.gate not in gates_of_parts:
             gates_of_parts.append(part.gate)
         if part.in_spec is not None and part.in_spec not in specs_of_parts:
@@ -149,7 +149,7 @@ def install_parts(parts: Iterable[Part]) -> None:
 
 def installed_parts() -> tuple[Part, ...]:
     """All parts that `install_parts` has installed."""
-    return tuple(_installed.values())
+    return tuple(parts_by_name.values())
 
 
 class CallArguments(Protocol):

@@ -144,9 +144,9 @@ class ClaimPolicy:
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
         """The last claim, if it timed out. Before the next claim, the positions of its jobs must be found."""
-        self._cursor = ClaimCursor()
+        self.cursor = ClaimCursor()
         self._shared = shared or SharedCounts()
-        self._hanging = self._shared.hanging_queues
+        self.hanging = self._shared.hanging_queues
         self._holds = holds
         self._slots = options.concurrency
         self._room_in_chosen = MOST_PREFETCHED  # the most jobs to claim from the chosen queues
@@ -221,7 +221,7 @@ class ClaimPolicy:
 
     def gave_up(self, job: ClaimedJob, started: float, now: float) -> None:
         """Note that the attempt of this job was stuck, because other jobs of the same queue may hang too."""
-        self._hanging.note(job.queue_name, now - started, now)
+        self.hanging.note(job.queue_name, now - started, now)
 
     def _reserve_slots(self, names: list[str], now: float) -> list[str]:
         """Choose the queues for the next claim, and reserve half of the slots for queues that do not hang.
@@ -230,9 +230,9 @@ class ClaimPolicy:
         comes a claim from the other queues.
         """
         self._room_in_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
-        if self._hanging.is_empty(now) or not self._has_several():
+        if self.hanging.is_empty(now) or not self._has_several():
             return names
-        hangs = partial(self._hanging.hangs, now=now, slots=self._slots)
+        hangs = partial(self.hanging.hangs, now=now, slots=self._slots)
         hanging, others = [name for name in names if hangs(name)], [name for name in names if not hangs(name)]
         room = max(self._slots // 2, 1) - self._holds(hangs) if hanging else 0
         if room <= 0 or (left_others_out and others):
@@ -277,7 +277,7 @@ class ClaimPolicy:
         """
         if len(self.queue_names) > len(names) >= FEW_QUEUES:  # queues take turns, so all start at their fronts
             return {}
-        return self._cursor.start(now, from_front=admitting)
+        return self.cursor.start(now, from_front=admitting)
 
     def claimed(
         self,
@@ -292,7 +292,7 @@ class ClaimPolicy:
         """Note the result of a claim, and set the time of the next claim. Returns whether all queues are empty."""
         from_front = not after
         (self._head_batch_size if from_front else self._batch_size).succeeded()
-        self._cursor.claimed(jobs, after=after, took=ended - started, now=ended)
+        self.cursor.claimed(jobs, after=after, took=ended - started, now=ended)
         size = sum([len(job.args) + len(job.kwargs) for job in jobs])
         if jobs:
             self._most_held = MOST_CHARACTERS_HELD * len(jobs) // size
@@ -320,7 +320,7 @@ class ClaimPolicy:
         if from_front and self._searched_to:
             self._next_claim_at, self._is_idle = self._next_search, False
         elif self._must_check_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
-            self._next_claim_at, self._is_idle = min(self._next_claim_at, self._cursor.due_at), False
+            self._next_claim_at, self._is_idle = min(self._next_claim_at, self.cursor.due_at), False
         if len(names) < len(self.queue_names):  # the claim skipped some queues
             self._next_claim_at, self._is_idle = min(self._next_claim_at, now + RUNNERS_KNOWN_SECONDS), False
 
@@ -331,7 +331,7 @@ class ClaimPolicy:
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
         """Note that a claim failed. `timed_out`: finding a first job took too long, or the jobs are too large."""
         (self._batch_size if claim.after else self._head_batch_size).failed(claim.limit)
-        if timed_out and (claim.after or not self._cursor.full_scan_failed(now)):
+        if timed_out and (claim.after or not self.cursor.full_scan_failed(now)):
             self.lost = claim
 
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
@@ -350,7 +350,7 @@ class ClaimPolicy:
         if first and lost.limit == 1 and positions[first[0]] == lost.after.get(first[0]):
             name, job_id, positions[name] = first
             logs.job_not_claimed(job_id, name)
-        self._cursor.move_to(positions, now)
+        self.cursor.move_to(positions, now)
 
     def start_over(self) -> None:
         """Claim at once from the front of the queues, because the last claim's result or a notification may be lost.
@@ -362,7 +362,7 @@ class ClaimPolicy:
         self._was_called = False
         if not self._search_pause:
             self._next_search = 0.0
-        self._cursor.start_over()
+        self.cursor.start_over()
 
     def check_at(self, time: float) -> None:
         """Claim jobs and search for queues at this time."""
@@ -407,18 +407,18 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._within_span = Recent(PREFETCH_SECONDS)
+        self.within_span = Recent(PREFETCH_SECONDS)
         self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
     def finished(self, count: int, now: float) -> None:
         """Note that this many jobs have finished."""
         if count:
-            self._within_span.add(count, now)
+            self.within_span.add(count, now)
             self._within_wait.add(count, now)
 
     def prefetch(self, now: float) -> int:
         """How many jobs to claim ahead of the free slots."""
-        return min(self._within_span.count(now), MOST_PREFETCHED)
+        return min(self.within_span.count(now), MOST_PREFETCHED)
 
     def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
         """How many more jobs to claim: the capacity minus the number of unfinished jobs.

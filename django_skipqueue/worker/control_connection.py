@@ -89,11 +89,11 @@ class ControlConnection:
         """Whether LISTEN was sent on this connection."""
         self._store = store
         self._before_statements = before_statements
-        self._payloads: list[str] = []
+        self.payloads: list[str] = []
         self._prepares = False
         self._may_prepare = True
-        self._planned_at = 0.0
-        self._probe = NotificationProbe(store.alias, who)
+        self.planned_at = 0.0
+        self.probe = NotificationProbe(store.alias, who)
         self._label = who
         self._failures = 0
         self._has_timed_out = False
@@ -102,12 +102,12 @@ class ControlConnection:
         self._are_checked = False
         self._is_bounded = False
         connections[store.alias] = own_connection(store.alias)
-        self._wrapper: Any = connections[store.alias]
-        options = self._wrapper.settings_dict["OPTIONS"]
+        self.wrapper: Any = connections[store.alias]
+        options = self.wrapper.settings_dict["OPTIONS"]
         if session_name:
             options["application_name"] = session_name
         options.setdefault("fallback_application_name", f"skipqueue {who}")
-        guard(self._wrapper, store.alias)
+        guard(self.wrapper, store.alias)
         self._is_watched = threading.current_thread() is threading.main_thread()
         if self._is_watched:
             signal.signal(signal.SIGALRM, lambda *_: self._cut_if_late())
@@ -141,27 +141,27 @@ class ControlConnection:
         Later calls send no LISTEN, but a probe, which tests whether notifications arrive.
         """
         if self.listens:
-            self._probe.check()
+            self.probe.check()
             if self.is_session:
                 self._bound_transactions()
             return False
         listen(self._store)
         if as_supervisor:
             listen_as_supervisor(self._store)
-        self._wrapper.connection.add_notify_handler(self._note)
+        self.wrapper.connection.add_notify_handler(self._note)
         self.listens = True
         return True
 
     def unlisten(self) -> None:
         if self.listens:
             self.listens = False
-            self._wrapper.connection.remove_notify_handler(self._note)
+            self.wrapper.connection.remove_notify_handler(self._note)
             unlisten(self._store)
 
     @property
     def is_session(self) -> bool:
         """Whether a notification has arrived, which proves that no pooler is between this process and the server."""
-        return self._probe.has_arrived
+        return self.probe.has_arrived
 
     def prepare_statements(self) -> None:
         """Prepare the statements of exchanges from now on, unless this has failed before. Only if `is_session`."""
@@ -169,12 +169,12 @@ class ControlConnection:
             self._prepares = True
             self._bound_transactions()
             plan_once(self._store)
-            self._wrapper.connection.prepare_threshold = 0
-            self._planned_at = time.monotonic()
+            self.wrapper.connection.prepare_threshold = 0
+            self.planned_at = time.monotonic()
 
     def _bound_transactions(self) -> None:
         """Make the server end a transaction that takes too long. Only if `is_session`, and from PostgreSQL 17 on."""
-        if not self._is_bounded and self._wrapper.pg_version >= 170_000:
+        if not self._is_bounded and self.wrapper.pg_version >= 170_000:
             bound_transactions(self._store, TRANSACTION_TIME)
         self._is_bounded = True
 
@@ -192,8 +192,8 @@ class ControlConnection:
         again costs two milliseconds per second.
         """
         now = time.monotonic()
-        if self._prepares and seconds > SLOW_EXCHANGE_SECONDS and now - self._planned_at > PLANS_KEPT:
-            self._planned_at = now
+        if self._prepares and seconds > SLOW_EXCHANGE_SECONDS and now - self.planned_at > PLANS_KEPT:
+            self.planned_at = now
             drop_plans(self._store)
 
     def notified(self) -> list[str]:
@@ -202,26 +202,26 @@ class ControlConnection:
         Call this before each sleep, because a notification that came together with the answer to a statement does not
         make the socket readable.
         """
-        with self._wrapper.wrap_database_errors:
-            pgconn = self._wrapper.connection.pgconn
+        with self.wrapper.wrap_database_errors:
+            pgconn = self.wrapper.connection.pgconn
             pgconn.consume_input()
             while (notification := pgconn.notifies()) is not None:
-                self._payloads.append(notification.extra.decode())
-        payloads, self._payloads = self._payloads, []
-        return self._probe.without_probes(payloads)
+                self.payloads.append(notification.extra.decode())
+        payloads, self.payloads = self.payloads, []
+        return self.probe.without_probes(payloads)
 
     def fileno(self) -> int | None:
-        raw = self._wrapper.connection
+        raw = self.wrapper.connection
         return None if raw is None or raw.closed else raw.fileno()
 
     def close(self) -> None:
         """Close the connection. The next statement opens another connection."""
         self.listens = self._prepares = self._is_bounded = False
-        self._probe.interrupt()
-        self._wrapper.close()
+        self.probe.interrupt()
+        self.wrapper.close()
 
     def _note(self, notification: Notify) -> None:
-        self._payloads.append(notification.payload)
+        self.payloads.append(notification.payload)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -272,7 +272,7 @@ class ControlConnection:
 
     def _is_good_after(self, error: Error) -> bool:
         """Whether the connection is still usable after an error, and leads to a server that accepts writes."""
-        raw = self._wrapper.connection
+        raw = self.wrapper.connection
         if self._has_timed_out or raw is None or raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
             return False
         # After a failover this server may be a standby, and a new connection may lead to the new primary.
@@ -284,7 +284,7 @@ class ControlConnection:
             self._may_prepare = False
         if self._timeouts and "unsupported startup parameter" in str(error):
             self._timeouts = False
-            guard(self._wrapper, self._store.alias, timeouts=False)
+            guard(self.wrapper, self._store.alias, timeouts=False)
             self.is_broken = True
             self.retry_at = time.monotonic() + FIRST_REOPEN_DELAY
             liveness_logs.timeouts_refused(self._label, in_a_line(error))
@@ -310,17 +310,17 @@ class NotificationProbe:
         self._payload = f"{PROBE_PREFIX}{uuid.uuid4()}"
         self.has_arrived = False
         self._sent_at = 0.0
-        self._is_settled = False
+        self.is_settled = False
         self._has_warned = False
 
     def check(self) -> None:
         """Send the probe, and log a warning if it has not arrived in time."""
-        if self._is_settled:
+        if self.is_settled:
             return
         if not self._sent_at:
             self._send()
         elif time.monotonic() - self._sent_at > ECHO_TIME:
-            self._is_settled = True
+            self.is_settled = True
             if not self._has_warned:
                 liveness_logs.notifications_unavailable(self._label)
             self._has_warned = True
@@ -328,12 +328,12 @@ class NotificationProbe:
     def interrupt(self) -> None:
         """Note that the connection is closed. The next connection may go through a pooler, so it is probed again."""
         self._sent_at = 0.0
-        self._is_settled = self.has_arrived = False
+        self.is_settled = self.has_arrived = False
 
     def without_probes(self, payloads: list[str]) -> list[str]:
         """The payloads that are not probes of this or another process. Notes whether the own probe has arrived."""
         if self._payload in payloads:
-            self._is_settled = self.has_arrived = True
+            self.is_settled = self.has_arrived = True
         return [payload for payload in payloads if not payload.startswith(PROBE_PREFIX)]
 
     def _send(self) -> None:
@@ -343,6 +343,6 @@ class NotificationProbe:
         try:
             echo(connection, self._payload)
         except OperationalError:
-            self._is_settled = True  # the server accepts no more connections: we cannot test, and log nothing
+            self.is_settled = True  # the server accepts no more connections: we cannot test, and log nothing
         finally:
             connection.close()

@@ -55,24 +55,24 @@ class ControlLoop(ABC):
         self.name = name
         self.options = options
         self._lifeline: int | None = lifeline
-        self._wakeup = Wakeup()
-        self._stamps = stamps or Stamps()
-        self._shared = shared or SharedCounts()
-        self._dispatcher = EventDispatcher()
-        self._store = Store(options.database, send=self._dispatcher.send)
-        self._control = ControlConnection(
+        self.wakeup = Wakeup()
+        self.stamps = stamps or Stamps()
+        self.shared = shared or SharedCounts()
+        self.dispatcher = EventDispatcher()
+        self._store = Store(options.database, send=self.dispatcher.send)
+        self.control = ControlConnection(
             self._store, who=f"{self.kind} {name}", session_name=session_name(id), before_statements=self._stamp
         )
-        self._own_row = OwnRow(self._store, options, id=id, name=name, shared=self._shared, requested=self._requested)
-        self._stopping, self._shutdown_deadline = False, NEVER
+        self.own_row = OwnRow(self._store, options, id=id, name=name, shared=self.shared, requested=self._requested)
+        self.stopping, self._shutdown_deadline = False, NEVER
         self._exit_code = EXIT_CLEAN
 
     def when_options_are_taken(self, call: Callable[[], object]) -> None:
         """Call `call` when the server has accepted the options of the control connection, which a pooler may refuse."""
-        self._control.on_options_taken = call
+        self.control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
-        self._loop = Loop(self._control, self._wakeup, heartbeat=self._own_row, services=services)
+        self._loop = Loop(self.control, self.wakeup, heartbeat=self.own_row, services=services)
 
     # A subclass defines these methods
 
@@ -109,13 +109,13 @@ class ControlLoop(ABC):
 
     def run(self) -> int:
         """Work until a signal or a limit stops the process. Returns its exit code."""
-        self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
+        self.wakeup.on_signals(lambda _: self.stop(), (signal.SIGTERM, signal.SIGINT))
         queue_names = list(self.options.queue_names)
-        self._dispatcher.send(WorkerStarted(self.name, self.id, queue_names, self.options.concurrency))
+        self.dispatcher.send(WorkerStarted(self.name, self.id, queue_names, self.options.concurrency))
         try:
-            while not self._stopping:
+            while not self.stopping:
                 self._turn()
-                if not self._stopping:
+                if not self.stopping:
                     self._sleep(self.options.poll_interval)
             self._shut_down()
         except Exception as error:
@@ -124,18 +124,18 @@ class ControlLoop(ABC):
         return self._exit_code
 
     def _emit_stop(self) -> None:
-        self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
+        self.dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
 
     def _stamp(self, within: float = STAMP_INTERVAL) -> None:
         """Show the supervisor that this loop is running, and will show this again within this many seconds."""
-        self._stamps.put(jobs_done=self.jobs_done, within=within)
+        self.stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _requested(self, request: str) -> None:
         """Do what an operator has requested of this process, because its supervisor does not respond."""
         if request == "restart":
             self._recycle(RESTART_REASON)
-        elif not self._stopping:
-            self._stop()
+        elif not self.stopping:
+            self.stop()
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
         """Sleep until there is work, a notification or a command arrives, a service is due, or a file can be read."""
@@ -154,22 +154,22 @@ class ControlLoop(ABC):
         data = os.read(self._lifeline, COMMANDS_SIZE)
         if not data:
             timeout = min(self.options.shutdown_timeout, self.options.worker_timeout / 2)
-            if not self._stopping:
+            if not self.stopping:
                 liveness_logs.supervisor_gone(self.name, timeout)
             self._lifeline = None
-            self._stop(timeout)
+            self.stop(timeout)
         for kind, queue_name in decode_commands(data):
             if kind == CALL:
-                self._shared.read_call()
+                self.shared.read_call()
                 self._called(queue_name)
             elif kind == RECYCLE:
                 self._recycle(RESTART_REASON)
             else:
-                self._stop(0 if kind == STOP_NOW else None)
+                self.stop(0 if kind == STOP_NOW else None)
 
-    def _stop(self, timeout: float | None = None) -> None:
+    def stop(self, timeout: float | None = None) -> None:
         """Begin to stop. Only sets flags, because signal handlers call this. A later call never extends the time."""
-        self._stopping = True
+        self.stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
         self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
 
@@ -214,14 +214,14 @@ class OwnRow(Service):
         self._requested = requested
         self._row = worker_row(options, id=id, name=name, pid=os.getpid())
         self._store = store
-        self._shared = shared or SharedCounts()
+        self.shared = shared or SharedCounts()
         self._next = 0.0  # when to write the next heartbeat, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
         self._silence = options.worker_timeout / 3  # longer than the time between two heartbeats of the supervisor
         self._alive_at = float("-inf")  # when this worker last wrote a heartbeat, by the monotonic clock
         self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
-        self._supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
+        self.supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
         self._is_alone = False
         self._was_made = False
         self._was_refused = False
@@ -231,11 +231,11 @@ class OwnRow(Service):
         """When to write a heartbeat: at the start, to insert the row, and then only if the supervisor writes none."""
         if self._is_alone or not self._was_made:
             return self._next
-        return max(self._next, self._shared.heartbeat_at + self._silence)
+        return max(self._next, self.shared.heartbeat_at + self._silence)
 
     def is_alive(self, now: float) -> bool:
         """Whether this worker or its supervisor wrote a heartbeat within half a worker timeout."""
-        return self._was_made and now - max(self._alive_at, self._shared.heartbeat_at) <= self._timeout / 2
+        return self._was_made and now - max(self._alive_at, self.shared.heartbeat_at) <= self._timeout / 2
 
     def run(self, now: float) -> None:
         """Write a heartbeat, and check whether the supervisor has written one since this worker's last heartbeat.
@@ -265,15 +265,15 @@ class OwnRow(Service):
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
         """Note whether the supervisor has written a heartbeat. If so, `before` differs from this worker's last one."""
         now = time.monotonic()
-        self._supervisor_seen_at = max(self._supervisor_seen_at, self._shared.heartbeat_at)
+        self.supervisor_seen_at = max(self.supervisor_seen_at, self.shared.heartbeat_at)
         if before is None or before != self._written:
-            self._supervisor_seen_at = now
+            self.supervisor_seen_at = now
             if self._is_alone:
                 liveness_logs.supervisor_back(self._row["name"])
             self._is_alone = False
-        elif not self._is_alone and now - self._supervisor_seen_at >= self._timeout / 2:
+        elif not self._is_alone and now - self.supervisor_seen_at >= self._timeout / 2:
             self._is_alone = True
-            liveness_logs.supervisor_silent(self._row["name"], now - self._supervisor_seen_at)
+            liveness_logs.supervisor_silent(self._row["name"], now - self.supervisor_seen_at)
         self._written = written
 
 
@@ -288,19 +288,19 @@ class WatchItself(Service):
 
     def __init__(self, control: ControlConnection, shared: SharedCounts, *, on_listen: Callable[[], object]) -> None:
         """on_listen: called when this connection begins to listen, because notifications may have been missed."""
-        self._control = control
-        self._shared = shared
+        self.control = control
+        self.shared = shared
         self._on_listen = on_listen
         self._check_at = 0.0
 
     @property
     def due_at(self) -> float:
         """When the supervisor may stop watching the queues; while this connection listens, when to check again."""
-        return self._check_at if self._control.listens else self._shared.watched_until
+        return self._check_at if self.control.listens else self.shared.watched_until
 
     def run(self, now: float) -> None:
         self._check_at = now + LISTEN_CHECK_SECONDS
-        if self._shared.watched_until > now:
-            self._control.unlisten()
-        elif self._control.listen():
+        if self.shared.watched_until > now:
+            self.control.unlisten()
+        elif self.control.listen():
             self._on_listen()

@@ -157,7 +157,7 @@ class ExchangeService(Service):
         self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
         self.buffer = ExchangeBuffer(self._apply)
         self._id, self._holder, self._in_exchange = id, holder, in_exchange
-        self._store, self._control, self._shared = store, control, shared
+        self.store, self._control, self._shared = store, control, shared
         self._exchanged, self._delays_full_claims_only = exchanged, delays_full_claims_only
         self._sent: SentExchange | None = None  # the exchange that was sent, and has not been answered yet
         self._to_send_alone: list[Half] = []  # after a failure, the halves of the exchange to send separately, in order
@@ -219,16 +219,16 @@ class ExchangeService(Service):
     def _send(self, plan: Plan) -> Exchange:
         """Send the statements of the plan to the database, and wait for the answer."""
         started = time.monotonic()
-        attempts = self.pending.next_batch(self._store.locked, started) if plan.settles else []
+        attempts = self.pending.next_batch(self.store.locked, started) if plan.settles else []
         room = 0 if attempts and (plan.settles_alone or self.pending.is_slow_alone) else plan.claims
         if room and self.claiming.lost:
             self._find_position(self.claiming.lost)
-        names = self.claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
+        names = self.claiming.choose_queues(self.store.queues_with_jobs, time.monotonic, room) if room else []
         part = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
         after = self.claiming.after(names, started, admitting=part.admits) if room else {}
         room = self.claiming.limit(room, after)
         self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
-        answer = self._store.exchange(
+        answer = self.store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
             queue_names=names,
             limit=room,
@@ -264,14 +264,14 @@ class ExchangeService(Service):
         """After a claim timed out, find the positions of the first jobs. The search may take long."""
         self._control.allow(SEARCH_TIME + 1)
         self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
-        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
+        found = first_in_queues(self.store, lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self.claiming.resume_from(found, time.monotonic())
 
     def report_lost(self) -> None:
         if self.reports.lost and not self._control.is_broken:
             with self._control.handling_errors():
-                self.reports.report_lost(self._store)
+                self.reports.report_lost(self.store)
 
     def apply(self) -> bool:
         """Apply the result of the last exchange, if it waits. Returns whether the queues were found empty."""

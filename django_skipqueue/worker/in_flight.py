@@ -72,12 +72,12 @@ class InFlightJobs:
         self._id = id
         self._name = name
         self._options = options
-        self._store = store
+        self.store = store
         self._control = control
         self._pool = pool
         self._dispatcher = dispatcher
-        self._pending = self.exchanges.pending
-        self._may_claim = may_claim
+        self.pending = self.exchanges.pending
+        self.may_claim = may_claim
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.suspects = Suspects(shared, self._put_back)
@@ -90,7 +90,7 @@ class InFlightJobs:
 
         A finished job takes no room, because the exchange that claims new jobs also settles this job.
         """
-        if not self._may_claim(now) or self._dispatcher.is_full or self._pending.has_more:
+        if not self.may_claim(now) or self._dispatcher.is_full or self.pending.has_more:
             return 0
         coming = self.exchanges.buffer.claimed
         room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
@@ -107,7 +107,7 @@ class InFlightJobs:
 
     def _holds(self, is_in_queues: Callable[[str], bool]) -> int:
         """The number of unfinished jobs in the queues for whose names `is_in_queues` returns true."""
-        ended = self._pending.refs().union(self._pool.kept_back)
+        ended = self.pending.refs().union(self._pool.kept_back)
         return sum(is_in_queues(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
 
     def _unfinished(self) -> dict[str, int]:
@@ -164,7 +164,7 @@ class InFlightJobs:
         """Of the jobs with these leases, forget or cancel those that this worker no longer holds."""
         self.exchanges.apply()
         held = [ref for ref in refs if ref in self.jobs]
-        ended = self._store.lost_leases(held) if held else {}
+        ended = self.store.lost_leases(held) if held else {}
         lost = {ref: lease for ref, lease in ended.items() if not lease.is_completed}
         if lost:
             self._forget(self._pool.drop(lost) + self.suspects.drop(lost))
@@ -193,7 +193,7 @@ class InFlightJobs:
         now = time.monotonic()
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         in_pool = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        finished = [*self._pending.attempts, *in_pool, *self.exchanges.buffer.attempts]
+        finished = [*self.pending.attempts, *in_pool, *self.exchanges.buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
         waiting_too_long = self._pool.begin_order.withdraw(since=now - LONGEST_WAIT_AHEAD)
         held_up = self._pool.withdraw_held_up(now) + waiting_too_long
@@ -226,10 +226,10 @@ class InFlightJobs:
 
     def settle_last(self) -> None:
         """Write the remaining outcomes before the worker ends, unless this fails twice or takes too long."""
-        self._pending.check_now()
+        self.pending.check_now()
         failures, now = 0, time.monotonic()
         deadline = now + LAST_OUTCOMES
-        while failures < 2 and now < deadline and (self._pool.finished or self._pending.due_at <= now):
+        while failures < 2 and now < deadline and (self._pool.finished or self.pending.due_at <= now):
             if self.orphan_check.due_at <= now:
                 with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
@@ -245,14 +245,14 @@ class InFlightJobs:
         rows are locked are released first. This waits for the locks, because the transactions of their tasks may be
         about to end. Another worker may start a released job at once, so this process must end soon afterwards.
         """
-        self._pending.add(self._pool.take_kept_back())
+        self.pending.add(self._pool.take_kept_back())
         self.settle_last()
         with self._control.handling_errors():
             self.exchanges.write_notes.write_all()
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0
-        finished = self._pending.refs()  # the release does not wait for their rows, which may be locked for long
+        finished = self.pending.refs()  # the release does not wait for their rows, which may be locked for long
         for jobs in (
             [job for job in running if job.id in locked and job.ref not in finished],
             [job for job in running if job.id not in locked],
@@ -268,14 +268,14 @@ class InFlightJobs:
         locked: set[int] = set()
         if jobs:
             with self._control.handling_errors():
-                locked = self._store.locked(job.ref for job in jobs)
+                locked = self.store.locked(job.ref for job in jobs)
         return locked
 
     def _release(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
         """Release jobs. If this fails, the next orphan check finds the jobs and releases them."""
         if jobs:
             with self._control.handling_errors():
-                self._store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
+                self.store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
         self._forget(jobs)
 
     def _forget(self, jobs: list[ClaimedJob]) -> None:
@@ -293,7 +293,7 @@ class InFlightJobs:
 
     def _release_orphans(self) -> None:
         self.exchanges.apply()
-        orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
+        orphans = self.store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
         if orphans:
             logs.orphans_released(self._name, len(orphans))
 

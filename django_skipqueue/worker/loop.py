@@ -115,10 +115,10 @@ class Wakeup:
     """Wakes one control loop. Any thread may use `call`; only the thread of the loop may use the other methods."""
 
     def __init__(self) -> None:
-        self._read_end, self._write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        os.set_blocking(self._write_end, False)
-        self._asleep = False
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        os.set_blocking(self.write_end, False)
+        self.is_asleep = False
 
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
         """Make these signals call `handler` and end a wait. The handler should only set a flag."""
@@ -128,39 +128,39 @@ class Wakeup:
 
         for number in signals:
             signal.signal(number, handle)
-        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.write_end, warn_on_full_buffer=False)
 
     def call(self) -> None:
         """Wake the loop, if it sleeps."""
-        if self._asleep:
-            self._asleep = False
+        if self.is_asleep:
+            self.is_asleep = False
             with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop will wake
-                os.write(self._write_end, b"\0")
+                os.write(self.write_end, b"\0")
 
     def wait(
         self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
     ) -> list[int]:
         """Sleep up to `timeout` seconds, unless `unless()` is true. Returns the files that can be read."""
-        self._asleep = True  # set before `unless()`, so that work which arrives after it ends the sleep by `call`
+        self.is_asleep = True  # set before `unless()`, so that work which arrives after it ends the sleep by `call`
         try:
             with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
-                for file in (self._read_end, *files):
+                for file in (self.read_end, *files):
                     selector.register(file, selectors.EVENT_READ)
                 ready = [key.fd for key, _ in selector.select(0 if unless() else max(timeout, 0))]
-            if self._read_end in ready:
-                ready.remove(self._read_end)
+            if self.read_end in ready:
+                ready.remove(self.read_end)
                 with contextlib.suppress(BlockingIOError):  # the pipe is empty
-                    while os.read(self._read_end, 4096):
+                    while os.read(self.read_end, 4096):
                         pass
             return ready
         finally:
-            self._asleep = False
+            self.is_asleep = False
 
     def close(self) -> None:
         """Close the pipe. Called in a forked child process, which has its own `Wakeup`."""
         signal.set_wakeup_fd(-1)
-        os.close(self._read_end)
-        os.close(self._write_end)
+        os.close(self.read_end)
+        os.close(self.write_end)
 
 
 class Loop:
@@ -170,7 +170,7 @@ class Loop:
         self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
     ) -> None:
         """services: run in this order. heartbeat: may run before each of them."""
-        self._control = control
+        self.control = control
         self._wakeup = wakeup
         self._heartbeat = heartbeat
         self._services = services
@@ -200,7 +200,7 @@ class Loop:
         The sleep also ends when one of `files` can be read. Returns whether the file `lifeline` can be read.
         """
         self._deliver_notifications()  # a notification that came with an answer does not make the socket readable
-        socket = self._control.fileno()
+        socket = self.control.fileno()
         ready = self._wakeup.wait(
             min(until, self.due_at) - time.monotonic(),
             unless=unless,
@@ -211,7 +211,7 @@ class Loop:
         return lifeline in ready
 
     def _due_at(self, service: Service) -> float:
-        return max(service.due_at, self._control.retry_at) if service.loop_handles_errors else service.due_at
+        return max(service.due_at, self.control.retry_at) if service.loop_handles_errors else service.due_at
 
     def _is_due(self, service: Service) -> bool:
         return self._due_at(service) <= time.monotonic()
@@ -219,7 +219,7 @@ class Loop:
     def _run(self, service: Service) -> None:
         """Run a service, and then deliver notifications, because the next service may take long."""
         if service.loop_handles_errors:
-            with self._control.handling_errors(refused=service.refused):
+            with self.control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
                 service.succeeded()
         else:
@@ -227,8 +227,8 @@ class Loop:
         self._deliver_notifications()
 
     def _deliver_notifications(self) -> None:
-        if self._control.listens:
-            with self._control.handling_errors():
-                if payloads := self._control.notified():
+        if self.control.listens:
+            with self.control.handling_errors():
+                if payloads := self.control.notified():
                     for service in (self._heartbeat, *self._services):
                         service.notified(payloads)

@@ -228,12 +228,12 @@ class WriteNotes(Service):
     def __init__(self, store: Store, attempts: Callable[[], "Collection[RunningAttempt]"]) -> None:
         self._store = store
         self._attempts = attempts
-        self._next_check = 0.0
+        self.next_check = 0.0
         self._late: list[Noted] = []  # notes that tasks made after they had completed their jobs themselves
 
     @property
     def due_at(self) -> float:
-        return self._next_check if self._late or self._attempts() else NEVER
+        return self.next_check if self._late or self._attempts() else NEVER
 
     def add_late(self, attempt: Attempt) -> None:
         """Write the last notes of an attempt whose task has completed the job itself, which raised the lease by 1."""
@@ -242,7 +242,7 @@ class WriteNotes(Service):
             self._late.append(Noted(job_id, lease + 1, attempt.started, attempt.outcome.notes))
 
     def run(self, now: float) -> None:
-        self._next_check = now + NOTES_CHECK_SECONDS
+        self.next_check = now + NOTES_CHECK_SECONDS
         self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
 
     def write_all(self) -> None:
@@ -250,7 +250,7 @@ class WriteNotes(Service):
         self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
 
     def refused(self, error: BaseException) -> None:
-        self._next_check = time.monotonic() + NOTES_REFUSED_SECONDS
+        self.next_check = time.monotonic() + NOTES_REFUSED_SECONDS
 
     def _noted(self) -> Iterator[AttemptNotes]:
         for running in list(self._attempts()):
@@ -263,7 +263,7 @@ class WriteNotes(Service):
         size = 0
         for notes in changed:
             if size > MOST_CHARACTERS_WRITTEN:
-                self._next_check = now
+                self.next_check = now
                 break
             text = notes.take(now)
             size += len(text)

@@ -117,15 +117,15 @@ class PendingOutcomes:
         self.is_slow_alone = False
         """Whether the last batch was a single slow outcome, which must be sent alone."""
         self._waiting: list[Attempt] = []
-        self._aside: list[Attempt] = []  # their rows are locked
-        self._slow: list[SlowOutcome] = []
+        self.aside: list[Attempt] = []  # their rows are locked
+        self.slow: list[SlowOutcome] = []
         self._batch_size = BatchSize()
         self._sent: list[Attempt] = []  # the attempts whose outcomes were sent, and not answered yet
         self._sent_slow: SlowOutcome | None = None  # the slow outcome that was sent, and not answered yet
 
     @property
     def attempts(self) -> list[Attempt]:
-        return self._waiting + self._aside + [slow.attempt for slow in self._slow]
+        return self._waiting + self.aside + [slow.attempt for slow in self.slow]
 
     def refs(self) -> set[LeaseRef]:
         return {attempt.job.ref for attempt in self.attempts}
@@ -133,7 +133,7 @@ class PendingOutcomes:
     @property
     def due_at(self) -> float:
         """When to send outcomes: 0 if outcomes can be sent now, `NEVER` if there are none."""
-        return 0.0 if self._waiting else min(self.next_check, *(slow.next_try for slow in self._slow), NEVER)
+        return 0.0 if self._waiting else min(self.next_check, *(slow.next_try for slow in self.slow), NEVER)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._waiting += attempts
@@ -143,7 +143,7 @@ class PendingOutcomes:
         if self.next_check <= now:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
-        self._sent_slow = self._due_slow(locked, now) if self._slow else None
+        self._sent_slow = self._due_slow(locked, now) if self.slow else None
         self.is_slow_alone = self._sent_slow is not None
         self._sent = [self._sent_slow.attempt] if self._sent_slow else self._batch()
         return self._sent
@@ -152,18 +152,18 @@ class PendingOutcomes:
         """Note that the last batch was answered, and remove its attempts."""
         sent, self._sent = self._sent, []
         if self._sent_slow:
-            self._slow.remove(self._sent_slow)
+            self.slow.remove(self._sent_slow)
             self._sent_slow = None
         elif sent:
             self._waiting = self._waiting[len(sent) :]
             self._batch_size.succeeded()
-            for slow in self._slow:
+            for slow in self.slow:
                 slow.others_were_written = True
         self.has_more = bool(self._waiting)
 
     def check_now(self) -> None:
         """Check at once whether the rows of set-aside outcomes are still locked."""
-        if self._aside:
+        if self.aside:
             self.next_check = 0.0
 
     def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
@@ -185,14 +185,14 @@ class PendingOutcomes:
             if timed_out and len(sent) == 1:
                 self._waiting.remove(sent[0])
                 logs.outcome_slow(sent[0].job, sent[0].outcome, FIRST_SLOW_DELAY)
-                self._slow.append(SlowOutcome(sent[0], now + FIRST_SLOW_DELAY))
+                self.slow.append(SlowOutcome(sent[0], now + FIRST_SLOW_DELAY))
 
     def _due_slow(self, locked: Locked, now: float) -> SlowOutcome | None:
         """The slow outcome to send now; `None` if no slow outcome is due, or if its row is locked.
 
         Between two tries of a slow outcome, the other waiting outcomes are written.
         """
-        for slow in self._slow:
+        for slow in self.slow:
             if slow.next_try <= now and (slow.others_were_written or not self._waiting):
                 if not locked([slow.attempt.job.ref]):
                     return slow
@@ -210,12 +210,12 @@ class PendingOutcomes:
         return waiting
 
     def _set_locked_aside(self, locked: Locked) -> None:
-        attempts = self._aside + self._waiting
+        attempts = self.aside + self._waiting
         ids = locked([attempt.job.ref for attempt in attempts])
         if new := [attempt.job.id for attempt in self._waiting if attempt.job.id in ids]:
             logs.rows_locked(self._waiting[0].worker, new[0], len(new))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
-        self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
+        self.aside = [attempt for attempt in attempts if attempt.job.id in ids]
         self.next_check = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
 
 

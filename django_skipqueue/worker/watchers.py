@@ -44,7 +44,7 @@ class CancelCheck(Service):
     ) -> None:
         """held: returns all leases of the worker. drop_lost: of the given jobs, drops the jobs with lost leases."""
         self._held = held
-        self._drop_lost = drop_lost
+        self.drop_lost = drop_lost
         self._next_check = 0.0
         self._seen: set[LeaseRef] = set()
 
@@ -57,7 +57,7 @@ class CancelCheck(Service):
         held = self._held()
         old, self._seen = self._seen.intersection(held), set(held)
         if old:
-            self._drop_lost(sorted(old))
+            self.drop_lost(sorted(old))
 
 
 ORPHAN_CHECK_DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)

@@ -246,7 +246,7 @@ def registered_views() -> Iterator[tuple[str, str | None]]:
     """The model and the name of every view of the admin."""
     for model in (Job, JobBatch, Queue, Schedule, Worker):
         name = str(model._meta.model_name)
-        for pattern in admin.site._registry[model].get_urls():
+        for pattern in admin.site.get_model_admin(model).get_urls():
             yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")
 
 
@@ -255,9 +255,9 @@ def test_the_table_has_every_view_of_the_admin() -> None:
 
 
 def test_the_table_has_every_action_of_the_admin() -> None:
-    actions = admin.site._registry[Job].actions or ()
+    actions = admin.site.get_model_admin(Job).actions or ()
     assert {getattr(action, "__name__", action) for action in actions} == set(ACTIONS)
-    assert not admin.site._registry[Worker].actions
+    assert not admin.site.get_model_admin(Worker).actions
 
 
 @pytest.mark.parametrize("person", PEOPLE)

@@ -152,7 +152,7 @@ def log_in_a_thread() -> None:
 def chat(context: JobContext, gate: str) -> None:
     """Log until the gate opens."""
     number = 0
-    while not gates[gate]._open.is_set():
+    while not gates[gate].opened.is_set():
         number += 1
         context.log(f"line {number}")
         time.sleep(0.05)

@@ -22,6 +22,13 @@ UNFINISHED = (*WAITING, "running")
 STATUSES = (*UNFINISHED, *FINISHED)
 
 
+def plan_of(statement: str, values: Any = None) -> str:
+    """The plan of a statement in the default database."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"EXPLAIN {statement}", values)
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
 def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -> Job:
     """Make a job in this status; a timedelta for a time counts from the clock of the database."""
     fields.setdefault("task", "tests.app.jobs.noop")

@@ -33,7 +33,7 @@ class Gate:
         self.most = 0
         """The largest number of tasks that were at the gate at the same time."""
         self.came = 0
-        self._open = threading.Event()
+        self.opened = threading.Event()
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -48,14 +48,14 @@ class Gate:
 
     def open(self) -> None:
         """Let all tasks through, from now on."""
-        self._open.set()
+        self.opened.set()
 
     def wait(self) -> None:
-        if not self._open.wait(60):
+        if not self.opened.wait(60):
             raise TimeoutError("nobody opened the gate")
 
     async def await_(self) -> None:
-        while not self._open.is_set():
+        while not self.opened.is_set():
             await asyncio.sleep(0.002)
 
 
@@ -132,7 +132,7 @@ def pass_gate_come_what_may(name: str) -> None:
 @job
 async def apass_gate_come_what_may(name: str) -> None:
     """Wait at the gate, and suppress every cancellation."""
-    while not gates[name]._open.is_set():
+    while not gates[name].opened.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await gates[name].await_()
 
@@ -672,7 +672,7 @@ def _stay_in_statement() -> None:
 def _lose_note() -> None:
     """Make the worker forget that it has opened the connection."""
     _set_search_path()
-    ours = worker_connections._this_thread.connections
+    ours = worker_connections.this_thread.connections
     assert ours is not None
     ours.opened.clear()
 

@@ -149,7 +149,7 @@ def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
     """The modules of Django's tests, with our two backends in place of Django's."""
     with ExitStack() as stack:
         stack.callback(_forget_modules)
-        stack.enter_context(mock.patch.dict(registry._tasks))
+        stack.enter_context(mock.patch.dict(registry.by_name))
         stack.enter_context(mock.patch.object(sys, "path", [str(folder), *sys.path]))
         if django.VERSION < (6, 0):
             stack.enter_context(_backport_in_django())

@@ -78,7 +78,7 @@ def test_a_coroutine_gets_typed_values(user: User, received: list[Any]) -> None:
 def test_a_process_without_the_task_reads_its_result_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     result: Any = tasks.priced.enqueue("1.50")
     assert run_and_return(result) == Decimal("1.50")
-    monkeypatch.delitem(registry._tasks, tasks.priced.module_path)
+    monkeypatch.delitem(registry.by_name, tasks.priced.module_path)
     assert result.return_value == "1.50"
 
 

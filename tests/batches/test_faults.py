@@ -155,7 +155,7 @@ class TestIsolation:
             assert len(failed_batch_ids(sent)) == tries
             service.run(now)
             assert len(failed_batch_ids(sent)) == tries, "the batch waits for its delay"
-            delay, until = service._failed[bad]
+            delay, until = service.failed[bad]
             delays.append(delay)
             now = until
         assert delays[:2] == [FIRST_BATCH_DELAY, 2 * FIRST_BATCH_DELAY]

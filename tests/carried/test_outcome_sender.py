@@ -23,7 +23,7 @@ from .celery_worker import RelayDouble, make_claimed_job
 def sender(broker_url: str) -> Iterator[OutcomeSender]:
     made = OutcomeSender(Celery(broker=broker_url), who="w")
     yield made
-    made._link.close()
+    made.link.close()
 
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
@@ -98,7 +98,7 @@ def test_a_broken_connection_is_opened_again_without_a_log_line(
     for break_it in (lambda sock: sock.shutdown(socket.SHUT_RDWR), lambda sock: sock.close(), lambda _: None):
         join_all(send_all(sender, 1))
         assert set(relay.outcomes(1)) == {0}
-        break_it(sender._link._connection.sock)
+        break_it(sender.link.connection.sock)
     assert "outcomes wait" not in caplog.text
     relay.carrier.close()
 
@@ -131,7 +131,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     rabbitmq.control("set_vm_memory_high_watermark", "0")
     try:
         threads = send_all(sender, 3)
-        wait_until(lambda: sender._link.is_blocked, "the broker says that it is blocked")
+        wait_until(lambda: sender.link.is_blocked, "the broker says that it is blocked")
         monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", 0.2)
         blocked_at = time.monotonic()
         wait_until(lambda: time.monotonic() > blocked_at + 0.5, "the longest time for a confirmation is over")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.contrib.celery.task import _note_worker, run
+from django_skipqueue.contrib.celery.task import note_worker, run
 
 CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"carried": "pdf"}}}}
 
@@ -22,7 +22,7 @@ def make_celery_worker(pool: Any, *queues: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    for name in ("_worker", "_main_process"):
+    for name in ("worker_of_celery", "main_process"):
         monkeypatch.setattr(f"django_skipqueue.contrib.celery.task.{name}", None)
     settings.SKIPQUEUE = CARRIERS
 
@@ -30,15 +30,15 @@ def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet", "celery.concurrency.gevent:TaskPool", Greenlets])
 def test_a_worker_whose_pool_has_greenlets_ends_at_its_start(pool: Any) -> None:
     with pytest.raises(SystemExit, match=r"The queues 'pdf' are carried.*--pool prefork, threads or solo"):
-        _note_worker(make_celery_worker(pool, "celery", "pdf"))
+        note_worker(make_celery_worker(pool, "celery", "pdf"))
 
 
 @pytest.mark.parametrize("pool", ["gevent", Greenlets])
 def test_a_worker_with_greenlets_may_serve_queues_that_are_not_carried(pool: Any) -> None:
-    _note_worker(make_celery_worker(pool, "celery", "mail"))
+    note_worker(make_celery_worker(pool, "celery", "mail"))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "processes"])
 def test_pools_without_greenlets_serve_carried_queues(pool: str) -> None:
-    _note_worker(make_celery_worker(pool, "pdf"))
+    note_worker(make_celery_worker(pool, "pdf"))
     assert run.acks_late

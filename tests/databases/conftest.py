@@ -13,7 +13,7 @@ BOTH = ("default", "other")
 @pytest.fixture
 def set_placement(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the setting PLACEMENT for two databases, which both count as reachable."""
-    monkeypatch.setattr(silence, "_avoided_until", {})
+    monkeypatch.setattr(silence, "avoided_until", {})
 
     def set_setting(placement: Any = None, **others: Any) -> None:
         settings.SKIPQUEUE = {"DATABASES": BOTH, "PLACEMENT": placement, **others}

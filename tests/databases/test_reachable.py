@@ -99,7 +99,7 @@ def test_a_silent_database_is_left_alone_for_a_while_and_then_tried_again(
     defer_and_count(2)
     proxy.refuse(False)
     assert defer_and_count(4) == {"default": 4}
-    monkeypatch.setattr(silence, "_avoided_until", {"other": time.monotonic()})
+    monkeypatch.setattr(silence, "avoided_until", {"other": time.monotonic()})
     assert defer_and_count(4) == {"default": 2, "other": 2}
 
 
@@ -130,7 +130,7 @@ def numbered(number: int) -> None:
 def test_a_database_with_an_open_transaction_counts_as_reachable(proxy: Proxy) -> None:
     with transaction.atomic(using="other"):
         noop.using(database="other").defer()
-        silence._avoided_until["other"] = time.monotonic() + 60
+        silence.avoided_until["other"] = time.monotonic() + 60
         assert can_be_reached("other")
         with transaction.atomic(using="default"):
             assert defer_and_count(2) == {"default": 1, "other": 1}

@@ -78,7 +78,7 @@ def hang(server: Server) -> None:
 
 def resume(server: Server) -> None:
     server.resume() if isinstance(server, Cluster) else server.flow()
-    silence._avoided_until.clear()
+    silence.avoided_until.clear()
 
 
 def defer_and_count(count: int) -> Counter[str | None]:
@@ -159,7 +159,7 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
     set_placement("spread", DATABASES=("other",))
     looks: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
-    look = silence._answers_new_session
+    look = silence.answers_new_session
 
     def watched(*given: Any) -> bool:
         monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # long enough for a busy machine
@@ -167,7 +167,7 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
         monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
         return looks[-1]
 
-    monkeypatch.setattr(silence, "_answers_new_session", watched)
+    monkeypatch.setattr(silence, "answers_new_session", watched)
     placed_in: list[str | None] = []
 
     def defer() -> None:
@@ -188,7 +188,9 @@ def test_a_job_waits_for_a_server_on_which_a_lock_is_held(
 def test_a_recently_used_connection_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "IDLE_SESSION_SECONDS", 3_600.0)
     assert defer_and_count(2) == {"default": 1, "other": 1}
-    monkeypatch.setattr(silence, "_answers", lambda session: pytest.fail("the process has checked the connection"))
+    monkeypatch.setattr(
+        silence, "session_answers", lambda session: pytest.fail("the process has checked the connection")
+    )
     assert defer_and_count(4) == {"default": 2, "other": 2}
 
 

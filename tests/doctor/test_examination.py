@@ -14,6 +14,7 @@ from django_skipqueue.console.rules.rule import Finding, Rule, Severity, shell_c
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
+from .broken_rules import fail_with_sql_error, sleep_a_minute
 from .conftest import STORE, FindingsOf, sql_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,16 +29,6 @@ def use_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
 
     return choose
-
-
-def sleep_a_minute(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT pg_sleep(60)")
-    yield from ()
-
-
-def fail_with_sql_error(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT * FROM no_such_table")
-    yield from ()
 
 
 def pass_with_a_query(store: Store) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ def run_sql(transactional_db: None) -> Iterator[Any]:
     connection.close()
 
 
-def _fail_with_sql_error(store: Store) -> Iterator[Finding]:
+def fail_with_sql_error(store: Store) -> Iterator[Finding]:
     store.rows("SELECT nothing FROM nowhere")
     yield from ()
 
@@ -40,7 +40,7 @@ def test_unapplied_migrations_are_found(findings_of: FindingsOf, run_sql: Any, m
     try:
         (finding,) = findings_of("migrations")
         monkeypatch.setattr(
-            "django_skipqueue.console.rules.examination.RULES", (*RULES, Rule("c", _fail_with_sql_error, ""))
+            "django_skipqueue.console.rules.examination.RULES", (*RULES, Rule("c", fail_with_sql_error, ""))
         )
         assert findings_of("check-failed") == [], "without its migrations, a rule may fail for lack of a table"
     finally:

@@ -17,6 +17,7 @@ from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
 from ..harness.reached import NOBODY, reached_at
+from .broken_rules import fail_with_sql_error, sleep_a_minute
 from .conftest import STORE
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -29,16 +30,6 @@ def warn(store: Store) -> Iterator[Finding]:
 
 def report_critical(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.CRITICAL, "critical")
-
-
-def sleep_a_minute(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT pg_sleep(60)")
-    yield from ()
-
-
-def fail_with_sql_error(store: Store) -> Iterator[Finding]:
-    store.rows("SELECT * FROM no_such_table")
-    yield from ()
 
 
 @pytest.fixture

@@ -292,7 +292,7 @@ def test_an_atomic_task_that_catches_its_timeout_is_rolled_back_all_the_same(
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 60.0)
     late = atomic_gets_over_its_timeout.defer("g")
     worker = worker_thread()
-    wait_until(lambda: worker.worker._pool._executor.interrupter.interrupted_at < float("inf"))
+    wait_until(lambda: worker.worker.pool.executor.interrupter.interrupted_at < float("inf"))
     gates["g"].open()
     wait_for_statuses(failed=1)
     late.refresh_from_db()

@@ -56,6 +56,10 @@ JOBS = """
 
     def forks_and(how):
         Ledger.objects.create(entry=f"{how} before")
+        return code_of_child(how)
+
+
+    def code_of_child(how):
         pid = os.fork()
         if pid == 0:
             end_child(how)
@@ -75,11 +79,7 @@ JOBS = """
 
     @job(max_attempts=1)
     async def forks_in_a_coroutine(how):
-        pid = os.fork()
-        if pid == 0:
-            end_child(how)
-            return "of the child"
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code_of_child(how)
 
 
     @job(max_attempts=1)

@@ -212,18 +212,18 @@ class LeavingItsShield(dict[str, bool]):
 
 def test_an_attempt_that_leaves_its_shield_during_the_interruption_is_interrupted() -> None:
     attempt = RunningAttempt(make_claimed())
-    attempt._open = LeavingItsShield(attempt)
+    attempt.exposure = LeavingItsShield(attempt)
     attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
     assert attempt.interrupt(JobTimeout("over"))
     assert attempt.interruption is not None
-    assert not attempt._open
+    assert not attempt.exposure
 
 
 def test_an_interrupted_attempt_that_has_just_ended_is_not_stuck() -> None:
     interrupter = Interrupter()
     attempt = RunningAttempt(make_claimed())
     attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
-    interrupter._begin(attempt)
+    interrupter.begin(attempt)
     interrupter.cancel(attempt.job, "no")
     attempt.due_at = 0.0
     attempt.end()

@@ -179,7 +179,7 @@ def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     def broken(*_: object) -> None:
         raise AssertionError("a broken part")
 
-    monkeypatch.setattr(Executor, "_outcome_of_error", broken)
+    monkeypatch.setattr(Executor, "outcome_of_error", broken)
     pool = make_pool(1)
     pool.submit([make_claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
     wait_until(lambda: pool.finished)
@@ -300,7 +300,7 @@ def make_limited(task: str, *args: Any) -> ClaimedJob:
 
 def enforce_limits(pool: Pool) -> bool:
     """Enforce the limits as the control loop does. Returns whether an attempt was found stuck."""
-    interrupter = pool._executor.interrupter
+    interrupter = pool.executor.interrupter
     before = interrupter.stuck()
     pool.enforce_limits()
     return any(attempt not in before for attempt in interrupter.stuck())
@@ -345,7 +345,7 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
     make_pool: MakePool, gates: Any, kind: str, end: str
 ) -> None:
     pool = make_pool(1)
-    pool._keeps_permits = True
+    pool.keeps_permits = True
     stuck = make_limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
     pool.submit([stuck, make_claimed(f"{APP}.{kind}noop")])
     wait_until_one_is_stuck(pool)
@@ -355,7 +355,7 @@ def test_a_stuck_attempt_that_holds_a_permit_is_returned_only_when_it_ends(
     assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
     came_out = pool.take_kept_back() if end == "of the process" else []
     gates["g"].open()
-    wait_until(lambda: not pool.has_stuck and stuck.id not in pool._running_jobs.job_ids())
+    wait_until(lambda: not pool.has_stuck and stuck.id not in pool.running_jobs.job_ids())
     came_out += pool.take_finished()
     assert [(attempt.job, attempt.outcome.status) for attempt in came_out] == [(stuck, "failed")]
     assert not pool.kept_back
@@ -394,9 +394,9 @@ def test_a_stuck_attempt_that_has_ended_is_not_charged_for_a_death(make_pool: Ma
     pool.submit([stuck])
     wait_until_one_is_stuck(pool)
     wait_for_finished(pool, 1)
-    assert pool._running_jobs.job_ids() == [stuck.id]
+    assert pool.running_jobs.job_ids() == [stuck.id]
     gates["g"].open()
-    wait_until(lambda: not pool._running_jobs.job_ids())
+    wait_until(lambda: not pool.running_jobs.job_ids())
 
 
 @pytest.mark.usefixtures("_stuck_at_once")
@@ -420,13 +420,13 @@ def test_after_several_coroutines_get_stuck_no_more_run_than_there_are_slots(mak
     wait_for_finished(pool, 1)
     pool.submit([make_limited(task, "g"), make_limited(task, "g")])
     pool.submit([make_claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
-    loop = pool._runners[EVENT_LOOP]
+    loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
-    wait_until(lambda: len(loop._running) == 3)
+    wait_until(lambda: len(loop.running) == 3)
     time.sleep(2 * TIME_LIMIT)  # longer than they may take
-    assert loop._loop is not None
-    loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
-    wait_until(lambda: not enforce_limits(pool) and len(loop._stuck) == 3)
+    assert loop.loop is not None
+    loop.loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    wait_until(lambda: not enforce_limits(pool) and len(loop.stuck) == 3)
     wait_for_finished(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
     gates["beside"].open()
@@ -454,7 +454,7 @@ def test_charge_only_stuck_charges_the_stuck_attempt_and_no_running_one(make_poo
     wait_until(lambda: gates["g"].inside == 2)
     wait_until_one_is_stuck(pool)
     pool.charge_only_stuck()
-    assert pool._running_jobs.job_ids() == [stuck.id]
+    assert pool.running_jobs.job_ids() == [stuck.id]
 
 
 @pytest.mark.usefixtures("_stuck_at_once")
@@ -488,7 +488,7 @@ def test_an_attempt_that_ends_while_its_timeout_is_decided_is_completed(
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
     pool.submit([make_limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
-    monkeypatch.setattr(Executor, "_decide", decide)
+    monkeypatch.setattr(Executor, "decide", decide)
     wait_until(lambda: enforce_limits(pool) or pool.finished)
     assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
 
@@ -588,7 +588,7 @@ def test_an_error_in_beginning_a_job_is_raised_to_the_control_loop(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(EventLoopRunner, "_begin_next", fail)
+    monkeypatch.setattr(EventLoopRunner, "begin_next", fail)
     pool = make_pool(1)
     pool.submit([make_claimed(f"{APP}.anoop")])
     with pytest.raises(MemoryError):
@@ -696,14 +696,15 @@ def test_an_event_loop_that_answers_late_is_no_blockage(
 
 # Blocking calls of coroutines, which run in threads of the event loop
 
+CALL_THREADS = min(32, (getattr(os, "process_cpu_count", os.cpu_count)() or 1) + 4)
+"""What Python's documentation gives as the default of `ThreadPoolExecutor`."""
+
 
 def leave_hanging_calls(pool: Pool, gates: Any, count: int) -> None:
     """Run attempts that time out, each with a call that hangs on afterwards."""
     before = gates["hung"].inside
     pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
-    loop = pool._runners[EVENT_LOOP]
-    assert isinstance(loop, EventLoopRunner)
-    at_once = min(count, loop._call_threads._max_workers)
+    at_once = min(count, CALL_THREADS)
     wait_until(lambda: gates["hung"].inside >= before + at_once, "they hang: a call that has not begun is cancelled")
     attempts = finish_in_time(pool, count)
     assert {attempt.outcome.last_error for attempt in attempts} == {f"JobTimeout: timed out after {TIME_LIMIT} s"}
@@ -720,14 +721,11 @@ def test_hanging_calls_take_no_thread_from_later_calls(make_pool: MakePool, gate
 
 def test_a_waiting_call_gets_a_thread_after_hanging_calls_time_out(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(40)
-    loop = pool._runners[EVENT_LOOP]
-    assert isinstance(loop, EventLoopRunner)
-    threads = loop._call_threads._max_workers
-    pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(threads)])
-    wait_until(lambda: gates["hung"].inside == threads)
+    pool.submit([make_limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(CALL_THREADS)])
+    wait_until(lambda: gates["hung"].inside == CALL_THREADS)
     gates["quick"].open()
     pool.submit([make_claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
-    attempts = finish_in_time(pool, threads + 1)
+    attempts = finish_in_time(pool, CALL_THREADS + 1)
     assert [attempt.outcome.status for attempt in attempts].count("completed") == 1
 
 
@@ -853,13 +851,13 @@ def test_the_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
     monkeypatch.setattr(event_loop, "IDLE_TIME", 0.2)
     monkeypatch.setattr(thread_connections, "IDLE_TIME", 0.2)
     pool = make_pool(1)
-    loop = pool._runners[EVENT_LOOP]
+    loop = pool.runners[EVENT_LOOP]
     assert isinstance(loop, EventLoopRunner)
     pool.submit([make_claimed(f"{WORKER_APP}.awrite", "x")])
     wait_for_finished(pool, 1)
     pool.submit([make_claimed(f"{WORKER_APP}.abackends", "g")])
     wait_until(lambda: gates["g"].inside == 1)
-    wait_until(lambda: loop._idle_timer is None, "the time to close idle connections has come")
+    wait_until(lambda: loop.idle_timer is None, "the time to close idle connections has come")
     gates["g"].open()
     [attempt] = wait_for_finished(pool, 1)
     before, after = json.loads(attempt.outcome.result or "")
@@ -882,10 +880,10 @@ def test_a_thread_that_ends_as_the_pool_gives_it_up_leaves_its_slot_free(make_po
     pool = make_pool(1)
     pool.submit([make_claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 1)
-    (running,) = pool._executor.interrupter._running.values()
+    (running,) = pool.executor.interrupter.attempts
     assert running.take_report()
     gates["g"].open()
     wait_until(lambda: running.has_ended)
     running.thread = 0  # as if it had left
-    pool._runners[THREADS].give_up(running)
+    pool.runners[THREADS].give_up(running)
     assert pool.unfinished(THREADS) == 0

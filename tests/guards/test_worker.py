@@ -17,17 +17,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def next_turn_has_begun(worker: WorkerLoop, stamps: int) -> bool:
     """Whether the worker's loop has begun a turn since its stamp had this number."""
-    return worker._stamps.last().number > stamps
+    return worker.stamps.last().number > stamps
 
 
 def test_a_worker_without_a_recent_heartbeat_claims_nothing(worker_thread: Callable[..., WorkerThread]) -> None:
     def pretend_old_heartbeat(worker: WorkerLoop) -> None:
-        worker._own_row.is_alive = lambda now: False  # type: ignore[method-assign]
+        worker.own_row.is_alive = lambda now: False  # type: ignore[method-assign]
 
     started = worker_thread(prepare=pretend_old_heartbeat)
     wait_until(lambda: started.listens)
     for _ in range(3):  # each turn of the loop begins with a new stamp: three new stamps mean two complete turns
-        stamps = started.worker._stamps.last().number
+        stamps = started.worker.stamps.last().number
         jobs.noop.defer()
         wait_until(partial(next_turn_has_begun, started.worker, stamps))
     assert statuses() == {"queued": 3}

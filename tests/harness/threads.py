@@ -44,16 +44,16 @@ class WorkerThread:
     @property
     def listens(self) -> bool:
         """Whether its control connection is open and hears of new jobs."""
-        return self.worker._control.listens and self.worker._control.fileno() is not None
+        return self.worker.control.listens and self.worker.control.fileno() is not None
 
     def cut(self) -> None:
         """Cut its control connection, as a restart of the server would."""
         wait_until(lambda: self.listens)
-        terminate([self.worker._control._wrapper.connection.info.backend_pid])
+        terminate([self.worker.control.wrapper.connection.info.backend_pid])
 
     def sessions(self) -> list[int]:
         """The PostgreSQL processes of its threads' connections, without that of its control connection."""
-        control = self.worker._control._wrapper.connection.info.backend_pid
+        control = self.worker.control.wrapper.connection.info.backend_pid
         return sorted(backends() - self._others - {control})
 
     def stop(self, *, now: bool = False) -> None:
@@ -85,18 +85,18 @@ class WorkerThread:
             EXIT_STUCK,
             EXIT_BLOCKED,
         ):  # which does not wait for its threads: with a process they end anyway
-            self.worker._pool.stop()
-        threads = self.worker._pool._runners[THREADS]
+            self.worker.pool.stop()
+        threads = self.worker.pool.runners[THREADS]
         assert isinstance(threads, ThreadRunner)
-        wait_until(lambda: not threads._stuck, "what was stuck has ended")
+        wait_until(lambda: not threads.stuck, "what was stuck has ended")
         if not self._thread.is_alive():
-            self.worker._wakeup.close()
+            self.worker.wakeup.close()
 
     def _run(self) -> None:
         self.worker = WorkerLoop(
             self.options, id=self.id, name=self.options.name, lifeline=self._read_end, running_jobs=self._running_jobs
         )
-        self.worker._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
+        self.worker.wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
         self._prepare(self.worker)
         self._ready.set()
         try:

@@ -209,7 +209,7 @@ def test_the_permit_of_a_suspect_is_not_counted_for_others(worker_thread: Callab
     suspect = make_keyed("k", "queued", deaths=["a", "b"])
     worker = worker_thread(concurrency=2)
     wait_until(lambda: Job.objects.get(pk=suspect.pk).status == "running")
-    wait_until(lambda: worker.worker._in_flight.jobs)
-    lines = worker.worker._pool.begin_order
+    wait_until(lambda: worker.worker.in_flight.jobs)
+    lines = worker.worker.pool.begin_order
     assert isinstance(lines, Lines)
     assert lines.get("k") is None

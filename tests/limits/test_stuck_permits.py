@@ -37,7 +37,7 @@ def stuck_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until_a_stuck_attempt_keeps_its_permit(started: WorkerThread) -> None:
-    wait_until(lambda: started.worker._pool.kept_back, "an attempt is stuck, and keeps its permit")
+    wait_until(lambda: started.worker.pool.kept_back, "an attempt is stuck, and keeps its permit")
 
 
 @pytest.mark.usefixtures("stuck_at_once")
@@ -123,7 +123,7 @@ def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: StartW
     wait_until(lambda: sweep_gates(store) or not Job.objects.blocked().exists())
     wait_for_statuses(discarded=1, completed=1)
     gates["g"].open()
-    wait_until(lambda: not worker.worker._in_flight.jobs)
+    wait_until(lambda: not worker.worker.in_flight.jobs)
     assert statuses() == {"discarded": 1, "completed": 1}
 
 

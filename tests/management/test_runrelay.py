@@ -40,7 +40,7 @@ def without_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def relay_options(*arguments: str) -> list[RelayOptions]:
     """Return the options of the supervisor of each database that the command makes of these arguments."""
     parsed = vars(command.Command().create_parser("manage.py", "runrelay").parse_args(list(arguments)))
-    found = command.Command()._options(command._chosen(parsed["carrier"]), parsed)
+    found = command.Command().options_of_loops(command.chosen(parsed["carrier"]), parsed)
     return [each for each in found if isinstance(each, RelayOptions)]
 
 

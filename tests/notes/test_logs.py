@@ -163,7 +163,7 @@ def test_an_attempt_that_times_out_keeps_its_lines(worker_thread: StartWorker) -
 def test_a_cancelled_attempt_keeps_its_lines(worker_thread: StartWorker, gates: Any) -> None:
     job = tasks.chat.defer("a")
     worker = worker_thread()
-    wait_until(lambda: any(each.noted for each in list(worker.worker._pool.attempts)))
+    wait_until(lambda: any(each.noted for each in list(worker.worker.pool.attempts)))
     Job.objects.filter(pk=job.pk).cancel()
     wait_until(lambda: the_job().logs)
     assert the_job().status == "discarded"

@@ -149,8 +149,8 @@ def test_a_job_is_settled_although_the_database_refuses_its_progress(
     job = tasks.advance.defer("a", 0.5)
     other = tasks.advance.defer("b", 0.2)
     worker = worker_thread(concurrency=2)
-    service = worker.worker._in_flight.exchanges.write_notes
-    wait_until(lambda: service.due_at > service._next_check - 1 and service._next_check > 0)
+    service = worker.worker.in_flight.exchanges.write_notes
+    wait_until(lambda: service.due_at > service.next_check - 1 and service.next_check > 0)
     gates["a"].open()
     wait_until(lambda: reload(job).status == "completed")
     assert progress_shown(job) == (0.5, ""), "the progress is written with the outcome"
@@ -174,7 +174,7 @@ def test_a_stopped_worker_writes_the_notes_of_its_running_jobs(worker_thread: St
     """The worker writes the notes before it releases the jobs, also the log of an attempt that has just begun."""
     job = tasks.chat.defer("a")
     worker = worker_thread()
-    wait_until(lambda: any(each.noted for each in list(worker.worker._pool.attempts)))
+    wait_until(lambda: any(each.noted for each in list(worker.worker.pool.attempts)))
     worker.stop(now=True)
     wait_until(lambda: reload(job).status == "queued")
     assert tasks.lines(reload(job).logs)[0][0] == ("INFO", "line 1")

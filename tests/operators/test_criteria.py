@@ -12,7 +12,7 @@ from django_skipqueue.console.job_states import RETRYING
 from django_skipqueue.console.periods import Period
 from django_skipqueue.console.search import Criteria
 
-from ..app.rows import make_job
+from ..app.rows import make_job, plan_of
 
 INSERT_JOBS = """
 INSERT INTO skipqueue_job
@@ -40,12 +40,6 @@ def many_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with connection.cursor() as cursor:
         cursor.execute(INSERT_JOBS, [ROWS])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
-
-
-def plan_of(statement: str) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {statement}")
-        return "\n".join(line for (line,) in cursor.fetchall())
 
 
 @pytest.mark.usefixtures("many_jobs")

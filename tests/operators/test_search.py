@@ -190,7 +190,7 @@ def test_the_fast_condition_before_the_exact_one_leaves_no_match_out(
     make_job(args=[[{"n": value}]])
     make_job("failed", last_error=f"N: {value}"[:200])
     fast = found_ids(text)
-    monkeypatch.setattr(search, "_may_have", lambda *_: Q())
+    monkeypatch.setattr(search, "may_have", lambda *_: Q())
     assert fast == found_ids(text)
 
 
@@ -207,5 +207,5 @@ def test_an_error_is_found_by_the_last_part_of_its_class(text: str, monkeypatch:
     make_job("failed", last_error="ValueError: 'x'")
     fast = found_ids(text)
     assert fast
-    monkeypatch.setattr(search, "_may_have", lambda *_: Q())
+    monkeypatch.setattr(search, "may_have", lambda *_: Q())
     assert fast == found_ids(text)

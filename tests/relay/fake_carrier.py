@@ -40,17 +40,17 @@ class FakeCarrier:
         """The leases of all jobs that were ever published, in order."""
         self.acknowledged: list[int] = []
         self.unacknowledged: dict[int, Delivered] = {}
-        self._unconfirmed: list[ClaimedJob] = []
+        self.unconfirmed: list[ClaimedJob] = []
         self._taken = Taken()
         self._next_delivery = 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._test_socket, self._relay_socket = socket.socketpair()
         self._is_lost = False
 
     # What a relay calls
 
     def connect(self) -> None:
-        with self._lock:
+        with self.lock:
             if self.is_down:
                 raise CarrierUnreachable("it is down")
             self._is_lost, self._taken = False, Taken()
@@ -58,14 +58,14 @@ class FakeCarrier:
                 self._hand_to_relay(delivered)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
-        with self._lock:
+        with self.lock:
             self._require_connection()
             sent = [job for job in jobs if len(job.args) <= self.longest_arguments]
             self.published += [job.ref for job in sent]
             if self.refuses:
                 self._taken.refused += [job.ref for job in sent]
             else:
-                self._unconfirmed += sent
+                self.unconfirmed += sent
             if self.confirms_at_once:
                 self.confirm()
             self._wake_relay()
@@ -76,7 +76,7 @@ class FakeCarrier:
             ]
 
     def take(self) -> Taken:
-        with self._lock:
+        with self.lock:
             self._require_connection()
             taken, self._taken = self._taken, Taken()
             self._relay_socket.setblocking(False)
@@ -85,14 +85,14 @@ class FakeCarrier:
             return taken
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        with self._lock:
+        with self.lock:
             self._require_connection()
             for delivery in deliveries:
                 self.acknowledged.append(delivery)
                 del self.unacknowledged[delivery]
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
-        with self._lock:
+        with self.lock:
             for ref in refs:
                 self.jobs.pop(ref, None)
 
@@ -100,22 +100,22 @@ class FakeCarrier:
         return self._relay_socket.fileno()
 
     def close(self) -> None:
-        with self._lock:
-            self._unconfirmed.clear()
+        with self.lock:
+            self.unconfirmed.clear()
 
     # What a test calls
 
     def confirm(self, count: int | None = None) -> None:
         """Confirm the first published jobs, or all of them."""
-        with self._lock:
-            taken, self._unconfirmed = self._unconfirmed[:count], self._unconfirmed[len(self._unconfirmed[:count]) :]
+        with self.lock:
+            taken, self.unconfirmed = self.unconfirmed[:count], self.unconfirmed[len(self.unconfirmed[:count]) :]
             self.jobs.update((job.ref, job) for job in taken)
             self._taken.confirmed += [job.ref for job in taken]
             self._wake_relay()
 
     def finish(self, *jobs: ClaimedJob, outcome: Outcome = COMPLETED, is_written: bool = False) -> None:
         """Deliver an outcome of these jobs, or of all jobs that the carrier has."""
-        with self._lock:
+        with self.lock:
             for job in jobs or tuple(self.jobs.values()):
                 self.jobs.pop(job.ref, None)
                 attempt = Attempt(job, outcome, 0.0, 0.1, "celery@here", is_written)
@@ -124,14 +124,14 @@ class FakeCarrier:
 
     def give_back(self, job: ClaimedJob, reason: str, *, is_readable: bool = True) -> None:
         """Deliver a job without an outcome."""
-        with self._lock:
+        with self.lock:
             self.jobs.pop(job.ref, None)
             self._deliver(ReturnedJob(self._next_number(), job.ref, reason, job if is_readable else None))
             self._wake_relay()
 
     def deliver(self, body: bytes, *, id: object = None) -> None:
         """Deliver a message with any body, as if it came from the queue of outcomes."""
-        with self._lock:
+        with self.lock:
             read = Taken()
             reading.add_outcomes(read, 0, body, id, now=0.0)
             everything: list[Delivered] = [*read.outcomes, *read.jobs, *read.begun]
@@ -141,7 +141,7 @@ class FakeCarrier:
 
     def deliver_back(self, body: bytes, *, id: object = None, headers: object = None) -> None:
         """Deliver a message with any body, as if it came from the queue of returned jobs."""
-        with self._lock:
+        with self.lock:
             self._deliver(reading.returned_job(self._next_number(), body, id, headers))
             self._wake_relay()
 
@@ -151,9 +151,9 @@ class FakeCarrier:
 
     def lose_connection(self) -> None:
         """Break the connection. Unconfirmed jobs are gone, as they may be with a real broker."""
-        with self._lock:
+        with self.lock:
             self._is_lost = True
-            self._unconfirmed.clear()
+            self.unconfirmed.clear()
             self._wake_relay()
 
     def end(self) -> None:

@@ -50,13 +50,13 @@ class RelayThread:
         self.stop()
         os.close(self._lifeline)
         os.close(self._read_end)
-        self.relay._wakeup.close()
+        self.relay.wakeup.close()
 
     def _run(self) -> None:
         self.relay = Relay(
             self.options, id=self._id, name=self.options.name, lifeline=self._read_end, carrier=self._carrier
         )
-        self.relay._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
+        self.relay.wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
         self._ready.set()
         try:
             self.code = self.relay.run()

@@ -446,12 +446,12 @@ def test_an_unreachable_broker_raises_carrier_unreachable(make_connected_carrier
     carrier.close()
 
 
-@pytest.mark.parametrize("link", ["_publishing", "_consuming"])
+@pytest.mark.parametrize("link", ["publishing", "consuming"])
 def test_every_method_raises_carrier_unreachable_after_a_broken_connection(
     make_connected_carrier: MakeCarrier, link: str
 ) -> None:
     carrier = make_connected_carrier()
-    getattr(carrier, link)._connection.sock.shutdown(socket.SHUT_RDWR)
+    getattr(carrier, link).connection.sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises(CarrierUnreachable):
         take_until(carrier, lambda _: False)
     carrier.close()
@@ -477,7 +477,7 @@ def test_a_deleted_outcome_queue_breaks_the_connection(
 
 def test_the_error_of_a_closed_channel_has_the_reason_of_the_broker(make_connected_carrier: MakeCarrier) -> None:
     carrier = make_connected_carrier()
-    carrier._deliveries.add(99)
+    carrier.deliveries.add(99)
     carrier.acknowledge([99])
     with pytest.raises(CarrierUnreachable, match="PRECONDITION_FAILED - unknown delivery tag 99"):
         wait_until(lambda: carrier.take().outcomes)
@@ -575,7 +575,7 @@ def test_publishing_to_a_blocked_broker_does_not_block_the_relay(
         carrier.publish([make_job(number, args=json.dumps(["x" * 200_000])) for number in range(100)])
         wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
         assert time.monotonic() - started < STEP_SECONDS
-        assert carrier._waiting
+        assert carrier.waiting
     finally:
         rabbitmq.control("set_vm_memory_high_watermark", "0.4")
     assert len(take_until(carrier, lambda taken: len(taken.confirmed) == 100).confirmed) == 100
@@ -585,7 +585,7 @@ def test_closing_a_connection_that_the_broker_has_closed_does_not_open_it_again(
     make_connected_carrier: MakeCarrier, rabbitmq: RabbitMQ
 ) -> None:
     carrier = make_connected_carrier()
-    connections = [link._connection for link in carrier._links]
+    connections = [link.connection for link in carrier.links]
     rabbitmq.control("close_all_connections", "--vhost", connections[0].virtual_host, "enough")
     with pytest.raises(CarrierUnreachable, match="enough"):
         take_until(carrier, lambda _: False)
@@ -601,7 +601,7 @@ def test_confirms_from_before_a_broken_connection_are_taken_first(
     carrier = make_connected_carrier()
     carrier.publish([make_job(1), make_job(2)])
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms")
-    rabbitmq.control("close_all_connections", "--vhost", carrier._publishing._connection.virtual_host, "enough")
+    rabbitmq.control("close_all_connections", "--vhost", carrier.publishing.connection.virtual_host, "enough")
     assert sorted(carrier.take().confirmed) == [(1, 1), (2, 1)]
     with pytest.raises(CarrierUnreachable, match="enough"):
         take_until(carrier, lambda _: False)
@@ -611,7 +611,7 @@ def test_confirms_from_before_a_failed_send_are_taken_first(make_connected_carri
     carrier = make_connected_carrier()
     carrier.publish([make_job(1)])
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm")
-    carrier._publishing._connection.sock.shutdown(socket.SHUT_WR)
+    carrier.publishing.connection.sock.shutdown(socket.SHUT_WR)
     carrier.publish([make_job(number) for number in range(2, 100)])
     assert carrier.take().confirmed == [(1, 1)]
     with pytest.raises(CarrierUnreachable):

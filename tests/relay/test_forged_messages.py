@@ -67,7 +67,7 @@ class Forger:
 @pytest.fixture
 def forger(carrier: FakeCarrier, start_relay: StartRelay) -> Iterator[Forger]:  # noqa: F811
     made = Forger(carrier, start_relay())
-    wait_until(lambda: made.relay.relay._connection.is_open)
+    wait_until(lambda: made.relay.relay.connection.is_open)
     yield made
     assert made.relay.is_alive
 

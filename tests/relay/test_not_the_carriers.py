@@ -33,7 +33,7 @@ FORGED = (
 def jobs_of_others(start_relay: StartRelay) -> tuple[RelayThread, list[Job]]:  # noqa: F811
     """A relay, and jobs that its carrier does not hold, each with its lease."""
     relay = start_relay()
-    wait_until(lambda: relay.relay._connection.is_open)
+    wait_until(lambda: relay.relay.connection.is_open)
     worker = make_worker(name="w")
     other_relay = make_relay(name="other", relay_of="another carrier")
     jobs = [
@@ -83,7 +83,7 @@ def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
     assert line.levelname == "INFO"
     assert line.getMessage().endswith('not_written=completed reason="the carrier does not have the job"')
     assert "lease lost" not in caplog.text
-    tally: Any = relay.relay._exchanges.observers.made[0]
+    tally: Any = relay.relay.exchanges.observers.made[0]
     assert tally.is_empty
 
 
@@ -130,6 +130,6 @@ def test_two_outcomes_of_one_attempt_raise_no_alarm(
     wait_until(lambda: "outcome dropped" in caplog.text)
     assert 'reason="an outcome of this attempt came before"' in caplog.text
     assert "lease lost" not in caplog.text
-    tally: Any = relay._exchanges.observers.made[0]
+    tally: Any = relay.exchanges.observers.made[0]
     counted, _ = tally.take()
     assert {(row["completed"], row["lost"]) for row in counted} == {(1, 0)}

@@ -136,18 +136,18 @@ def test_relays_of_other_databases_do_not_take_outcomes_of_this_database(
 ) -> None:
     """Two projects may share a broker. The mark of a database is the time of the carrier's row, which stays."""
     first = start_relay()
-    wait_until(lambda: first.relay._connection.is_open)
+    wait_until(lambda: first.relay.connection.is_open)
     first.stop()
     home, since = carrier.home, Worker.objects.get(pk=CARRIER).started_at
     assert home == home_of("default", since)
     assert alias_of(home) == "default"
     second = start_relay(id="r:000000000000")
-    wait_until(lambda: second.relay._connection.is_open)
+    wait_until(lambda: second.relay.connection.is_open)
     assert carrier.home == home, "the next relay takes what is left"
     second.stop()
     Worker.objects.filter(pk=CARRIER).delete()  # as in a database of its own
     third = start_relay(id="r:111111111111")
-    wait_until(lambda: third.relay._connection.is_open)
+    wait_until(lambda: third.relay.connection.is_open)
     assert carrier.home != home
 
 
@@ -168,11 +168,11 @@ def test_an_outcome_that_comes_before_the_confirm_is_written(carrier: FakeCarrie
     job = carried_noop.defer()
     relay = start_relay()
     wait_until(lambda: bool(carrier.published))
-    (held,) = carrier._unconfirmed
+    (held,) = carrier.unconfirmed
     carrier.finish(held)
     wait_until(lambda: carrier.acknowledged == [1])
     carrier.confirm()
-    wait_until(lambda: not relay.relay._jobs.unconfirmed and not relay.relay._jobs.confirmed)
+    wait_until(lambda: not relay.relay.jobs.unconfirmed and not relay.relay.jobs.confirmed)
     job.refresh_from_db()
     assert job.status == "completed"
 
@@ -216,8 +216,8 @@ def test_jobs_that_another_relay_handed_over_count_for_the_window(
     wait_until(lambda: list(holder_by_job().values()) == [CARRIER] * 50)
     first.stop()
     second = start_relay(id="r:000000000000")
-    wait_until(lambda: second.relay._window.due_at > 0.0)
-    wait_until(lambda: second.relay._jobs.with_carrier == 50)
+    wait_until(lambda: second.relay.window.due_at > 0.0)
+    wait_until(lambda: second.relay.jobs.with_carrier == 50)
     assert len(carrier.published) == 50
 
 
@@ -226,11 +226,11 @@ def test_four_relays_share_the_window(carrier: FakeCarrier, start_relay: StartRe
     relays = [start_relay(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
     wait_until(lambda: WorkerOfCelery.objects.filter(relay_of="celery").count() == 4)
     for relay in relays:
-        wait_for_a_run(relay._window)
+        wait_for_a_run(relay.window)
     carried_noop.defer_many([()] * 400)
     wait_until(lambda: len(carrier.jobs) >= 50)
     for relay in relays:
-        wait_for_a_run(relay._window)
+        wait_for_a_run(relay.window)
     # A relay that is late still uses the share of its last count, when others have counted again: a quarter of 50 each.
     assert len(carrier.published) <= 50 + 3 * 13, "without the shared window the relays would publish 200 jobs"
 
@@ -262,8 +262,8 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
     assert large.last_error.startswith("MessageTooLarge: The job needs a message of 204 bytes, but the carrier celery")
     assert "MAX_MESSAGE_SIZE" in large.errors[0]["message"]
     wait_until(lambda: holder_by_job() == {small.pk: CARRIER})
-    wait_until(lambda: relay._jobs.held_ids == [])
-    assert (carrier.published, relay._jobs.with_carrier) == ([(small.pk, 1)], 1)
+    wait_until(lambda: relay.jobs.held_ids == [])
+    assert (carrier.published, relay.jobs.with_carrier) == ([(small.pk, 1)], 1)
     carrier.finish()
     wait_until(lambda: Job.objects.completed().count() == 1)
 
@@ -278,12 +278,12 @@ def test_a_lost_window_is_reported_with_the_repair_command(
     carrier.jobs.clear()  # as `rabbitmqctl purge_queue` does
     oldest = Job.objects.running().order_by("pk")[:49].values("pk")
     Job.objects.filter(pk__in=oldest).update(locked_at=Now() - timedelta(days=1))
-    wait_until(lambda: relay._window.is_full)
-    wait_for_a_run(relay._lost_window)
+    wait_until(lambda: relay.window.is_full)
+    wait_for_a_run(relay.lost_window)
     assert "carrier window lost" not in caplog.text, "one job is young, and may still run"
     Job.objects.running().update(locked_at=Now() - timedelta(days=1))
     wait_until(lambda: "carrier window lost" in caplog.text)
-    wait_for_a_run(relay._lost_window)
+    wait_for_a_run(relay.lost_window)
     [line] = [line for line in caplog.messages if line.startswith("carrier window lost")]
     assert " carrier=celery count=50 " in line
     assert "python manage.py runrelay --reclaim celery" in line
@@ -305,7 +305,7 @@ def test_jobs_that_the_broker_drops_are_released(
     assert ("carrier refused" in caplog.text) is (reason == "maxlen"), (
         "after maxlen the relay waits before it publishes again"
     )
-    assert relay._window.jobs_refused == (reason == "maxlen")
+    assert relay.window.jobs_refused == (reason == "maxlen")
     wait_until(lambda: len(carrier.published) == 2)
     job.refresh_from_db()
     assert (job.attempts, job.last_error, job.errors) == (1, "", [])
@@ -314,9 +314,9 @@ def test_jobs_that_the_broker_drops_are_released(
 def test_no_job_is_claimed_while_the_carrier_is_blocked(carrier: FakeCarrier, start_relay: StartRelay) -> None:
     carrier.is_blocked = True
     relay = start_relay()
-    wait_until(lambda: relay.relay._window.is_blocked)
+    wait_until(lambda: relay.relay.window.is_blocked)
     job = carried_noop.defer()
-    wait_until(lambda: relay.relay._row.is_written and relay.relay._window.is_counted)
+    wait_until(lambda: relay.relay.row.is_written and relay.relay.window.is_counted)
     assert holder_by_job() == {}
     carrier.is_blocked = False
     carrier._wake_relay()
@@ -448,7 +448,7 @@ def test_two_dead_letters_of_one_job_are_both_acknowledged(
     start_relay()
     wait_until(lambda: CARRIER in holder_by_job().values())
     (held,) = carrier.jobs.values()
-    with carrier._lock:  # the relay reads both messages in one `take`
+    with carrier.lock:  # the relay reads both messages in one `take`
         for _ in range(2):
             carrier.give_back(held, reason)
     wait_until(lambda: sorted(carrier.acknowledged) == [1, 2])
@@ -594,7 +594,7 @@ def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start_r
     wait_until(lambda: bool(carrier.published))
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
-    wait_until(lambda: relay.relay._stopping)
+    wait_until(lambda: relay.relay.stopping)
     carrier.confirm()
     stopping.join()
     assert holder_by_job() == {job.pk: CARRIER}
@@ -610,7 +610,7 @@ def test_a_relay_that_stops_hands_over_all_confirmed_jobs(
     wait_until(lambda: len(carrier.published) == 5)
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
-    wait_until(lambda: relay.relay._stopping)
+    wait_until(lambda: relay.relay.stopping)
     carrier.confirm()
     stopping.join()
     assert list(holder_by_job().values()) == [CARRIER] * 5, "the carrier has them, and would run a released one as well"
@@ -624,15 +624,15 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
     job = carried_noop.defer()
     relay = start_relay().relay
     wait_until(lambda: bool(carrier.published))
-    (held,) = carrier._unconfirmed
+    (held,) = carrier.unconfirmed
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
         carrier.finish(held)
-        wait_until(lambda: relay._exchanges.pending.next_check != NEVER, "the outcome is set aside")
+        wait_until(lambda: relay.exchanges.pending.next_check != NEVER, "the outcome is set aside")
         carrier.lose_connection()
-        wait_until(lambda: not relay._jobs.unconfirmed)
-        assert held.ref not in relay._jobs.to_release
-        assert relay._jobs.held_ids == [job.pk], "the relay still counts the job as its own"
+        wait_until(lambda: not relay.jobs.unconfirmed)
+        assert held.ref not in relay.jobs.to_release
+        assert relay.jobs.held_ids == [job.pk], "the relay still counts the job as its own"
     wait_until(lambda: not carrier.unacknowledged)
     job.refresh_from_db()
     assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)
@@ -646,13 +646,13 @@ def test_an_outcome_is_written_for_a_job_that_was_about_to_be_released(
     job = carried_noop.defer()
     relay = start_relay().relay
     wait_until(lambda: bool(carrier.published))
-    (held,) = carrier._unconfirmed
+    (held,) = carrier.unconfirmed
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
         carrier.lose_connection()
-        wait_until(lambda: held.ref in relay._jobs.to_release)
+        wait_until(lambda: held.ref in relay.jobs.to_release)
         carrier.finish(held)
-        wait_until(lambda: held.ref not in relay._jobs.to_release)
+        wait_until(lambda: held.ref not in relay.jobs.to_release)
     wait_until(lambda: not carrier.unacknowledged)
     job.refresh_from_db()
     assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)
@@ -666,9 +666,9 @@ def test_a_relay_that_stops_publishes_no_more(carrier: FakeCarrier, start_relay:
     wait_until(lambda: len(carrier.published) == 50)
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
-    wait_until(lambda: relay.relay._stopping)
+    wait_until(lambda: relay.relay.stopping)
     carrier.confirm(40)
-    wait_until(lambda: relay.relay._jobs.with_carrier == 40)
+    wait_until(lambda: relay.relay.jobs.with_carrier == 40)
     carrier.finish()
     wait_until(lambda: len(carrier.acknowledged) == 40)
     carrier.confirm()

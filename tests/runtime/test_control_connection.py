@@ -62,8 +62,8 @@ def test_statements_of_its_thread_use_the_control_connection(run_in_thread: Call
         assert control.fileno() is None
         with control.handling_errors():
             Job.objects.count()
-        assert connections["default"] is control._wrapper
-        assert control.fileno() == control._wrapper.connection.fileno()
+        assert connections["default"] is control.wrapper
+        assert control.fileno() == control.wrapper.connection.fileno()
         assert connections["default"].get_autocommit()
 
     run_in_thread(check)
@@ -163,7 +163,7 @@ def test_notifications_arrive_between_statements_and_with_statements(run_in_thre
         defer("b")
         assert set(collect(control.notified, 2)) == {"a", "b"}
         defer("c")
-        wait_until(lambda: Job.objects.count() == 3 and control._payloads, "a statement brought the notification along")
+        wait_until(lambda: Job.objects.count() == 3 and control.payloads, "a statement brought the notification along")
         assert control.notified() == ["c"]
         assert control.notified() == []
 
@@ -369,7 +369,7 @@ def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
             assert claim_reads_whole_table(control), "a quick exchange keeps the plan"
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert claim_reads_whole_table(control), "plans that are a moment old are kept"
-            control._planned_at -= 2 * seconds_kept
+            control.planned_at -= 2 * seconds_kept
             control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert not claim_reads_whole_table(control)
         finally:

@@ -122,7 +122,7 @@ def test_while_the_connection_is_down_only_services_without_statements_run(
         timer = Timer("timer", lambda: timer_due[0], note)
         loop = make_loop(heartbeat, broken, RecordingService("waits", runs), timer)
         loop.run_due()
-        return loop.due_at, loop._control.retry_at
+        return loop.due_at, loop.control.retry_at
 
     timer_due = [0.0, NEVER]
     due_at, retry_at = control_thread.submit(run).result()
@@ -145,10 +145,10 @@ def test_a_service_without_statements_does_not_mark_the_connection_as_working(
         broken.refused = None  # type: ignore[assignment]
         loop = make_loop(heartbeat, broken, ServiceWithoutStatements("idle", []))
         loop.run_due()
-        loop._control.retry_at = 0.0
+        loop.control.retry_at = 0.0
         broken.due_at = NEVER
         loop.run_due()
-        return loop._control.is_broken
+        return loop.control.is_broken
 
     assert control_thread.submit(run).result()
 
@@ -160,7 +160,7 @@ def test_notifications_reach_all_services(control_thread: ThreadPoolExecutor) ->
         loop = make_loop(*services)
         for service in services:
             service.due_at = NEVER
-        loop._control.listen()
+        loop.control.listen()
         with ThreadPoolExecutor(1) as other:
             other.submit(notify_and_close).result()
 
@@ -199,7 +199,7 @@ def test_notifications_that_come_while_a_service_runs_reach_the_next_service(
         loop = make_loop(
             heartbeat, ServiceDuringWhichANotificationComes("slow", runs), ServiceThatRecordsNotifications("next", runs)
         )
-        loop._control.listen()
+        loop.control.listen()
         loop.run_due()
 
     control_thread.submit(run).result()

@@ -36,7 +36,7 @@ def test_a_wait_ends_after_its_timeout(wakeup: Wakeup) -> None:
 
 def test_a_call_ends_the_wait(wakeup: Wakeup) -> None:
     def call() -> None:
-        wait_until(lambda: wakeup._asleep)
+        wait_until(lambda: wakeup.is_asleep)
         wakeup.call()
 
     with within(DEADLINE):
@@ -112,8 +112,8 @@ def test_a_call_that_was_answered_does_not_end_the_next_wait(wakeup: Wakeup) -> 
 def test_a_full_pipe_blocks_neither_the_caller_nor_the_wait(wakeup: Wakeup) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
-            os.write(wakeup._write_end, b"\0" * 65_536)
-    wakeup._asleep = True
+            os.write(wakeup.write_end, b"\0" * 65_536)
+    wakeup.is_asleep = True
     with within(DEADLINE):
         wakeup.call()
         wakeup.wait(LONG_WAIT_SECONDS)
@@ -124,7 +124,7 @@ def test_a_signal_ends_the_wait_and_runs_its_handler(wakeup: Wakeup) -> None:
     wakeup.on_signals(seen.append, (signal.SIGUSR1, signal.SIGUSR2))
 
     def send() -> None:
-        wait_until(lambda: wakeup._asleep)
+        wait_until(lambda: wakeup.is_asleep)
         os.kill(os.getpid(), signal.SIGUSR2)
 
     with within(DEADLINE):
@@ -146,7 +146,7 @@ def test_a_signal_before_the_wait_is_not_missed(wakeup: Wakeup) -> None:
 
 def test_closing_a_wakeup_closes_its_pipe() -> None:
     wakeup = Wakeup()
-    ends = (wakeup._read_end, wakeup._write_end)
+    ends = (wakeup.read_end, wakeup.write_end)
     wakeup.close()
     for end in ends:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -146,7 +146,7 @@ def test_each_deployment_fires_only_schedules_of_its_own_definition() -> None:
     let_time_pass(86_400 * 2)
     older, newer = FireSchedules(STORE), FireSchedules(STORE)
     for service, own_entry in ((older, NINE_O_CLOCK), (newer, TEN_O_CLOCK)):
-        service._digests, service._confirm_at = [own_entry.digest], float("inf")
+        service.digests, service.confirm_at = [own_entry.digest], float("inf")
     run_once(older)
     assert jobs_of("s") == []
     run_once(newer)
@@ -270,7 +270,7 @@ def test_unusable_entries_are_logged_and_other_entries_fire(caplog: pytest.LogCa
     with periodic_settings(bad=bad, good=good):
         service = FireSchedules(STORE)
         run_once(service)
-        service._confirm_at = 0.0
+        service.confirm_at = 0.0
         run_once(service)
     logged = [record for record in caplog.records if getattr(record, "event", "") == "schedule_unusable"]
     assert len(logged) == 1

@@ -151,8 +151,8 @@ def test_after_the_clock_was_set_back_holders_without_a_row_are_watched_again(cl
     supervisor = SupervisorUnderTest(clock)
     supervisor.run_for(2 * TIMEOUT)
     assert supervisor.dead.locked_before is not None
-    read = supervisor.dead._times[-1]
-    supervisor.dead._times[-1] = (read[0], read[1] + ONE_HOUR)  # what was read before is an hour ahead of the clock now
+    read = supervisor.dead.times[-1]
+    supervisor.dead.times[-1] = (read[0], read[1] + ONE_HOUR)  # what was read before is an hour ahead of the clock now
     clock.now += 1
     supervisor.run()
     assert supervisor.dead.locked_before is None

@@ -30,7 +30,7 @@ BOTH = ("default", "other")
 @pytest.fixture(autouse=True)
 def install_part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Installs one part in place of all others. Until it is called, no part is installed."""
-    monkeypatch.setattr(parts, "_installed", {})
+    monkeypatch.setattr(parts, "parts_by_name", {})
     before = [*parts.placements_of_parts]
     parts.placements_of_parts.clear()
     yield lambda **options: install_parts([Part(name="mail", **options)])

@@ -48,7 +48,7 @@ OLD = timedelta(days=-100)
 def install_part(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Installs one part in place of all others."""
     reverse("admin:index")  # a process reads the addresses of the parts' pages once: here it might find none
-    monkeypatch.setattr(parts, "_installed", {})
+    monkeypatch.setattr(parts, "parts_by_name", {})
 
     def make(**given: Any) -> None:
         install_parts([Part(name="mail", **given)])
@@ -143,7 +143,8 @@ def test_a_part_has_pages_beside_the_list_of_jobs(install_part: Callable[..., No
 
     letters = PartPage(name="letters", path="letters/", view=view)
     install_part(console=lambda: PartConsole(pages=lambda: [letters]))
-    (found,) = [each for each in admin.site._registry[Job].get_urls() if each.name == "django_skipqueue_job_letters"]
+    urls = admin.site.get_model_admin(Job).get_urls()
+    (found,) = [each for each in urls if each.name == "django_skipqueue_job_letters"]
     request = operator.get(page("change", make_job().pk)).wsgi_request
     assert found.callback(request).content.decode() == f"job {request.path}"
 

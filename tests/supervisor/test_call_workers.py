@@ -42,7 +42,7 @@ class FakeWorker:
         self.process = WorkerProcess(f"m/{number}", 4)
         self.process.id, self.process.pid = f"m/{number}:0", os.getpid()
         self.process.shared = self.shared = SharedCounts()
-        self.lifeline, self.process._lifeline = os.pipe()
+        self.lifeline, self.process.lifeline = os.pipe()
         os.set_blocking(self.lifeline, False)
         self.claimed = 0
         self.slots = slots
@@ -89,7 +89,7 @@ def make_workers() -> Iterator[MakeWorkers]:
     yield workers_with_slots
     for worker in made:
         os.close(worker.lifeline)
-        os.close(worker.process._lifeline)
+        os.close(worker.process.lifeline)
 
 
 def make_service(workers: list[FakeWorker], *queue_names: str, contention: Contention | None = None) -> CallWorkers:
@@ -341,7 +341,7 @@ class TestContention:
     def test_a_machine_that_found_no_job_delays_its_next_call(self, worker: FakeWorker, service: CallWorkers) -> None:
         service.notified(["mail"])
         assert worker.claim_and_sleep(claimed=0, slots=4) == ["mail"]
-        service._contention._phase = service.due_at % ANSWER_PAUSE
+        service.contention.phase = service.due_at % ANSWER_PAUSE
         review(service)
         service.notified(["mail"])
         assert service.due_at == pytest.approx(clock.now + ANSWER_PAUSE, abs=ANSWER_PAUSE)
@@ -359,20 +359,20 @@ class TestContention:
 
     def test_a_claim_without_a_call_ends_the_delay(self, worker: FakeWorker, service: CallWorkers) -> None:
         """A busy worker claims when it settles, so it may claim a job before the notification arrives."""
-        service._contention._quiet_until = clock.now + 3600
+        service.contention.quiet_until = clock.now + 3600
         worker.claimed += 1
         worker.sleep()
         service.notified(["mail"])
         assert worker.read_calls() == ["mail"]
 
     def test_a_queue_found_by_a_search_calls_a_worker_at_once(self, worker: FakeWorker, service: CallWorkers) -> None:
-        service._contention._quiet_until = clock.now + 3600
+        service.contention.quiet_until = clock.now + 3600
         service.queues_found(["mail"], [])
         assert worker.read_calls() == ["mail"]
 
     def test_ten_delayed_notifications_become_one_call(self, worker: FakeWorker, service: CallWorkers) -> None:
-        service._contention.machines = 50
-        service._contention._quiet_until = clock.now + ANSWER_PAUSE
+        service.contention.machines = 50
+        service.contention.quiet_until = clock.now + ANSWER_PAUSE
         for _ in range(10):
             service.notified(["mail"])
         assert worker.read_calls() == []

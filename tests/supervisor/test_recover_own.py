@@ -67,7 +67,7 @@ def test_statements_may_still_run_after_a_death_unless_the_process_ended_by_itse
 ) -> None:
     read_end, lifeline = os.pipe()
     os.close(read_end)
-    process = WorkerProcess("w", 1, pid=42, _lifeline=lifeline)
+    process = WorkerProcess("w", 1, pid=42, lifeline=lifeline)
     process.running_jobs = RunningJobs(1)
     monkeypatch.setattr(os, "waitpid", lambda pid, options: (pid, wait_status))
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)

@@ -419,20 +419,20 @@ def test_a_notification_that_arrives_with_the_answer_of_a_statement_is_handled_a
 
     def start_supervisor() -> Supervisor:
         supervisor = Supervisor(WorkerOptions(name="w", database="default"))
-        for process in supervisor._processes:
+        for process in supervisor.processes:
             process.start_at = NEVER
-        monkeypatch.setattr(supervisor._wakeup, "wait", lambda *_, **__: [])
-        supervisor._loop.run_due()
+        monkeypatch.setattr(supervisor.wakeup, "wait", lambda *_, **__: [])
+        supervisor.loop.run_due()
         return supervisor
 
     def sleep_after_an_answer() -> bool:
-        socket = supervisor._control.fileno()
+        socket = supervisor.control.fileno()
         assert socket is not None
         assert select.select([socket], [], [], DEADLINE)[0]
-        supervisor._store.next_due()
+        supervisor.store.next_due()
         assert not select.select([socket], [], [], 0)[0]
-        supervisor._wait()
-        return supervisor._loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
+        supervisor.wait()
+        return supervisor.loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
 
     with ThreadPoolExecutor(1) as thread:
         supervisor = thread.submit(start_supervisor).result()

@@ -77,10 +77,10 @@ def test_the_service_is_never_due_without_a_notify_socket() -> None:
 def test_the_watchdog_of_another_process_and_a_wrong_time_are_ignored(manager: Manager) -> None:
     for variables in ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}):
         environment = {"NOTIFY_SOCKET": manager.address, **variables}
-        assert NotifySystemd(list, environment)._watchdog_seconds == NEVER
+        assert NotifySystemd(list, environment).seconds_of_watchdog == NEVER
         assert environment == {}
     own_environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
-    assert NotifySystemd(list, own_environment)._watchdog_seconds == 2.0
+    assert NotifySystemd(list, own_environment).seconds_of_watchdog == 2.0
 
 
 def test_nothing_is_sent_after_forget_and_a_missing_socket_is_ignored(manager: Manager) -> None:

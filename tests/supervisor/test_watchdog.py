@@ -127,7 +127,7 @@ def test_only_the_replacement_of_a_worker_that_died_idle_is_delayed(
     exit_code: int, job_ids: list[int], longest_delay: float
 ) -> None:
     process = FakeProcess()
-    process._started_at = float("inf")  # the process dies soon after its start
+    process.started_at = float("inf")  # the process dies soon after its start
     dead = DeadProcess(process.id, exit_code, "a job was stuck", job_ids, 0.0)
     assert max(process.schedule_restart(dead) for _ in range(20)) == longest_delay
 

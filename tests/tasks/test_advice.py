@@ -176,7 +176,7 @@ def register_in_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[st
 
     yield register_late
     for name in registered:
-        registry._tasks.pop(name, None)
+        registry.by_name.pop(name, None)
 
 
 @pytest.mark.django_db

@@ -135,10 +135,10 @@ def charge_card(login: str, password: str, *card: str, **more: Any) -> None:
 @pytest.fixture
 def forget_tasks() -> Iterator[None]:
     """Remove the tasks that a test has registered."""
-    known = dict(registry._tasks)
+    known = dict(registry.by_name)
     yield
-    registry._tasks.clear()
-    registry._tasks.update(known)
+    registry.by_name.clear()
+    registry.by_name.update(known)
 
 
 @pytest.fixture

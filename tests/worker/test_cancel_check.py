@@ -89,9 +89,9 @@ def test_a_claimed_job_that_is_cancelled_before_it_begins_never_runs(worker_thre
         concurrency=1,
         prepare=_claim_two_jobs_ahead,
     )
-    wait_until(lambda: gates["busy"].inside and len(worker.worker._in_flight.jobs) == 3)
+    wait_until(lambda: gates["busy"].inside and len(worker.worker.in_flight.jobs) == 3)
     assert waiting.cancel()
-    wait_until(lambda: len(worker.worker._in_flight.jobs) == 2)
+    wait_until(lambda: len(worker.worker.in_flight.jobs) == 2)
     gates["busy"].open()
     wait_for_statuses(completed=2, discarded=1)
     assert not gates["waiting"].came
@@ -100,8 +100,8 @@ def test_a_claimed_job_that_is_cancelled_before_it_begins_never_runs(worker_thre
 
 
 def _claim_two_jobs_ahead(worker: Any) -> None:
-    worker._in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
-    worker._in_flight.release_surplus = lambda: None
+    worker.in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
+    worker.in_flight.release_surplus = lambda: None
 
 
 def test_the_writes_of_a_cancelled_atomic_task_are_rolled_back(
@@ -122,7 +122,7 @@ def test_a_job_that_completes_after_its_cancel_sends_job_cancelled(
 ) -> None:
     cancelled_events, lost_events = record_signal(job_cancelled), record_signal(lease_lost)
     running = pass_gate.defer("g")
-    worker_thread(prepare=lambda worker: setattr(worker._in_flight.cancel_check, "_drop_lost", lambda refs: None))
+    worker_thread(prepare=lambda worker: setattr(worker.in_flight.cancel_check, "drop_lost", lambda refs: None))
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
@@ -156,14 +156,14 @@ def test_a_task_that_completed_its_job_itself_is_not_interrupted(
     if not is_kept:
         Job.objects.filter(pk=done.pk).delete()
     checks: list[list[LeaseRef]] = []
-    check = worker.worker._in_flight.cancel_check
-    drop_lost = check._drop_lost
+    check = worker.worker.in_flight.cancel_check
+    drop_lost = check.drop_lost
 
     def drop_and_count(refs: list[LeaseRef]) -> None:
         drop_lost(refs)
         checks.append(refs)
 
-    check._drop_lost = drop_and_count
+    check.drop_lost = drop_and_count
     wait_until(lambda: len(checks) >= 2)
     gates["g"].open()
     wait_until(lambda: completed)
@@ -222,7 +222,7 @@ def test_no_check_is_made_while_jobs_are_short(worker_thread: StartWorker, monke
     checked: list[Any] = []
 
     def record_checks(worker: Any) -> None:
-        worker._in_flight.cancel_check._drop_lost = checked.extend
+        worker.in_flight.cancel_check.drop_lost = checked.extend
 
     noop.defer_many([{}] * 200)
     worker = worker_thread(prepare=record_checks, max_jobs=200)

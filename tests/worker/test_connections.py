@@ -196,10 +196,10 @@ def test_a_worker_that_gets_its_own_test_notification_logs_nothing(
     worker_thread: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_thread(poll_interval=0.05)
-    wait_until(lambda: worker.worker._control._probe._is_settled)
+    wait_until(lambda: worker.worker.control.probe.is_settled)
     noop.defer()
     wait_for_statuses(completed=1)
     assert "notifications unheard" not in caplog.text
     assert "database lost" not in caplog.text
-    assert not [name for name in worker.worker._in_flight.claiming.queue_names if "," in name]
+    assert not [name for name in worker.worker.in_flight.claiming.queue_names if "," in name]
     assert Job.objects.count() == 1

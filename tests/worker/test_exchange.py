@@ -126,7 +126,7 @@ def test_outcomes_are_saved_although_claims_and_the_search_for_jobs_time_out(
     worker = worker_thread(concurrency=3, poll_interval=0.1)
     wait_until(lambda: gates["first"].inside == gates["second"].inside == 1)
     jobs.echo.defer("poison")
-    wait_until(lambda: worker.worker._in_flight.claiming.lost is not None, "its claim is lost")
+    wait_until(lambda: worker.worker.in_flight.claiming.lost is not None, "its claim is lost")
     gates["first"].open()
     wait_until(lambda: Job.objects.completed().count() == 1)
     gates["second"].open()

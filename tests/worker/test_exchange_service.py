@@ -48,7 +48,7 @@ def test_an_outcome_that_took_too_long_is_sent_again_without_a_claim() -> None:
         settle_services=(),
         write_notes=MagicMock(),
     )
-    service.pending._slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
+    service.pending.slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
     for _ in range(2):
         service.exchange(Plan(0.0, settles=True, claims=5))
     assert store.outcomes_and_claims == [(1, 0), (0, 5)]

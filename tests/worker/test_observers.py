@@ -20,7 +20,7 @@ JOB = ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
 
 @pytest.fixture(autouse=True)
 def _no_installed_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_installed", {})
+    monkeypatch.setattr(parts, "parts_by_name", {})
 
 
 def test_without_observers_events_are_sent() -> None:

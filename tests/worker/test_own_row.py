@@ -121,7 +121,7 @@ class TestHeartbeatsOfTheSupervisor:
         self, row: OwnRow, shared: SharedCounts, caplog: pytest.LogCaptureFixture
     ) -> None:
         row.run(time.monotonic() - 60)
-        row._supervisor_seen_at -= 60
+        row.supervisor_seen_at -= 60
         shared.heartbeat_at = time.monotonic()
         row.run(time.monotonic())
         assert "supervisor silent" not in caplog.text

@@ -75,21 +75,21 @@ def test_a_stopping_worker_sleeps_while_it_waits_for_threads_and_coroutines(work
     turns = 0
 
     def count_turns(worker: WorkerLoop) -> None:
-        wait = worker._wakeup.wait
+        wait = worker.wakeup.wait
 
         def counted(*arguments: Any, **options: Any) -> list[int]:
             nonlocal turns
             turns += 1
             return wait(*arguments, **options)
 
-        worker._wakeup.wait = counted  # type: ignore[method-assign]
+        worker.wakeup.wait = counted  # type: ignore[method-assign]
 
     worker_jobs.pass_gate.defer("g")
     worker_jobs.apass_gate.defer("g")
     worker = worker_thread(concurrency=1, prepare=count_turns)
     wait_until(lambda: gates["g"].inside == 2)
     worker.stop()
-    wait_until(lambda: worker.worker._stopping)
+    wait_until(lambda: worker.worker.stopping)
     before = turns
     time.sleep(0.5)
     assert turns - before < 50

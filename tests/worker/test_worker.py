@@ -83,18 +83,18 @@ def test_a_notification_that_arrives_with_the_answer_of_another_statement_is_not
     heartbeat_is_due, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        write_heartbeat = worker._own_row.run
+        write_heartbeat = worker.own_row.run
 
         def write_heartbeat_after_a_notification(now: float) -> None:
-            if worker._control.listens and not heartbeat_is_due.is_set():
+            if worker.control.listens and not heartbeat_is_due.is_set():
                 heartbeat_is_due.set()
                 assert job_is_deferred.wait(DEADLINE)
-                socket = worker._control.fileno()
+                socket = worker.control.fileno()
                 assert socket is not None
                 assert select.select([socket], [], [], DEADLINE)[0]
             write_heartbeat(now)
 
-        worker._own_row.run = write_heartbeat_after_a_notification  # type: ignore[method-assign]
+        worker.own_row.run = write_heartbeat_after_a_notification  # type: ignore[method-assign]
 
     worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
     assert heartbeat_is_due.wait(DEADLINE)
@@ -108,17 +108,17 @@ def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread
     broken, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        listen = worker._control.listen
+        listen = worker.control.listen
 
         def listen_after_the_job() -> bool:
             if broken.is_set():
                 assert job_is_deferred.wait(DEADLINE)
             return listen()
 
-        worker._control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
+        worker.control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
 
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
-    wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_check > time.monotonic(), "it is idle")
+    wait_until(lambda: worker.listens and worker.worker.in_flight.claiming.next_check > time.monotonic(), "it is idle")
     broken.set()
     worker.cut()
     jobs.noop.defer()
@@ -170,12 +170,12 @@ def test_workers_that_hanging_jobs_fill_are_replaced_until_one_begins_with_anoth
     started: list[WorkerThread] = []
     while len(started) < 20 and not Ledger.objects.exists():
         started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
-        wait_until(lambda worker=worker: len(worker.worker._in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
+        wait_until(lambda worker=worker: len(worker.worker.in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
         worker.stop()
         worker.wait()
     gates["b"].open()
     for worker in started:
-        worker.worker._pool.stop()
+        worker.worker.pool.stop()
     assert Ledger.objects.exists()
 
 
@@ -187,7 +187,7 @@ def test_hanging_jobs_of_one_queue_get_at_most_half_of_the_slots_of_the_next_wor
     hanging_queues = HangingQueues()
 
     def share_hanging_queues(worker: WorkerLoop) -> None:
-        worker._in_flight.claiming._hanging = hanging_queues
+        worker.in_flight.claiming.hanging = hanging_queues
 
     for timeout in (0.2, 60):
         worker_jobs.pass_gate.using(queue_name="a", timeout=timeout, max_attempts=1).defer_many([("hung",)] * 4)
@@ -213,7 +213,7 @@ def test_a_job_of_higher_priority_that_comes_later_runs_next(worker_thread: Star
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
-    cursor = worker.worker._in_flight.claiming._cursor
+    cursor = worker.worker.in_flight.claiming.cursor
     wait_until(lambda: cursor.due_at <= time.monotonic(), "the next claim starts from the front")
     gates["first"].open()
     wait_for_statuses(completed=3)
@@ -269,7 +269,7 @@ def test_coroutine_jobs_behind_a_blocked_event_loop_are_run_by_another_worker(
     blocked = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: Job.objects.running().count() == 1, "jobs that have not begun are released")
-    wait_until(lambda: not blocked.worker._shared.slots, "it offers no slot")
+    wait_until(lambda: not blocked.worker.shared.slots, "it offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
     wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
     worker_thread(concurrency=4)
@@ -480,7 +480,7 @@ def test_a_worker_that_runs_a_recovered_job_twice_settles_it_once(
     assert (len(lost_events), len(completed_events)) == (1, 1)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
 def test_a_signal_is_sent_after_its_outcome_is_committed(worker_thread: StartWorker) -> None:
@@ -616,7 +616,7 @@ def test_a_claim_that_is_committed_after_some_orphan_checks_is_found_by_the_next
                 return released
 
         _use_store(worker, LateClaimStore)
-        worker._in_flight.orphan_check.expect(0.0)
+        worker.in_flight.orphan_check.expect(0.0)
 
     released_by_check: list[int] = []
     worker_thread(prepare=prepare, id=id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
@@ -647,7 +647,7 @@ def test_an_outcome_whose_answer_was_lost_is_reported_at_most_once(
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     assert len(completed_events) <= 1
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
 # Stopping a worker
@@ -751,7 +751,7 @@ def test_a_job_that_ends_while_worker_stopped_is_sent_is_completed_and_reported(
 
     def finish_job(**_: Any) -> None:
         gates["g"].open()
-        wait_until(lambda: worker.worker._pool.finished)
+        wait_until(lambda: worker.worker.pool.finished)
 
     def take_a_while(**_: Any) -> None:
         reported_before_the_end.append(not has_ended.wait(0.2))
@@ -843,7 +843,7 @@ def test_a_worker_with_one_slot_runs_further_jobs_although_a_row_is_locked(
     worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def claim_nothing_ahead(worker: WorkerLoop) -> None:
-        monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
+        monkeypatch.setattr(worker.in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
 
     held_jobs = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=claim_nothing_ahead)
@@ -933,7 +933,7 @@ def test_a_finished_job_with_a_locked_row_is_not_released_by_a_stopping_worker(
     wait_until(lambda: gates["g"].inside == 1)
     lock_rows(locker, held_jobs)
     gates["g"].open()
-    wait_until(lambda: worker.worker._in_flight._pending._aside)
+    wait_until(lambda: worker.worker.in_flight.pending.aside)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     locker.commit()
@@ -949,8 +949,8 @@ def test_a_stopping_worker_saves_an_outcome_whose_row_has_just_been_unlocked(
     wait_until(lambda: gates["g"].inside == 1)
     lock_rows(locker, held_jobs)
     gates["g"].open()
-    pending = worker.worker._in_flight._pending
-    wait_until(lambda: pending._aside)
+    pending = worker.worker.in_flight.pending
+    wait_until(lambda: pending.aside)
     last_check = pending.next_check
     wait_until(lambda: pending.next_check != last_check)  # the next check is in a second
     locker.commit()
@@ -965,7 +965,7 @@ def test_a_job_claimed_ahead_whose_row_is_locked_is_released_after_the_lock(
     jobs_to_claim_ahead = 2
 
     def prepare(worker: WorkerLoop) -> None:
-        capacity = worker._in_flight.claiming.capacities[THREADS]
+        capacity = worker.in_flight.claiming.capacities[THREADS]
         monkeypatch.setattr(capacity, "prefetch", lambda now: jobs_to_claim_ahead)
         monkeypatch.setattr(capacity, "surplus", lambda unfinished, now: max(unfinished - 1 - jobs_to_claim_ahead, 0))
 
@@ -984,7 +984,7 @@ def test_a_job_claimed_ahead_whose_row_is_locked_is_released_after_the_lock(
 
 def waits_for_lock(worker: WorkerThread) -> bool:
     """Whether a statement of the worker's control connection waits for a lock."""
-    raw = worker.worker._control._wrapper.connection
+    raw = worker.worker.control.wrapper.connection
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
         return bool(cursor.fetchone()[0])
@@ -1000,12 +1000,12 @@ class OverlapStore(Store):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = not self.worker._in_flight.exchanges.buffer.is_empty
+        overlapping = not self.worker.in_flight.exchanges.buffer.is_empty
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._in_flight.exchanges.buffer.is_empty)
+            self.overlaps.append(self.worker.in_flight.exchanges.buffer.is_empty)
             return self.after(answer)
         return answer
 
@@ -1055,8 +1055,8 @@ def test_only_a_result_with_many_jobs_waits_for_the_next_exchange(worker_thread:
     waiting: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
-        waiting.append(worker._in_flight.exchanges.buffer.claimed)
+        worker.in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
+        waiting.append(worker.in_flight.exchanges.buffer.claimed)
 
     jobs.noop.defer_many([()] * number)
     worker = worker_thread(prepare=prepare, drain=True)
@@ -1069,10 +1069,10 @@ def test_a_worker_with_too_many_unsaved_outcomes_claims_nothing(worker_thread: S
     claimable: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight._may_claim = lambda now: True  # although it has no heartbeat yet
+        worker.in_flight.may_claim = lambda now: True  # although it has no heartbeat yet
         for has_more in (True, False):
-            worker._in_flight._pending.has_more = has_more
-            claimable.append(worker._in_flight.room(time.monotonic()))
+            worker.in_flight.pending.has_more = has_more
+            claimable.append(worker.in_flight.room(time.monotonic()))
 
     worker_thread(prepare=prepare, concurrency=3)
     assert claimable == [0, 3]
@@ -1081,7 +1081,7 @@ def test_a_worker_with_too_many_unsaved_outcomes_claims_nothing(worker_thread: S
 def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: StartWorker) -> None:
     class OrphanSearchStore(OverlapStore):
         def before(self) -> None:
-            self.worker._in_flight.orphan_check.expect(time.monotonic())
+            self.worker.in_flight.orphan_check.expect(time.monotonic())
 
         def release_orphans(self, *arguments: Any, **options: Any) -> set[int]:
             found.append(super().release_orphans(*arguments, **options))
@@ -1121,7 +1121,7 @@ def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: 
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller result begin at once
                 worker_jobs.stops.set()
-                self.worker._stop()
+                self.worker.stop()
                 claimed_ids.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
@@ -1147,8 +1147,8 @@ def test_a_stopping_worker_sends_lease_lost_for_a_lost_attempt(
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight.exchanges.reports.lost.append(attempt)
-        worker._stop()
+        worker.in_flight.exchanges.reports.lost.append(attempt)
+        worker.stop()
 
     assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
     assert [event["attempt"] for event in lost_events] == [attempt]
@@ -1170,7 +1170,7 @@ def test_jobs_of_a_waiting_result_are_run_during_an_outage(
     jobs.noop.defer_many([()] * MANY_JOBS)
     worker = worker_thread(prepare=_use_overlap_store(BreakingStore))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._in_flight.exchanges.buffer.is_empty)
+    wait_until(lambda: worker.worker.in_flight.exchanges.buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
@@ -1179,14 +1179,14 @@ def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> N
     database_is_down = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: WorkerLoop) -> None:
-        something_runnable = worker._has_runnable_jobs
+        something_runnable = worker.has_runnable_jobs
 
         def fail_once() -> bool:
             if database_is_down:
                 raise database_is_down.pop()
             return something_runnable()
 
-        worker._has_runnable_jobs = fail_once  # type: ignore[method-assign]
+        worker.has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
     jobs.noop.defer()
     assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
@@ -1211,7 +1211,7 @@ def test_outcomes_that_the_database_refuses_do_not_harm_others_of_overlapping_ex
     assert len(worker_jobs.seen) == len(completed_events) == MANY_JOBS - MANY_JOBS // 500, "each job has run once"
     assert len(failed) == MANY_JOBS // 500
     assert not retrying
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
 def test_max_jobs_counts_the_jobs_of_waiting_results(worker_thread: StartWorker) -> None:
@@ -1229,7 +1229,7 @@ def test_at_the_shutdown_timeout_an_outcome_is_saved_through_a_new_connection(wo
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     failed_exchanges.append(1)
-                    worker._stop(0)
+                    worker.stop(0)
                     if len(failed_exchanges) <= 2:
                         raise OperationalError("the server closed the connection unexpectedly")
                 return super().exchange(settlements, **options)
@@ -1256,7 +1256,7 @@ def test_jobs_that_finish_during_an_outage_do_not_cause_more_attempts_to_connect
                 return super().exchange(settlements, **options)
 
         _use_store(worker, FailingStore)
-        capacity = worker._in_flight.claiming.capacities[THREADS]
+        capacity = worker.in_flight.claiming.capacities[THREADS]
         capacity.prefetch = lambda now: 200  # type: ignore[method-assign]
         capacity.surplus = lambda unfinished, now: 0  # type: ignore[method-assign]
 
@@ -1291,7 +1291,7 @@ def test_the_timeout_of_a_job_interrupts_it_during_an_outage(
     jobs.noop.defer()
     worker = worker_thread(prepare=prepare, concurrency=2, poll_interval=HOUR)
     wait_until(lambda: failed_exchanges)
-    wait_until(lambda: worker.worker._pool.finished, "the attempt was interrupted while the database was gone")
+    wait_until(lambda: worker.worker.pool.finished, "the attempt was interrupted while the database was gone")
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
@@ -1348,9 +1348,9 @@ def test_too_many_unsent_events_pause_claiming_and_the_pause_is_logged(
     try:
         jobs.noop.defer_many([()] * 1000)
         worker = worker_thread(poll_interval=0.05)
-        wait_until(lambda: worker.worker._dispatcher.backlog > 50)
+        wait_until(lambda: worker.worker.dispatcher.backlog > 50)
         wait_until(
-            lambda: not worker.worker._in_flight.jobs and worker.worker._in_flight.room(time.monotonic()) == 0,
+            lambda: not worker.worker.in_flight.jobs and worker.worker.in_flight.room(time.monotonic()) == 0,
             "it has paused",
         )
         assert Job.objects.queued().exists()
@@ -1365,8 +1365,8 @@ def test_too_many_unsent_events_pause_claiming_and_the_pause_is_logged(
 
 def _use_store(worker: WorkerLoop, store: type[Store]) -> None:
     """Have the worker use a store of this class."""
-    in_flight = worker._in_flight
-    in_flight._store = in_flight.exchanges._store = store("default")
+    in_flight = worker.in_flight
+    in_flight.store = in_flight.exchanges.store = store("default")
 
 
 def _count_searches(worker: WorkerLoop, searches: threading.Semaphore) -> None:

@@ -77,7 +77,7 @@ class OutcomeSender:
     """Sends outcomes for several threads at the same time. One of the waiting threads sends for all of them."""
 
     def __init__(self, app: Any, *, who: str) -> None:
-        self._link = AmqpLink(app)
+        self.link = AmqpLink(app)
         self._who = who
         self._new: deque[Outgoing] = deque()
         self._wakeup = Wakeup()
@@ -104,14 +104,14 @@ class OutcomeSender:
         was_open = self._confirms is not None
         try:
             if self._confirms is None:
-                self._link.connect()
-                with self._link.translated_errors():
-                    self._confirms = Confirms(self._link.channel())
+                self.link.connect()
+                with self.link.translated_errors():
+                    self._confirms = Confirms(self.link.channel())
             while self._new:
                 self._publish(self._confirms)
-            self._wakeup.wait(LATE_CONFIRM_CHECK_SECONDS, unless=lambda: self._new, files=[self._link.fileno()])
+            self._wakeup.wait(LATE_CONFIRM_CHECK_SECONDS, unless=lambda: self._new, files=[self.link.fileno()])
             try:
-                self._link.receive()
+                self.link.receive()
             finally:
                 self._note_confirmed(self._confirms)
             self._require_answers(self._confirms)
@@ -127,10 +127,10 @@ class OutcomeSender:
     def _publish(self, confirms: Confirms[Outgoing]) -> None:
         outgoing = self._new[0]
         if outgoing.outcome.size > SMALL_MESSAGE:
-            outgoing.outcome = fitting_outcome(outgoing.outcome, self._link)
+            outgoing.outcome = fitting_outcome(outgoing.outcome, self.link)
         outcome = outgoing.outcome
         queue, body = outcome_queue(outcome.home), wire.join_outcomes([outcome])
-        with self._link.translated_errors():
+        with self.link.translated_errors():
             confirms.publish(outgoing, body, queue=queue, correlation_id=outcome.id)
         self._new.popleft()
 
@@ -149,12 +149,12 @@ class OutcomeSender:
             raise CarrierUnreachable(
                 f"The broker refuses the outcome, because {', '.join(queues)} is full or does not exist."
             )
-        if confirms.are_late(is_blocked=self._link.is_blocked):
+        if confirms.are_late(is_blocked=self.link.is_blocked):
             raise CarrierUnreachable(f"The broker has not confirmed an outcome for {LONGEST_CONFIRM_SECONDS:g} s.")
 
     def _broke(self) -> None:
         """Close the connection, and queue unconfirmed outcomes again. The relay drops an outcome that comes twice."""
-        self._link.close()  # this also receives the confirms that have just arrived
+        self.link.close()  # this also receives the confirms that have just arrived
         if self._confirms is not None:
             self._note_confirmed(self._confirms)
             self._new.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))

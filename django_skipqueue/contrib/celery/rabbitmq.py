@@ -219,7 +219,7 @@ class AmqpLink:
         if kind != "amqp":
             raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {RABBITMQ_NEEDED}")
         self._place = ""  # for error messages, since there may be several brokers
-        self._connection: Any = None  # a connection of py-amqp
+        self.connection: Any = None  # a connection of py-amqp
         self._poll = select.poll()
         self._failure: Exception | None = None  # the error that has ended the connection
         self._checked_at = 0.0
@@ -248,17 +248,17 @@ class AmqpLink:
         self._place = f" (broker {broker.hostname}:{port}, vhost {self.vhost!r})"
         with self.translated_errors():
             try:
-                self._connection = broker.transport.establish_connection()
+                self.connection = broker.transport.establish_connection()
             except (amqp.AccessRefused, amqp.NotAllowed) as error:
                 raise CarrierMisconfigured(f"The broker refuses the connection: {error}{self._place}") from error
             except CONNECTION_ERRORS:
                 broker.maybe_switch_next()
                 raise
-            self._connection.sock.settimeout(STEP_SECONDS)
+            self.connection.sock.settimeout(STEP_SECONDS)
             self._poll = select.poll()
-            self._poll.register(self._connection.sock, select.POLLIN)
+            self._poll.register(self.connection.sock, select.POLLIN)
             # Otherwise py-amqp would check before each message whether the broker is blocked. `receive` does that.
-            self._connection.client_properties.get("capabilities", {}).pop("connection.blocked", None)
+            self.connection.client_properties.get("capabilities", {}).pop("connection.blocked", None)
 
     def channel(self) -> Any:
         """Open a channel. If the broker closes it, `receive` raises the reason, and the connection has ended."""
@@ -293,7 +293,7 @@ class AmqpLink:
 
     def close(self) -> None:
         """Close the connection, if it is open. Raises nothing."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is None:
             return
         with suppress(*CONNECTION_ERRORS, AttributeError):
@@ -314,12 +314,12 @@ class AmqpLink:
             raise CarrierUnreachable(f"{type(error).__name__}: {error}{self._place}") from error
 
     def _open_connection(self) -> Any:
-        if self._connection is None:
+        if self.connection is None:
             raise CarrierUnreachable("The connection is not open.")
         if self._failure is not None:
             with self.translated_errors():
                 raise self._failure
-        return self._connection
+        return self.connection
 
     def _blocked(self, reason: str) -> None:
         self.is_blocked = True

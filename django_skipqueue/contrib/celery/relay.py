@@ -135,23 +135,23 @@ class Relay(ControlLoop):
         self._is_paused = False  # while the relay stops, or has no row, it claims and publishes nothing
         self._check_at = 0.0  # when to read from the carrier next, in monotonic time
         self._unreadable = 0  # the number of unreadable messages since the start
-        self._jobs = CarriedJobs()
-        self._window = CarrierWindow(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
-        self._connection = connection = CarrierConnection(
+        self.jobs = CarriedJobs()
+        self.window = CarrierWindow(store, self.jobs, size=chosen.window, worker_timeout=options.worker_timeout)
+        self.connection = connection = CarrierConnection(
             carrier or make_carrier(chosen, options.database),
             who=name,
-            home=lambda: self._row.home,
-            lost=self._jobs.connection_lost,
+            home=lambda: self.row.home,
+            lost=self.jobs.connection_lost,
             stamp=self._stamp,
         )
-        self._exchanges = ExchangeService(
+        self.exchanges = ExchangeService(
             self,
-            ClaimPolicy(options, self._shared),
+            ClaimPolicy(options, self.shared),
             id=id,
             store=store,
-            control=self._control,
-            dispatcher=self._dispatcher,
-            shared=self._shared,
+            control=self.control,
+            dispatcher=self.dispatcher,
+            shared=self.shared,
             in_exchange=make_in_exchange(store, id),
             settle_services=settle_services(store),
             write_notes=WriteNotes(store, list),
@@ -160,62 +160,62 @@ class Relay(ControlLoop):
             not_held=NOT_WITH_CARRIER,
         )
         interval = options.seconds_between_heartbeats
-        self._row = CarrierRow(store, chosen, connection, self._window, relay_id=id, interval=interval)
-        self._hand_over = HandOver(store, self._jobs, carrier_id=holder)
-        self._take_back = TakeBack(store, self._jobs, connection, who=name)
-        self._lost_window = LostWindow(store, chosen, connection, self._window, who=name)
+        self.row = CarrierRow(store, chosen, connection, self.window, relay_id=id, interval=interval)
+        self._hand_over = HandOver(store, self.jobs, carrier_id=holder)
+        self._take_back = TakeBack(store, self.jobs, connection, who=name)
+        self.lost_window = LostWindow(store, chosen, connection, self.window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
-        self._control.on_broken = self._database_broke
-        start_over = self._exchanges.claiming.start_over
+        self.control.on_broken = self._database_broke
+        start_over = self.exchanges.claiming.start_over
         services: list[Service] = [
             ReceiverCheck(
-                self._dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
+                self.dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
             ),
-            self._row,
-            self._window,
+            self.row,
+            self.window,
             connection,
             self._orphans,
-            *([WatchItself(self._control, self._shared, on_listen=start_over)] * options.listen),
-            self._exchanges,
+            *([WatchItself(self.control, self.shared, on_listen=start_over)] * options.listen),
+            self.exchanges,
             self._hand_over,
             self._take_back,
             RevokeCancelled(store, connection, carrier_id=holder),
-            self._lost_window,
-            *self._exchanges.settle_services,
-            *self._exchanges.observing,
-            self._exchanges.write_notes,
+            self.lost_window,
+            *self.exchanges.settle_services,
+            *self.exchanges.observing,
+            self.exchanges.write_notes,
         ]
         self._make_loop(services)
 
     @property
     def jobs_done(self) -> int:
-        return self._exchanges.jobs_done
+        return self.exchanges.jobs_done
 
     # One turn of the loop
 
     def _turn(self) -> None:
         self._stamp()
         self._receive()
-        may_claim = not self._stopping and self._row.is_written and self._own_row.is_alive(time.monotonic())
+        may_claim = not self.stopping and self.row.is_written and self.own_row.is_alive(time.monotonic())
         self._is_paused = not may_claim
         self._loop.run_due()
 
     def _receive(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if not connection.is_open or (now := time.monotonic()) < self._check_at:
             return
         with connection.handling_errors():
             taken = connection.carrier.take()
             self._check_at = now + GATHER_SECONDS if taken else 0.0
-            if (is_blocked := connection.carrier.is_blocked) != self._window.is_blocked:
-                self._window.is_blocked = is_blocked
+            if (is_blocked := connection.carrier.is_blocked) != self.window.is_blocked:
+                self.window.is_blocked = is_blocked
                 log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
                 log(self.name, connection.carrier.name)
             ends = partial(
                 attempt_of_returned, carrier=connection.carrier.name, database=self.options.database, now=now
             )
-            attempts, known = self._jobs.take(taken, ends)
-            self._exchanges.pending.add(map(self._as_of_this_relay, attempts))
+            attempts, known = self.jobs.take(taken, ends)
+            self.exchanges.pending.add(map(self._as_of_this_relay, attempts))
             connection.acknowledge(known)
             self._log(taken)
 
@@ -224,16 +224,16 @@ class Relay(ControlLoop):
 
         Also set the database to the relay's, whatever the message says.
         """
-        job = attempt.job._replace(claimed_at=self._window.claimed_at(attempt.job))
+        job = attempt.job._replace(claimed_at=self.window.claimed_at(attempt.job))
         return attempt._replace(job=job, database=self.options.database)
 
     def _log(self, taken: Taken) -> None:
-        carrier = self._connection.carrier.name
+        carrier = self.connection.carrier.name
         dropped = sum(returned.reason == "maxlen" for returned in taken.jobs)
         if refused := len(taken.refused) + dropped:
-            relay_logs.carrier_refused(self.name, carrier, refused, self._window.pause(refused))
+            relay_logs.carrier_refused(self.name, carrier, refused, self.window.pause(refused))
         elif taken.confirmed:
-            self._window.go_on()
+            self.window.go_on()
         unreadable = [returned.problem for returned in taken.jobs if returned.problem]
         if unreadable:
             self._unreadable += len(unreadable)
@@ -244,37 +244,32 @@ class Relay(ControlLoop):
     # Round trips
 
     def room(self, now: float) -> int:
-        if (
-            self._is_paused
-            or self._dispatcher.is_full
-            or self._exchanges.pending.has_more
-            or not self._connection.is_open
-        ):
+        if self._is_paused or self.dispatcher.is_full or self.exchanges.pending.has_more or not self.connection.is_open:
             return 0
-        return self._window.room(self._exchanges.buffer.claimed, now)
+        return self.window.room(self.exchanges.buffer.claimed, now)
 
     def has_finished(self, now: float) -> bool:
-        return self._exchanges.pending.due_at <= now
+        return self.exchanges.pending.due_at <= now
 
     def take_finished(self) -> Iterable[Attempt]:
         return ()  # `_receive` has added them to the pending outcomes
 
     def settled(self, attempts: list[Attempt]) -> None:
-        self._connection.acknowledge(self._jobs.settled(attempts))
+        self.connection.acknowledge(self.jobs.settled(attempts))
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
         """Publish these jobs. Jobs that are too large fail, because no relay could send them."""
-        self._window.claimed(claimed)
-        if self._is_paused or not self._connection.is_open:
-            self._jobs.release(job.ref for job in claimed)
+        self.window.claimed(claimed)
+        if self._is_paused or not self.connection.is_open:
+            self.jobs.release(job.ref for job in claimed)
             return
-        self._jobs.published(claimed)  # before the call, because after an error nobody knows which jobs the carrier has
-        with self._connection.handling_errors():
-            carrier = self._connection.carrier
+        self.jobs.published(claimed)  # before the call, because after an error nobody knows which jobs the carrier has
+        with self.connection.handling_errors():
+            carrier = self.connection.carrier
             if too_large := carrier.publish(claimed):
-                self._jobs.not_sent(job.ref for job, *_ in too_large)
+                self.jobs.not_sent(job.ref for job, *_ in too_large)
                 name, alias, now = carrier.name, self._store.alias, time.monotonic()
-                self._exchanges.pending.add(
+                self.exchanges.pending.add(
                     failed_too_large(job, carrier=name, database=alias, now=now) for job in too_large
                 )
 
@@ -282,13 +277,13 @@ class Relay(ControlLoop):
         self.take(claimed, {})
 
     def _database_broke(self) -> None:
-        self._exchanges.apply()
-        self._exchanges.claiming.start_over()
+        self.exchanges.apply()
+        self.exchanges.claiming.start_over()
         self._orphans.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
-        self._exchanges.apply()
-        orphans = self._store.release_orphans(self.id, known=self._jobs.held_ids)
+        self.exchanges.apply()
+        orphans = self._store.release_orphans(self.id, known=self.jobs.held_ids)
         if orphans:
             logs.orphans_released(self.name, len(orphans))
 
@@ -298,56 +293,56 @@ class Relay(ControlLoop):
         return False
 
     def _called(self, queue_name: str) -> None:
-        self._exchanges.claiming.called(queue_name)
+        self.exchanges.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        room = 0 if self._control.is_broken else self.room(time.monotonic())
-        self._shared.offer(slots=room, room=room, claimed=self._exchanges.jobs_claimed, running=self._jobs.count)
+        room = 0 if self.control.is_broken else self.room(time.monotonic())
+        self.shared.offer(slots=room, room=room, claimed=self.exchanges.jobs_claimed, running=self.jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
         gathers = self._check_at - time.monotonic()
         if gathers > 0:
             super()._sleep(min(longest, gathers), files)
         else:
-            super()._sleep(longest, (*files, *self._connection.files))
+            super()._sleep(longest, (*files, *self.connection.files))
 
     # Stopping
 
     def _stop_blocked(self) -> None:
         self._exit_code = EXIT_BLOCKED
-        self._stop()
+        self.stop()
 
     def _recycle(self, reason: str) -> None:
-        if not self._stopping:
+        if not self.stopping:
             liveness_logs.recycling(self.name, reason)
             self._exit_code = EXIT_RECYCLED
-            self._stop()
+            self.stop()
 
     def _shut_down(self) -> None:
         self._is_paused = True
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
-        exchanges, failures = self._exchanges, 0
+        exchanges, failures = self.exchanges, 0
         exchanges.apply()
-        while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
+        while self.jobs.unconfirmed and self.connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
         exchanges.pending.check_now()
         while failures < 2 and exchanges.pending.due_at <= time.monotonic() < deadline:
             exchanges.exchange(Plan(0.0, settles=True))
-            failures += self._control.is_broken
+            failures += self.control.is_broken
         exchanges.apply()
-        self._jobs.release_unconfirmed()
-        while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
-            with self._control.handling_errors(refused=self._hand_over.refused):
+        self.jobs.release_unconfirmed()
+        while not self.control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
+            with self.control.handling_errors(refused=self._hand_over.refused):
                 self._hand_over.run(time.monotonic())
-        for service in (self._hand_over, self._take_back, self._row, *exchanges.observing):
-            with self._control.handling_errors(refused=service.refused):
+        for service in (self._hand_over, self._take_back, self.row, *exchanges.observing):
+            with self.control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()
-        self._dispatcher.flush(timeout=LAST_RELAY_EVENTS)
-        with self._control.handling_errors():
+        self.dispatcher.flush(timeout=LAST_RELAY_EVENTS)
+        with self.control.handling_errors():
             self._store.release_orphans(self.id, known=[])
             self._store.delete_workers([self.id])
-        self._dispatcher.stop(timeout=LAST_RELAY_EVENTS)
-        self._connection.close()
-        self._control.close()
+        self.dispatcher.stop(timeout=LAST_RELAY_EVENTS)
+        self.connection.close()
+        self.control.close()

@@ -216,9 +216,9 @@ NO_TIME_LIMIT = 10 * 365 * 24 * 3600
 GREENLETS = ("gevent", "eventlet")
 """Celery pools in which jobs cannot run, because they replace the threads and selectors that attempts need."""
 
-_worker: Any = None  # Celery's worker, in its main process
+worker_of_celery: Any = None  # Celery's worker, in its main process
 _runs_one = False  # whether this process runs one task at a time
-_main_process = 0  # the process id of Celery's main process; forked processes inherit the value
+main_process = 0  # the process id of Celery's main process; forked processes inherit the value
 _is_forked = False  # whether Celery's pool has forked this process
 _process: CeleryProcess | None = None
 _making = threading.Lock()
@@ -262,15 +262,15 @@ def _process_here(task: Any) -> CeleryProcess:
         with _making:
             if _process is None:
                 worker = task.request.hostname or "celery"
-                slots = 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
+                slots = 1 if _runs_one or worker_of_celery is None else max(int(worker_of_celery.concurrency or 1), 1)
                 _process = CeleryProcess(task.app, worker=worker, slots=slots, is_forked=_is_forked)
     return _process
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def _note_worker(sender: Any, **_: Any) -> None:
+def note_worker(sender: Any, **_: Any) -> None:
     """Remember Celery's worker in its main process, before it makes its pool. Refuse greenlet pools for our queues."""
-    global _worker, _main_process
+    global worker_of_celery, main_process
     pool = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
     consumed = sorted(_carried_queues().keys() & sender.app.amqp.queues.consume_from.keys())
     if consumed and any(name in pool for name in GREENLETS):
@@ -279,7 +279,7 @@ def _note_worker(sender: Any, **_: Any) -> None:
             f"pool {pool!r}, because it replaces Python's threads. Start this worker with --pool prefork, threads or "
             "solo, or give it other queues."
         )
-    _worker, _main_process = sender, os.getpid()
+    worker_of_celery, main_process = sender, os.getpid()
     if not sender.time_limit and not sender.soft_time_limit:  # otherwise the task's limits must override the worker's
         run.time_limit = run.soft_time_limit = None  # a limit would cost Celery's main process two timers per task
 
@@ -288,7 +288,7 @@ def _note_worker(sender: Any, **_: Any) -> None:
 def _note_process(**_: Any) -> None:
     """Remember that this process runs one task at a time, in the pool `prefork` or `solo`."""
     global _runs_one, _is_forked
-    _runs_one, _is_forked = True, os.getpid() != _main_process
+    _runs_one, _is_forked = True, os.getpid() != main_process
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]

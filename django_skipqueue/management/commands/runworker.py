@@ -72,7 +72,7 @@ class Command(BaseCommand):
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
         lifeline = report_modules(os.environ)
-        workers = self._options(options)
+        workers = self.options_of_loops(options)
         unreachable = serving.check(workers)
         listener = serving.listen_for_probes(options)
         _introduce(workers, reloads=lifeline is not None)
@@ -80,7 +80,7 @@ class Command(BaseCommand):
         _name_unknown_queues(workers)
         serving.run(workers, lifeline=lifeline, listener=listener)
 
-    def _options(self, options: dict[str, Any]) -> list[WorkerOptions]:
+    def options_of_loops(self, options: dict[str, Any]) -> list[WorkerOptions]:
         queue_names = names_in(options["queues"] or "")
         if options["queues"] and not queue_names:
             raise CommandError("--queues (SKIPQUEUE_QUEUES) names no queue.")

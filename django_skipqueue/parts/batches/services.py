@@ -42,7 +42,7 @@ class FinishBatches(Periodic):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._after = 0
-        self._failed: dict[int, tuple[float, float]] = {}
+        self.failed: dict[int, tuple[float, float]] = {}
         """For each batch that could not be finished: the last delay, and the time of the next try."""
 
     def run(self, now: float) -> None:
@@ -55,7 +55,7 @@ class FinishBatches(Periodic):
 
     def _check(self, now: float) -> FinishResult:
         after, self._after = self._after, 0  # if the statement fails, the next check starts at the first batch
-        waiting = [id for id, (_, retry_at) in self._failed.items() if retry_at > now]
+        waiting = [id for id, (_, retry_at) in self.failed.items() if retry_at > now]
         last, result = finish_open_batches(self._store, after=after, skipped=waiting)
         self._after = last or 0
         self._put_off(result.failed)
@@ -64,11 +64,11 @@ class FinishBatches(Periodic):
     def _put_off(self, failed: Collection[int]) -> None:
         """Delay the next try of these batches, and forget batches whose last try was long ago."""
         now = time.monotonic()
-        self._failed = {id: entry for id, entry in self._failed.items() if entry[1] > now - LONGEST_BATCH_DELAY}
+        self.failed = {id: entry for id, entry in self.failed.items() if entry[1] > now - LONGEST_BATCH_DELAY}
         for id in failed:
-            last_delay, _ = self._failed.get(id, (0.0, 0.0))
+            last_delay, _ = self.failed.get(id, (0.0, 0.0))
             delay = min(max(FIRST_BATCH_DELAY, last_delay * 2), LONGEST_BATCH_DELAY)
-            self._failed[id] = delay, now + delay
+            self.failed[id] = delay, now + delay
 
 
 class PruneBatches(Periodic):

@@ -330,15 +330,15 @@ class FireSchedules(Periodic):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._confirm_at = 0.0
+        self.confirm_at = 0.0
         self._has_started = False
         self._entries: list[ScheduleEntry] | None = None
         self._problems: list[Problem] = []
-        self._digests: list[str] = []
+        self.digests: list[str] = []
         self._skipped: dict[int, float] = {}  # by id: until this monotonic time
 
     def run(self, now: float) -> None:
-        if now >= self._confirm_at:
+        if now >= self.confirm_at:
             self._confirm()
         for _ in range(MOST_FIRED_AT_ONCE):
             if not self._fire():
@@ -346,7 +346,7 @@ class FireSchedules(Periodic):
         else:
             self.run_again_in(0.0)
             return
-        due = next_due(self._store, digests=self._digests, skipped=self._skipped)
+        due = next_due(self._store, digests=self.digests, skipped=self._skipped)
         self.run_again_in(
             LONGEST_SCHEDULE_WAIT if due is None else min(max(due, 0.0) or LOCKED_SCHEDULE_WAIT, LONGEST_SCHEDULE_WAIT)
         )
@@ -362,16 +362,16 @@ class FireSchedules(Periodic):
                 schedule_logs.schedule_unusable(name, problem)
         for name in bring_back(self._store):
             schedule_logs.schedule_brought_back(name)
-        self._digests = [entry.digest for entry in self._entries]
+        self.digests = [entry.digest for entry in self._entries]
         self._has_started = True
-        self._confirm_at = time.monotonic() + ENTRY_CONFIRM_SECONDS
+        self.confirm_at = time.monotonic() + ENTRY_CONFIRM_SECONDS
 
     def _fire(self) -> bool:
         """Fire a schedule. Return whether more schedules may be due."""
         now = time.monotonic()
         self._skipped = {id: until for id, until in self._skipped.items() if until > now}
         try:
-            return fire(self._store, digests=self._digests, skipped=self._skipped)
+            return fire(self._store, digests=self.digests, skipped=self._skipped)
         except Skip as skip:
             self._skipped[skip.schedule_id] = now + SKIP_SECONDS
             return True

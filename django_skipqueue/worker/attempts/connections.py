@@ -37,13 +37,13 @@ class _ThisThread(threading.local):
     connections: "ThreadConnections | None" = None
 
 
-_this_thread = _ThisThread()
+this_thread = _ThisThread()
 
 
 def _adopt(connection: BaseDatabaseWrapper, **_: Any) -> None:
     """Manage a connection whose alias the project has added after the thread began."""
-    if _this_thread.connections is not None:
-        _this_thread.connections.adopt(connection)
+    if this_thread.connections is not None:
+        this_thread.connections.adopt(connection)
 
 
 connection_created.connect(_adopt, dispatch_uid="django_skipqueue.worker.attempts.connections")
@@ -75,7 +75,7 @@ class ThreadConnections:
                 without_pool = {key: value for key, value in options.items() if key != "pool"}
                 connection.settings_dict = {**connection.settings_dict, "OPTIONS": without_pool}
             self._guard(connection)
-        _this_thread.connections = self
+        this_thread.connections = self
 
     def adopt(self, connection: BaseDatabaseWrapper) -> None:
         if connection not in self.opened:

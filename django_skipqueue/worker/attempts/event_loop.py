@@ -58,14 +58,14 @@ class EventLoopRunner:
         self._finish = finish
         self._follow = follow
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun, or already reported
+        self.running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun, or already reported
         self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
-        self._stuck: set[RunningAttempt] = set()  # they ignored their interruption, and still run
+        self.stuck: set[RunningAttempt] = set()  # they ignored their interruption, and still run
         self._is_ending = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._call_threads = CallThreads()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.call_threads = CallThreads()
         self._query_connections: ThreadConnections | None = None  # the connections of the query thread
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self.idle_timer: asyncio.TimerHandle | None = None
         self._tidying: Future[None] | None = None  # the last call of `_tidy` in the query thread
         self._running_before_tidying: set[asyncio.Task[None]] = set()  # tasks that `_tidy` may have to wait for
         # These times are by the monotonic clock.
@@ -78,10 +78,10 @@ class EventLoopRunner:
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._call_threads.use_in(self._loop)
-            QueryThread().use_in(self._loop)
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            self.call_threads.use_in(self.loop)
+            QueryThread().use_in(self.loop)
             self._thread.start()
         self._waiting.extend(jobs)
         self._call_fill()
@@ -95,7 +95,7 @@ class EventLoopRunner:
         if self._is_given_up:
             return NEVER
         loop_at = query_thread_at = NEVER
-        if self.silent_since < NEVER and (self._stuck or not any(list(self._running.values()))):
+        if self.silent_since < NEVER and (self.stuck or not any(list(self.running.values()))):
             loop_at = self.silent_since + STUCK_AFTER
         if self._is_tidying():
             query_thread_at = self._left_alone_at + LEFTOVER_TIME
@@ -107,13 +107,13 @@ class EventLoopRunner:
 
     @property
     def is_used_up(self) -> bool:
-        return len(self._stuck) >= self._concurrency
+        return len(self.stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:
         """Give this stuck attempt's slot to another attempt. If the loop itself is blocked, `blocked_at` shows it."""
-        assert self._loop is not None  # noqa: S101
-        self._stuck.add(running)
-        self._loop.call_soon_threadsafe(self._forget_if_ended, running)
+        assert self.loop is not None  # noqa: S101
+        self.stuck.add(running)
+        self.loop.call_soon_threadsafe(self._forget_if_ended, running)
         self._call_fill()
 
     def ignore_blocked(self) -> None:
@@ -122,7 +122,7 @@ class EventLoopRunner:
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + max(0, len(self._running) - len(self._unbegun) - len(self._stuck))
+        return len(self._waiting) + max(0, len(self.running) - len(self._unbegun) - len(self.stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
         return self.withdraw_last(len(self._waiting))
@@ -136,62 +136,62 @@ class EventLoopRunner:
 
     def stop(self, deadline: float) -> None:
         """End the event loop, and wait for its thread until the deadline. Code of finished tasks may block it."""
-        if self._loop is not None:
+        if self.loop is not None:
             self._is_ending = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _call_fill(self) -> None:
         """Have the loop's thread begin waiting jobs."""
-        assert self._loop is not None  # noqa: S101
+        assert self.loop is not None  # noqa: S101
         self._called_at = min(self._called_at, time.monotonic())
-        self._loop.call_soon_threadsafe(self._fill)
+        self.loop.call_soon_threadsafe(self._fill)
 
     # In the event loop's thread
 
     def _run(self) -> None:
-        assert self._loop is not None  # noqa: S101 (for the type checker: `submit` has made the loop)
+        assert self.loop is not None  # noqa: S101 (for the type checker: `submit` has made the loop)
         try:
             self._in_query_thread(self._make_connections)
-            children.call_in_child(self._loop.stop)
+            children.call_in_child(self.loop.stop)
             while not self._is_ending:  # a loop, because a task may stop the event loop as well
-                self._loop.run_forever()
+                self.loop.run_forever()
                 if children.is_child:
                     children.leave()  # a task has forked this process, and all other coroutines belong to its parent
-            self._loop.set_task_factory(None)
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self.loop.set_task_factory(None)
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         except BaseException as error:
             self._finish(error)
         finally:
-            self._loop.close()
-            self._call_threads.end()
+            self.loop.close()
+            self.call_threads.end()
 
     def _forget_if_ended(self, running: RunningAttempt) -> None:
         """Do not count this attempt as stuck if its task has ended in the meantime."""
-        if running not in self._running.values():
-            self._stuck.discard(running)
+        if running not in self.running.values():
+            self.stuck.discard(running)
 
     def _fill(self) -> None:
         """Begin as many waiting jobs as there are free slots."""
         try:
-            self._begin_next()
+            self.begin_next()
         except BaseException as error:  # otherwise asyncio would only log it, and the jobs would wait forever
             self._finish(error)
 
-    def _begin_next(self) -> None:
+    def begin_next(self) -> None:
         self._called_at = NEVER
-        assert self._loop is not None  # noqa: S101
+        assert self.loop is not None  # noqa: S101
         if self._waiting:
             self._check_connections()
         while (
             len(self._unbegun) < len(self._waiting)
-            and len(self._running) - len(self._stuck) < self._concurrency
-            and len(self._running) < 2 * self._concurrency  # the number of entries in `RunningJobs` for this runner
+            and len(self.running) - len(self.stuck) < self._concurrency
+            and len(self.running) < 2 * self._concurrency  # the number of entries in `RunningJobs` for this runner
         ):
             # Not `create_task`, because the project may have set a task factory, which may raise or begin the task at
             # once.
-            task = asyncio.Task(self._execute(), loop=self._loop, context=contextvars.Context())
-            self._running[task] = None
+            task = asyncio.Task(self._execute(), loop=self.loop, context=contextvars.Context())
+            self.running[task] = None
             self._unbegun.add(task)
             self._due_to_begin_at = min(self._due_to_begin_at, time.monotonic())
             task.add_done_callback(self._done)
@@ -205,7 +205,7 @@ class EventLoopRunner:
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._note_begun(task)
         try:  # take the job only now, because a job can be withdrawn until its coroutine begins
-            running = self._running[task] = RunningAttempt(self._waiting.popleft())
+            running = self.running[task] = RunningAttempt(self._waiting.popleft())
         except IndexError:  # the job was withdrawn
             return
         entry = self._free_entries.pop()
@@ -214,20 +214,20 @@ class EventLoopRunner:
         if running.take_report():
             self._finish(attempt)
         else:  # the attempt was stuck, and its failure was already reported
-            self._stuck.discard(running)
+            self.stuck.discard(running)
             if kept_back := running.take_kept_back():
                 self._finish(kept_back)
             self._running_jobs.end(entry)
         self._free_entries.append(entry)
-        self._running[task] = None
+        self.running[task] = None
         if following := self._follow(running.job):
             self._waiting.appendleft(following)  # `_done` begins it
         # Tidying the connections of the query thread takes as long as a small job. So it is done only after an error,
         # or when no other job waits. We do not wait for it, because the query thread may be busy or hang.
         failed = attempt.outcome.error is not None
-        is_idle = not self._waiting and len(self._running) - len(self._unbegun) == 1
+        is_idle = not self._waiting and len(self.running) - len(self._unbegun) == 1
         if (failed or is_idle) and not self._is_tidying():
-            self._running_before_tidying = {task for task, running in self._running.items() if running is not None}
+            self._running_before_tidying = {task for task, running in self.running.items() if running is not None}
             self._note_left_alone()
             self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
@@ -246,13 +246,13 @@ class EventLoopRunner:
 
     def _close_idle_after(self, seconds: float) -> None:
         connections = self._query_connections
-        if connections is not None and connections.opened and self._idle_timer is None:
-            assert self._loop is not None  # noqa: S101
-            self._idle_timer = self._loop.call_later(seconds, self._close_idle, connections)
+        if connections is not None and connections.opened and self.idle_timer is None:
+            assert self.loop is not None  # noqa: S101
+            self.idle_timer = self.loop.call_later(seconds, self._close_idle, connections)
 
     def _close_idle(self, connections: ThreadConnections) -> None:
-        self._idle_timer = None
-        if not self._running and connections.patience is not None:
+        self.idle_timer = None
+        if not self.running and connections.patience is not None:
             self._in_query_thread(connections.close_idle)
             self._close_idle_after(connections.patience)
 
@@ -275,15 +275,15 @@ class EventLoopRunner:
     def _done(self, task: "asyncio.Task[None]") -> None:
         if task in self._unbegun:  # another task cancelled it before it began, so its job still waits
             self._note_begun(task)
-        del self._running[task]
+        del self.running[task]
         if task in self._running_before_tidying:
             self._running_before_tidying.remove(task)
             self._note_left_alone()
         self._report_broken(task)
-        if self._call_threads.replace_threads() >= MOST_LEFT:
+        if self.call_threads.replace_threads() >= MOST_LEFT:
             self._calls_left_at = time.monotonic()
         self._fill()
-        if not self._running:
+        if not self.running:
             self._close_idle_after(IDLE_TIME)
 
     def _report_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:

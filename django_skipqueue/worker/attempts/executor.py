@@ -103,7 +103,7 @@ class Executor:
             running.timeout = task.timeout if running.job.timeout is None else running.job.timeout
             outcome = self.interrupter.run(running, self._run, task, running)
         except BaseException as error:  # even SystemExit ends only the attempt, and never the worker
-            outcome = self._outcome_of_error(running, task, error)
+            outcome = self.outcome_of_error(running, task, error)
         return self._attempt(running, outcome, time.monotonic(), traced)
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
@@ -118,7 +118,7 @@ class Executor:
         except BaseException as error:
             if current_attempt.get() is not running:  # the coroutine was closed from outside: it has no outcome
                 raise
-            outcome = self._outcome_of_error(running, task, error)
+            outcome = self.outcome_of_error(running, task, error)
         return self._attempt(running, outcome, time.monotonic(), traced)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
@@ -207,7 +207,7 @@ class Executor:
             wait_ms=job.waited_ms(started),
         )
 
-    def _outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
+    def outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
         job = running.job
         entry = self._entry(running, error, time.monotonic())
         if task is None and isinstance(error, UnknownTask):
@@ -217,21 +217,21 @@ class Executor:
             return failed
         if isinstance(error, UnstorableResult):
             return _without_secrets(task, job, failed)
-        return self._decide(job, task, error, entry)
+        return self.decide(job, task, error, entry)
 
     def _decide_with_timeout(
         self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
     ) -> Outcome:
-        """Call `_decide` in a separate thread, because the backoff is code of the project, and may hang."""
+        """Call `decide` in a separate thread, because the backoff is code of the project, and may hang."""
         outcomes: list[Outcome] = []
-        thread = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
+        thread = threading.Thread(target=lambda: outcomes.append(self.decide(job, task, error, entry)), daemon=True)
         thread.start()
         thread.join(DECISION_SECONDS)
         if outcomes:
             return outcomes[0]
         return _decide_by_default(job, task, error, entry, f"did not return within {DECISION_SECONDS:g} s")
 
-    def _decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
+    def decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
         except BaseException as broken:  # the project's backoff raised

@@ -57,17 +57,17 @@ class Pool:
         begin_order: BeginOrder | None = None,
     ) -> None:
         """keeps_permits: return a stuck attempt of a job with a permit only after its code has ended."""
-        self._keeps_permits = keeps_permits
+        self.keeps_permits = keeps_permits
         self._kept_back: dict[LeaseRef, RunningAttempt] = {}
-        self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
+        self.running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
-        self._executor = executor
+        self.executor = executor
         self.begin_order = begin_order or BeginOrder()
         count = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
         entries = [range(count * number, count * (number + 1)) for number in range(len(RUNNERS))]
         follow = self.begin_order.follow
-        self._runners: dict[str, Runner] = {
-            name: make_runner(executor, concurrency, self._running_jobs, own_entries, self._finish, follow)
+        self.runners: dict[str, Runner] = {
+            name: make_runner(executor, concurrency, self.running_jobs, own_entries, self._finish, follow)
             for (name, make_runner), own_entries in zip(RUNNERS.items(), entries, strict=True)
         }
         self._wake = wake
@@ -75,7 +75,7 @@ class Pool:
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these jobs, in their order. A job with a `permit_key` may have to wait for other jobs of its key."""
-        by_runner: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
+        by_runner: dict[str, list[ClaimedJob]] = {name: [] for name in self.runners}
         by_task: dict[str, list[ClaimedJob]] = {}  # the same lists by task, because looking up a job's runner is slower
         for job in jobs:
             for next_job in (job,) if job.permit_key is None else self.begin_order.enter(job):
@@ -84,7 +84,7 @@ class Pool:
                 by_task[next_job.task].append(next_job)
         for name, jobs_of_runner in by_runner.items():
             if jobs_of_runner:
-                self._runners[name].submit(jobs_of_runner)
+                self.runners[name].submit(jobs_of_runner)
 
     def take_finished(self) -> list[Attempt]:
         """Return the attempts that have finished since the last call. If a runner has failed, raise its exception."""
@@ -122,60 +122,60 @@ class Pool:
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
         """Interrupt the running attempt of this job, unless the task has already committed its outcome itself."""
-        self._executor.interrupter.cancel(job, reason)
+        self.executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back all jobs that have not started."""
-        withdrawn = [job for runner in self._runners.values() for job in runner.withdraw()]
+        withdrawn = [job for runner in self.runners.values() for job in runner.withdraw()]
         self.begin_order.withdrawn(withdrawn)
         return withdrawn + self.begin_order.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back the last jobs that have not started, in their order. `counts`: how many, at most, by runner."""
-        last = [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+        last = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
         self.begin_order.withdrawn(last)
         return last
 
     @property
     def unresponsive_at(self) -> float:
         """From when on a runner counts as not responding, by the monotonic clock; `NEVER` if all respond."""
-        return min(runner.silent_since for runner in self._runners.values()) + RESPONSE_TIME
+        return min(runner.silent_since for runner in self.runners.values()) + RESPONSE_TIME
 
     def unresponsive(self, now: float) -> list[str]:
         """The names of the runners that do not respond, because an attempt blocks the event loop."""
-        return [name for name, runner in self._runners.items() if runner.silent_since + RESPONSE_TIME <= now]
+        return [name for name, runner in self.runners.items() if runner.silent_since + RESPONSE_TIME <= now]
 
     def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
         """Take back the jobs that wait in a runner which does not respond, and log which attempts run in it."""
         held_up: list[ClaimedJob] = []
         for name in self.unresponsive(now):
-            withdrawn = self._runners[name].withdraw()
+            withdrawn = self.runners[name].withdraw()
             self.begin_order.withdrawn(withdrawn)
             if withdrawn and self._next_log <= now:
                 self._next_log = now + UNRESPONSIVE_LOG_SECONDS
                 running = [attempt for attempt in list(self.attempts) if registry.runner_of(attempt.job.task) == name]
                 shown = {f"{attempt.job.task} id={attempt.job.id}": now - attempt.started for attempt in running}
                 stack = stack_of(running[0].thread) if running else ""
-                logs.event_loop_blocked(self._executor.worker, shown, stack, released=len(withdrawn))
+                logs.event_loop_blocked(self.executor.worker, shown, stack, released=len(withdrawn))
             held_up += withdrawn
         return held_up
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:
         """All running attempts, including stuck ones. Copy it before you read it, as other threads change it."""
-        return self._executor.interrupter.attempts
+        return self.executor.interrupter.attempts
 
     @property
     def next_deadline(self) -> float:
         """When to call `enforce_limits` and `find_blockage` next, by the monotonic clock."""
-        return min(self._executor.interrupter.next_deadline, self._blocked_at())
+        return min(self.executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> list[RunningAttempt]:
         """Interrupt attempts that have timed out. Returns stuck attempts, whose slots other jobs now get."""
         given_up = []
-        for running, stack in self._executor.interrupter.enforce():
-            attempt = self._executor.stuck(running, stack)
-            is_kept_back = self._keeps_permits and running.job.holds_permit and not running.is_cancelled
+        for running, stack in self.executor.interrupter.enforce():
+            attempt = self.executor.stuck(running, stack)
+            is_kept_back = self.keeps_permits and running.job.holds_permit and not running.is_cancelled
             if is_kept_back:
                 running.keep_back(attempt)  # before `take_report`, because the attempt's thread looks for it after that
             if running.take_report():  # False if the attempt has finished meanwhile
@@ -184,17 +184,17 @@ class Pool:
                 else:
                     self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
-                self._runners[registry.runner_of(running.job.task)].give_up(running)
+                self.runners[registry.runner_of(running.job.task)].give_up(running)
                 given_up.append(running)
         return given_up
 
     @property
     def has_stuck(self) -> bool:
-        return bool(self._executor.interrupter.stuck())
+        return bool(self.executor.interrupter.stuck())
 
     @property
     def is_used_up(self) -> bool:
-        return any(runner.is_used_up for runner in self._runners.values())
+        return any(runner.is_used_up for runner in self.runners.values())
 
     def find_blockage(self) -> bool:
         """Whether code that a finished attempt has left behind blocks other jobs. Returns True once per blockage.
@@ -204,9 +204,9 @@ class Pool:
         deadline = time.monotonic() + RESPONSE_CHANCE_SECONDS
         while self._blocked_at() <= time.monotonic():
             if deadline <= time.monotonic():
-                for runner in self._runners.values():
+                for runner in self.runners.values():
                     runner.ignore_blocked()
-                logs.blocked(self._executor.worker, stacks())
+                logs.blocked(self.executor.worker, stacks())
                 return True
             # A call of C code may have stopped all threads, and the control loop may be the first thread that
             # continues.
@@ -215,20 +215,20 @@ class Pool:
 
     def charge_only_stuck(self) -> None:
         """When this process ends, count the attempts of stuck jobs only, and not those of other running jobs."""
-        self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
+        self.running_jobs.charge_only([running.job.id for running in self.executor.interrupter.stuck()])
 
     def stop(self) -> None:
         """End the runners, after all jobs have ended. Waits at most `RUNNERS_END_SECONDS`."""
         deadline = time.monotonic() + RUNNERS_END_SECONDS
-        for runner in self._runners.values():
+        for runner in self.runners.values():
             runner.stop(deadline)
 
     def unfinished(self, runner: str) -> int:
         """The number of jobs that run or wait in this runner, except for stuck jobs."""
-        return self._runners[runner].unfinished
+        return self.runners[runner].unfinished
 
     def _blocked_at(self) -> float:
-        return min(runner.blocked_at for runner in self._runners.values())
+        return min(runner.blocked_at for runner in self.runners.values())
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""
@@ -295,16 +295,16 @@ class ThreadRunner:
 
         follow: called with each job that has ended; returns the job that must run next in the same slot, if any.
         """
-        self._executor = executor
+        self.executor = executor
         self._concurrency = concurrency
         self._to_start = concurrency  # how many threads have not been started yet
-        self._running_jobs = running_jobs
+        self.running_jobs = running_jobs
         self._finish = finish
         self._follow = follow
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         # An entry is the index of a thread in `RunningJobs`.
         self._threads: dict[int, threading.Thread] = {}  # by entry
-        self._stuck: dict[int, threading.Thread] = {}  # the threads with a stuck attempt, by entry
+        self.stuck: dict[int, threading.Thread] = {}  # the threads with a stuck attempt, by entry
         self._free_entries = list(reversed(entries))  # the entry that became free last is used first
         self._lock = threading.Lock()  # guards the attributes above; never held while a job runs
         self._is_ending = False
@@ -345,7 +345,7 @@ class ThreadRunner:
         with self._lock:
             for entry, thread in self._threads.items():
                 if thread.ident == running.thread:
-                    self._stuck[entry] = self._threads.pop(entry)
+                    self.stuck[entry] = self._threads.pop(entry)
                     self._start()
                     return
 
@@ -358,7 +358,7 @@ class ThreadRunner:
 
     @property
     def is_used_up(self) -> bool:
-        return len(self._stuck) >= self._concurrency
+        return len(self.stuck) >= self._concurrency
 
     def stop(self, deadline: float) -> None:
         self._is_ending = True
@@ -381,7 +381,7 @@ class ThreadRunner:
 
     def _run(self, entry: int) -> None:
         try:
-            connections = ThreadConnections(self._executor.interrupter)
+            connections = ThreadConnections(self.executor.interrupter)
             try:
                 self._work(entry, connections)
             finally:
@@ -389,8 +389,8 @@ class ThreadRunner:
                 with self._lock:
                     is_given_up = self._threads.pop(entry, None) is None
                     if is_given_up:
-                        self._stuck.pop(entry, None)
-                        self._running_jobs.end(entry)
+                        self.stuck.pop(entry, None)
+                        self.running_jobs.end(entry)
                     self._free_entries.append(entry)
                     if not is_given_up:
                         self._start()
@@ -402,9 +402,9 @@ class ThreadRunner:
         while (job := following or self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
-            self._running_jobs.begin(entry, job.id)
+            self.running_jobs.begin(entry, job.id)
             running = RunningAttempt(job)
-            attempt = self._executor.execute(running)
+            attempt = self.executor.execute(running)
             if running.take_report():  # False if the attempt was stuck, and was already reported
                 self._reported[entry] += 1  # before `_finish`, after which the control loop claims a job for the slot
                 self._finish(attempt)

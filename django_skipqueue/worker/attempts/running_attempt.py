@@ -70,12 +70,12 @@ class RunningAttempt:
     __slots__ = (
         "_clock",
         "_kept_back",
-        "_open",
         "_unreported",
         "completed",
         "coroutine",
         "database",
         "due_at",
+        "exposure",
         "has_ended",
         "interruption",
         "is_stuck",
@@ -104,7 +104,7 @@ class RunningAttempt:
         """The outcome, if the task has committed it itself."""
         self.is_stuck = False
         self.has_ended = False
-        self._open: dict[str, bool] = {}  # the key is EXPOSED or SHIELDED, for a moment both; empty at the end
+        self.exposure: dict[str, bool] = {}  # the key is EXPOSED or SHIELDED, for a moment both; empty at the end
         self._clock: tuple[float, float | None] = (0.0, None)
         """For how long the timeout was suspended, and since when it is suspended now. One tuple, so that another thread
         always reads two values that belong together."""
@@ -138,14 +138,14 @@ class RunningAttempt:
     def expose(self) -> None:
         """Allow interruptions from now on, in the calling thread."""
         self.thread = threading.get_ident()
-        self._open[EXPOSED] = True
+        self.exposure[EXPOSED] = True
 
     def end(self) -> bool:
         """Allow no interruption from now on. Returns False if the attempt was already interrupted."""
         self.has_ended = True
-        if self._open.pop(EXPOSED, False):
+        if self.exposure.pop(EXPOSED, False):
             return True
-        return self._open.pop(SHIELDED, False) and self.interruption is None
+        return self.exposure.pop(SHIELDED, False) and self.interruption is None
 
     def absorb(self) -> Interruption | None:
         """Wait until the control loop has set the exception in this thread, and discard it if it was not raised yet."""
@@ -157,18 +157,18 @@ class RunningAttempt:
 
     def shield(self) -> None:
         """Allow no interruption until `unshield`. Raises if the attempt was already interrupted."""
-        self._open[SHIELDED] = True
-        if not self._open.pop(EXPOSED, False):  # the attempt was interrupted: raise before the block begins
-            self._open.pop(SHIELDED, False)
+        self.exposure[SHIELDED] = True
+        if not self.exposure.pop(EXPOSED, False):  # the attempt was interrupted: raise before the block begins
+            self.exposure.pop(SHIELDED, False)
             self.raise_interruption()
 
     def unshield(self) -> bool:
         """Allow interruptions again. Returns False if the attempt was interrupted meanwhile, or was not shielded."""
-        if SHIELDED not in self._open:
+        if SHIELDED not in self.exposure:
             return False
-        self._open[EXPOSED] = True  # before the pop: the attempt always has one of the two states
-        if not self._open.pop(SHIELDED, False):
-            self._open.pop(EXPOSED, False)
+        self.exposure[EXPOSED] = True  # before the pop: the attempt always has one of the two states
+        if not self.exposure.pop(SHIELDED, False):
+            self.exposure.pop(EXPOSED, False)
             return False
         return True
 
@@ -243,14 +243,14 @@ class RunningAttempt:
         """Interrupt the attempt with this error. Returns False if the attempt has already ended."""
         interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt's thread finds it
         while True:
-            if self._open.pop(EXPOSED, False):
+            if self.exposure.pop(EXPOSED, False):
                 if self.coroutine is not None:
                     interruption.is_raised = True  # no exception is set: the event loop cancels the coroutine
                     self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
                     return True
                 _raise_in_thread(self.thread, error)
                 break
-            if self._open.pop(SHIELDED, False):
+            if self.exposure.pop(SHIELDED, False):
                 break
             if self.has_ended:
                 self.interruption = None
@@ -348,7 +348,7 @@ class Interrupter:
         """
         result, error, interruption = None, None, None
         try:
-            self._begin(attempt)
+            self.begin(attempt)
             result = call(*arguments)
         except BaseException as raised:
             error = raised
@@ -374,7 +374,7 @@ class Interrupter:
         """Within this block, an interruption cancels the coroutine. The block raises the same exceptions as `run`."""
         attempt.coroutine = task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is called by a coroutine)
-        self._begin(attempt)
+        self.begin(attempt)
         try:
             yield
         except asyncio.CancelledError as cancelled:
@@ -449,7 +449,7 @@ class Interrupter:
                 stuck.append((attempt, stack_of(attempt.thread)))
         return stuck
 
-    def _begin(self, attempt: RunningAttempt) -> None:
+    def begin(self, attempt: RunningAttempt) -> None:
         ref = attempt.job.ref
         if attempt.timeout is None:
             attempt.expose()
@@ -463,7 +463,7 @@ class Interrupter:
     def _exposed_in_this_thread(self) -> RunningAttempt | None:
         thread = threading.get_ident()
         for attempt in list(self._running.values()):
-            if attempt.thread == thread and attempt.coroutine is None and EXPOSED in attempt._open:
+            if attempt.thread == thread and attempt.coroutine is None and EXPOSED in attempt.exposure:
                 return attempt
         return None
 

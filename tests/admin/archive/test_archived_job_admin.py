@@ -24,7 +24,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Pruner
 from django_skipqueue.testing import run_jobs
 
-from ...app.rows import FINISHED, make_job, make_worker
+from ...app.rows import FINISHED, make_job, make_worker, plan_of
 from ...harness.partitions import drop_partitions
 from ..conftest import messages_of, page
 
@@ -355,12 +355,6 @@ def _many() -> None:
     with connection.cursor() as cursor:
         cursor.execute(FILL, [ROWS])
         cursor.execute("ANALYZE skipqueue_archivedjob")
-
-
-def plan_of(statement: str, values: Any = None) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {statement}", values)
-        return "\n".join(line for (line,) in cursor.fetchall())
 
 
 def partitions_read_sequentially(plan: str) -> set[str]:

@@ -17,7 +17,7 @@ from django_skipqueue.queue.session import limit_statements
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import Cause
 
-from ...app.rows import STATUSES, make_job
+from ...app.rows import STATUSES, make_job, plan_of
 from ..conftest import LIST
 
 ROWS = 100_000
@@ -68,12 +68,6 @@ def _many_jobs(transactional_db: None) -> None:
     with connection.cursor() as cursor:
         cursor.execute(FILL, [ROWS, ROWS])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
-
-
-def plan_of(statement: str) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {statement}")
-        return "\n".join(line for (line,) in cursor.fetchall())
 
 
 @pytest.mark.usefixtures("_many_jobs")

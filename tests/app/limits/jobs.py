@@ -106,7 +106,7 @@ def pass_gate_alone(key: str, name: str) -> None:
 @job(concurrency=limit(1, by="key"), max_attempts=1)
 async def apass_gate_alone(key: str, name: str) -> None:
     with gates[name]:
-        while not gates[name]._open.is_set():
+        while not gates[name].opened.is_set():
             with suppress(asyncio.CancelledError):
                 await gates[name].await_()
 

@@ -80,6 +80,10 @@ def fail_times(context: "TaskContext[Any, Any]", times: int) -> int:
 
 @task(takes_context=True)
 def see_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
+    return _seen(context, note)
+
+
+def _seen(context: "TaskContext[Any, Any]", note: str) -> dict[str, Any]:
     """Return the values of the context."""
     result = context.task_result
     return {
@@ -94,14 +98,7 @@ def see_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, A
 @task(takes_context=True)
 async def asee_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
     await asyncio.sleep(0)
-    result = context.task_result
-    return {
-        "id": result.id,
-        "attempt": context.attempt,
-        "errors": len(result.errors),
-        "path": result.task.module_path,
-        "note": note,
-    }
+    return _seen(context, note)
 
 
 @task(takes_context=True)

@@ -57,11 +57,11 @@ class Command(BaseCommand):
             self._reclaim(options["reclaim"], serving.databases_of(options), is_confirmed=options["yes"])
             return
         if options["show_topology"]:
-            self._show_topology(_chosen(options["carrier"]), serving.databases_of(options))
+            self._show_topology(chosen(options["carrier"]), serving.databases_of(options))
             return
         serving.set_up(self._add, options)
-        carrier = _chosen(options["carrier"])
-        relays = self._options(carrier, options)
+        carrier = chosen(options["carrier"])
+        relays = self.options_of_loops(carrier, options)
         unreachable = serving.check(relays)
         listener = serving.listen_for_probes(options)
         pairs = ", ".join(f"{queue} ({of_celery})" for queue, of_celery in carrier.queues.items())
@@ -74,7 +74,7 @@ class Command(BaseCommand):
         serving.name_unreachable(unreachable)
         serving.run(relays, lifeline=None, listener=listener)
 
-    def _options(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
+    def options_of_loops(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
         return serving.for_each_database(
             options,
             RelayOptions,
@@ -125,7 +125,7 @@ class Command(BaseCommand):
             raise CommandError(" ".join(problems))
 
 
-def _chosen(name: str | None) -> CarrierSettings:
+def chosen(name: str | None) -> CarrierSettings:
     """Return the carrier with this name, or the only carrier. Raises `CommandError` if there is no such carrier."""
     known = carriers()
     if not known:
