@@ -74,7 +74,7 @@ messages: setup ## Extract the texts of the admin for translators, and compile w
 check: lint types docs migrations demo wheel ## Check all that a change must pass beside the tests
 
 contract: setup ## Write what users rely on, and every statement of SQL, into files, for git to show what a change alters
-	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract tests/store/test_golden.py $(ARGS)
+	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract tests/queue/test_golden.py $(ARGS)
 
 guards: setup ## Take each guard of correctness out, and see the tests fail (ARGS="claim settle" takes some)
 	PYTHONDONTWRITEBYTECODE= SKIPQUEUE_SLOW=1 $(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
@@ -83,7 +83,7 @@ lineage: setup ## Check that no test has been lost: it is there, has another nam
 	$(WITH_POSTGRES) $(BIN)/python scripts/check_lineage.py
 
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
-	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py tests/admin/*/test_pictures.py $(ARGS)
+	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/console/admin/test_pictures.py tests/parts/*/admin/test_pictures.py $(ARGS)
 
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)

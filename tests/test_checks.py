@@ -167,8 +167,8 @@ def test_e003_says_nothing_about_a_server_that_is_gone(monkeypatch: pytest.Monke
     [
         (["contextlib.nullcontext"], []),
         (["contextlib.nullcontext", "shop.middleware.timed"], ["skipqueue.E004"]),
-        (["tests.execution.test_middleware.undecorated"], ["skipqueue.E004"]),
-        (["tests.execution.test_middleware.undecorated_async"], ["skipqueue.E004"]),
+        (["tests.worker.attempts.test_middleware.undecorated"], ["skipqueue.E004"]),
+        (["tests.worker.attempts.test_middleware.undecorated_async"], ["skipqueue.E004"]),
         (["os.sep", "contextlib.nothing"], ["skipqueue.E004", "skipqueue.E004"]),
         ("contextlib.nullcontext", []),  # E001 says that it is no tuple
     ],

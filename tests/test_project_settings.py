@@ -18,7 +18,7 @@ from .app import jobs
 from .app.models import Ledger
 from .app.waiting import wait_until
 from .harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from .store.test_another_database import call_every_verb
+from .queue.test_another_database import call_every_verb
 
 store = Store("default")
 

@@ -1,7 +1,7 @@
 """Translations: gettext finds every text of the code, a language that somebody adds is shown, its faults are found.
 
 The package has no translation. Those that somebody adds to `django_skipqueue/locale` are checked here.
-`tests/admin/test_translation.py` looks at the pages.
+`tests/console/admin/test_translation.py` looks at the pages.
 """
 
 import ast

@@ -15,9 +15,9 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "django_skipqueue/templates/admin/django_skipqueue/letter/change_list.html",
         "django_skipqueue/management/commands/mail.py",
         "tests/mail/app.py",
-        "tests/admin/mail/test_page.py",
-        "tests/doctor/test_mail.py",
-        "tests/doctor/test_mail_plans.py",
+        "tests/console/admin/mail/test_page.py",
+        "tests/console/rules/test_mail.py",
+        "tests/console/rules/test_mail_plans.py",
     ]
     others = [
         "django_skipqueue/parts/mailbox/part.py",
@@ -25,7 +25,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "django_skipqueue/templates/admin/django_skipqueue/job/mail.html",
         "docs/how-to/mail.md",
         "tests/app/mail.py",
-        "tests/doctor/test_mailbox.py",
+        "tests/console/rules/test_mailbox.py",
     ]
     assert list(without_part.own_paths(map(Path, own + others), "mail", {"letter"})) == list(map(Path, own))
 

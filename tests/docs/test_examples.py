@@ -28,7 +28,7 @@ from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import logs_of
 
 from ..app.models import Ledger
-from ..schedules.rows import STORE, fire_all, let_time_pass, without_entries
+from ..parts.schedules.rows import STORE, fire_all, let_time_pass, without_entries
 from .test_pages import PAGES, Reader, code_blocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]

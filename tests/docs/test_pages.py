@@ -29,7 +29,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job
-from ..schedules.rows import without_entries
+from ..parts.schedules.rows import without_entries
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
 COMMANDS_OF_THE_APP = ("runworker", "runrelay", "prunejobs", "importtasks", "skipqueue")

@@ -23,16 +23,16 @@ from django_skipqueue.models import Job, Schedule
 from django_skipqueue.models.expressions import table_names
 from django_skipqueue.worker.preflight import check_database
 
-from ..admin.pages import make_pages
 from ..app import jobs
 from ..app.limits import jobs as limited_jobs
 from ..app.rates import jobs as rated_jobs
 from ..app.rows import make_job
 from ..app.waiting import wait_until
+from ..console.admin.pages import make_pages
+from ..console.cli.running import skipqueue
 from ..harness.partitions import drop_partitions
 from ..harness.processes import ManagePy, wait_for_statuses
-from ..management.skipqueue.running import skipqueue
-from ..schedules.rows import make_schedule
+from ..parts.schedules.rows import make_schedule
 from .test_pages import PAGES, code_blocks
 
 pytestmark = pytest.mark.django_db(transaction=True)

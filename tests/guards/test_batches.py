@@ -7,8 +7,8 @@ from django_skipqueue.parts.batches.finish import FinishResult, finish_batches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
-from ..batches.jobs import callbacks_of
-from ..batches.test_batch import ALL_CALLBACKS, FINISH_CALLBACK, SUCCESS_CALLBACK
+from ..parts.batches.jobs import callbacks_of
+from ..parts.batches.test_batch import ALL_CALLBACKS, FINISH_CALLBACK, SUCCESS_CALLBACK
 
 pytestmark = pytest.mark.django_db
 

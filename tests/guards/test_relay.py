@@ -15,8 +15,16 @@ from django_skipqueue.queue.store import Store
 from ..app.rows import lease_of, make_job, state
 from ..app.sessions import Session
 from ..app.waiting import wait_until, within
-from ..relay.fake_carrier import FakeCarrier
-from ..relay.test_relay import RELAY, StartRelay, carried_noop, carrier, carrier_settings, holder_by_job, start_relay  # noqa: F401 (fixtures)
+from ..contrib.celery.relay.fake_carrier import FakeCarrier
+from ..contrib.celery.relay.test_relay import (  # noqa: F401 (fixtures)
+    RELAY,
+    StartRelay,
+    carried_noop,
+    carrier,
+    carrier_settings,
+    holder_by_job,
+    start_relay,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

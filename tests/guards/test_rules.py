@@ -7,8 +7,8 @@ from django_skipqueue.parts.history.rollups import WORKER_DIED
 from django_skipqueue.values.records import Cause
 
 from ..app.rows import DEFAULT, make_job
-from ..history.failing import count_failures
-from ..history.past import DAY, count_attempts
+from ..parts.history.failing import count_failures
+from ..parts.history.past import DAY, count_attempts
 
 pytestmark = pytest.mark.django_db
 

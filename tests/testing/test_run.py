@@ -22,7 +22,7 @@ from django_skipqueue.values.notes import logs_of
 from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
 from ..app.rates.jobs import shares_rate
-from ..schedules.rows import without_entries
+from ..parts.schedules.rows import without_entries
 from . import jobs as tasks
 
 

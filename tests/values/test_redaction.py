@@ -23,8 +23,8 @@ from django_skipqueue.values.redaction import DEEPEST, MASK, SECRETS, redact, wo
 from django_skipqueue.worker.attempts.executor import Executor
 from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
-from ..admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
 from ..app.rows import make_job
+from ..console.admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
 
 SECRET = "hunter22-correct-horse"
 
