@@ -93,4 +93,4 @@ def test_only_arguments_that_are_part_of_a_key_are_encoded_for_keys(
 
 def test_a_key_without_arguments_consists_of_the_name_of_the_task(registry: Registry) -> None:
     call = job(sequence=by())(two_integers).encoded((1,), {})
-    assert call.columns["limit_key"] == f"sequence:{__name__}.plain"
+    assert call.columns["limit_key"] == f"sequence:{__name__}.two_integers"

@@ -100,10 +100,8 @@ def test_the_outcomes_of_a_batch_reach_the_receivers_of_their_events(
     dispatcher: EventDispatcher, connect_receiver: Callable[..., None]
 ) -> None:
     received: list[tuple[str, int]] = []
-    connect_receiver(job_completed, lambda sender, make_attempt, **_: received.append((sender, make_attempt.job.id)))
-    connect_receiver(
-        job_failed, lambda sender, make_attempt, **_: received.append((f"not {sender}", make_attempt.job.id))
-    )
+    connect_receiver(job_completed, lambda sender, attempt, **_: received.append((sender, attempt.job.id)))
+    connect_receiver(job_failed, lambda sender, attempt, **_: received.append((f"not {sender}", attempt.job.id)))
     dispatcher.send(AttemptsCompleted([make_attempt(1), make_attempt(2, "b.task")]))
     dispatcher.send(AttemptsFailed([make_attempt(3)]))
     dispatcher.stop(timeout=DEADLINE)

@@ -163,7 +163,7 @@ def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
 
 
 def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Callable[[], Session]) -> None:
-    """A session has locked the row of one of two jobs. The unique key is free, so the command does not blame it."""
+    """Another session has locked the first job's row. Another job holds the second job's unique key."""
     locked, with_taken_key = make_job("failed"), make_job("failed", unique_key="k")
     make_job(unique_key="k")
     other = session()
@@ -171,13 +171,13 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
     other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
     result = skipqueue("retry", locked.pk)
     assert result.code == 3
-    who, outcome = result.err.splitlines()
+    locked_by_line, summary = result.err.splitlines()
     assert re.fullmatch(
         r"Its row is locked by session (\d+) \(.*, idle in transaction\)\. "
         r"To end that: python manage\.py dbshell -- -c 'SELECT pg_terminate_backend\(\1\);'",
-        who,
+        locked_by_line,
     )
-    assert outcome == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database."
+    assert summary == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database."
     assert skipqueue("retry", "--failed", "--yes", "--json").objects == [
         {"changed": 0, "skipped": 2, "is_partial": False}
     ]
