@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import secrets
 import signal
 from collections.abc import Callable, Iterator
@@ -59,13 +60,18 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return ascii(val)[:60] if isinstance(val, dict | list | tuple | timedelta) and is_plain(val) else None
 
 
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
+
+
 def is_plain(value: object) -> bool:
     """Whether each process of pytest writes the value alike: it has no moment, no set and no address of an object."""
     if isinstance(value, dict):
         return all(map(is_plain, [*value, *value.values()]))
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
-    return value is None or isinstance(value, str | int | float | timedelta)
+    if isinstance(value, str):
+        return not ISO_TIME.match(value)
+    return value is None or isinstance(value, int | float | timedelta)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -191,7 +191,7 @@ class TestJobDecorator:
         def inner() -> None: ...
 
         with pytest.raises(
-            InvalidTask, match=r"tests\.tasks\.test_tasks\..*inner is not at module level.* Move the function"
+            InvalidTask, match=r"tests\.jobs\.test_tasks\..*inner is not at module level.* Move the function"
         ):
             job(inner)
 

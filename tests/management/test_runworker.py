@@ -189,7 +189,7 @@ def test_an_empty_variable_of_the_environment_is_ignored(monkeypatch: pytest.Mon
 
 def test_help_warns_of_worker_timeouts_that_differ() -> None:
     text = " ".join(command.Command().create_parser("manage.py", "runworker").format_help().split())
-    assert "must be the same for every runworker on one database" in text
+    assert "must be the same for all runworkers on a database" in text
 
 
 def test_help_names_the_variable_of_each_option() -> None:

@@ -229,7 +229,7 @@ class TestPlacesThatShowAJob:
             pages = [operator.get(address).text for address in addresses]
             assert "ada-lovelace" in pages[0]
             assert "a ••••••" in pages[2]
-            assert "stands for a value that is not shown" in pages[2]
+            assert "hides a value whose name marks it as secret" in pages[2]
             assert not [address for address, text in zip(addresses, pages, strict=True) if SECRET in text]
 
     def test_no_message_of_the_admin_contains_a_unique_key_with_a_secret(
@@ -240,7 +240,7 @@ class TestPlacesThatShowAJob:
         Job.objects.filter(pk=failed_job.pk).update(unique_key=POSITIONAL_ARGUMENTS[1])
         make_job("queued", unique_key=POSITIONAL_ARGUMENTS[1])
         text = operator.post(page("retry", failed_job.pk), follow=True).text
-        assert "is held by job" in text
+        assert "holds the unique key" in text
         assert SECRET not in text
 
     def test_the_list_masks_secrets_that_are_longer_than_the_shown_text(self, operator: Client) -> None:  # noqa: F811

@@ -41,7 +41,7 @@ class ShownProblem:
             )
 
     @property
-    def lasts(self) -> str:
+    def duration(self) -> str:
         """The time since which it is known, in words; empty if nobody knows."""
         return "" if self.finding.seconds is None else roughly(self.finding.seconds)
 

@@ -83,7 +83,7 @@ class ListFailures(Watchable):
             found = [each for each in found if each.last_at >= _since_time(since, each.now)]
         _list(console, store, found[: options["limit"]], innocent, in_json=options["json"])
         if len(found) > options["limit"]:
-            console.say(f"There are {len(found):,}; --limit shows more.")
+            console.say(f"There are {len(found):,} causes; --limit shows more.")
         return Exit.DONE if found else Exit.NEGATIVE
 
 

@@ -57,7 +57,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         most=MOST_RATES + 1,
         text=text,
     )
-    more = gettext("Only the first %(number)s rate limits are shown. Enter a later key in “From the key” to see more.")
+    more = gettext("Only the first %(number)s rate limits are shown. Enter a later key in “Start at key” to see more.")
     card = KeyCard(
         name="rates",
         title=_("Rate limits with waiting jobs"),

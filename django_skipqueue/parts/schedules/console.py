@@ -478,7 +478,7 @@ class Schedules(Watchable):
         found = schedule_states()
         print_facts(console, SCHEDULE, found, SCHEDULE_TEXTS, in_json=options["json"])
         if not found:
-            console.say("There is no schedule. Supervisors write those of the code when they start.")
+            console.say("There are no schedules. Supervisors write the schedules of the code when they start.")
         for each in found:
             if each.error:
                 console.say(f"{each.row.name}: {each.error}")

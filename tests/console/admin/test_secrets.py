@@ -111,7 +111,7 @@ def test_no_page_of_the_admin_shows_a_secret(
         **{page("run_again", pk): "Run" for pk in finished.values()},
         page("cancel", jobs["running"].pk): "Cancel",
         f"{LIST}limits/": MASK,
-        f"{LIST}limits/?from=rerun:login:h": "from here on",
+        f"{LIST}limits/?from=rerun:login:h": "of this or a later key",
         f"{LIST}?status=blocked&limit_of={jobs['blocked'].pk}": TASK,
         f"{LIST}dashboard/": MASK,
         f"{LIST}doctor/": MASK,

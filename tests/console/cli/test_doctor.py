@@ -24,7 +24,7 @@ def test_without_findings_the_doctor_prints_that_all_is_well_and_exits_with_0() 
     result = skipqueue("doctor")
     assert result.code == 0
     assert re.fullmatch(
-        rf"All is well\.\n\n{len(rules_of('default'))} checks found no problem, in \d+\.\d\d s\. -v 2 names them\.\n",
+        rf"All is well\.\n\n{len(rules_of('default'))} checks found no problem, in \d+\.\d\d s\. -v 2 lists them\.\n",
         result.out,
     )
     assert result.err == ""

@@ -118,7 +118,7 @@ def test_a_build_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
     other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
     result = skipqueue("index", "--lock-timeout", "0.2s")
     assert result.code == 1
-    assert "Run this again to go on." in result.err
+    assert "Run the command again to continue." in result.err
     other.rollback()
     assert not valid_indexes()
     assert f"{BY_A.name}: left by an interrupted build, dropped" in skipqueue("index").out

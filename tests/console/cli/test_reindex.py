@@ -114,7 +114,7 @@ def test_reindex_is_refused_behind_a_pooler_in_transaction_mode(monkeypatch: pyt
     monkeypatch.setattr("django_skipqueue.console.cli.indexes.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
     assert result.code == 1
-    assert "A pooler in transaction mode" in result.err
+    assert "a pooler in transaction mode" in result.err
 
 
 def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:

@@ -87,7 +87,7 @@ def test_a_full_window_of_overdue_jobs_is_critical(findings_of: FindingsOf, sett
     type(youngest).objects.filter(pk=youngest.pk).update(locked_at=Now() - timedelta(seconds=661))
     (finding,) = findings_of("carrier-lost-jobs")
     assert (finding.severity, finding.title) == ("critical", "The broker of the carrier celery has lost its jobs")
-    assert finding.found.startswith("Jobs that the carrier has: 2. Its window is full of them")
+    assert finding.found.startswith("Jobs that it should have: 2. They fill its window")
     assert finding.command == "python manage.py runrelay --reclaim celery"
 
 

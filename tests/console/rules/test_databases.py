@@ -41,4 +41,4 @@ def test_the_finding_on_a_stuck_unique_key_names_database_and_id() -> None:
 
 def test_the_finding_on_a_halted_sequence_names_database_and_id() -> None:
     job = make_halted("k", using="other")
-    assert f": job other:{job.pk} failed. " in finding_on_other("halted-sequence").title
+    assert f" because job other:{job.pk} failed. " in finding_on_other("halted-sequence").title

@@ -102,7 +102,7 @@ def test_an_old_job_with_a_unique_key_is_found_among_thousands_of_newer_ones(fin
             " FROM generate_series(1, 5000) AS number"
         )
     (finding,) = findings_of("stuck-key")
-    assert "the key zzz" in finding.found
+    assert "the unique key zzz" in finding.found
 
 
 def test_finished_jobs_that_were_kept_past_their_retention_are_found(findings_of: FindingsOf) -> None:

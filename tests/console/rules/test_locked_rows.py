@@ -121,6 +121,6 @@ def test_why_it_waits_names_the_session_that_locks_the_row(status: str, connect:
     session.execute(LOCK.format("FOR UPDATE"), [[job.pk]])
     sentence = why_it_waits(job, now(), Workforce.now())
     assert sentence.startswith("Its row has been locked since ")
-    assert f" by session {session.info.backend_pid} (psql, idle in transaction). Until that ends, " in sentence
+    assert f" by session {session.info.backend_pid} (psql, idle in transaction). While it is locked, " in sentence
     session.close()
     wait_until(lambda: "locked" not in why_it_waits(job, now(), Workforce.now()))

@@ -73,7 +73,7 @@ def test_an_unknown_carrier_is_refused_with_a_suggestion(settings: Any) -> None:
 
 
 def test_without_carriers_there_is_nothing_to_relay() -> None:
-    with pytest.raises(CommandError, match=r"SKIPQUEUE\['CARRIERS'\] names no carrier"):
+    with pytest.raises(CommandError, match=r"SKIPQUEUE\['CARRIERS'\] contains no carrier"):
         relay_options()
 
 
@@ -91,7 +91,7 @@ def test_runrelay_has_the_times_of_runworker_and_a_relay_for_each_database(setti
 @pytest.mark.parametrize(
     ("arguments", "skipqueue", "expected"),
     [
-        ((), {}, "SKIPQUEUE['CARRIERS'] names no carrier, so there is nothing to relay."),
+        ((), {}, "SKIPQUEUE['CARRIERS'] contains no carrier, so there is nothing to relay."),
         ((), TWO_CARRIERS, "There are several carriers: use --carrier celery or --carrier rabbit."),
         (("--carrier", "celry"), ONE_CARRIER, "Did you mean 'celery'?"),
         ((), {"CARRIERS": {"celery": CELERY | {"APP": "shop.no_celery.app"}}}, "skipqueue.E011"),
@@ -195,7 +195,7 @@ def test_reclaim_takes_a_carrier_that_the_settings_no_longer_name(capsys: pytest
 
 @uses_database
 def test_reclaim_refuses_an_unknown_carrier() -> None:
-    with pytest.raises(CommandError, match=r"There is no carrier 'celry'\. No relay has ever served one"):
+    with pytest.raises(CommandError, match=r"There is no carrier 'celry'\. No relay has ever served a carrier"):
         call_command("runrelay", "--reclaim", "celry", "--yes")
     with (
         override_settings(SKIPQUEUE=ONE_CARRIER),

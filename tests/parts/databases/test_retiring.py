@@ -34,7 +34,7 @@ def test_the_doctor_says_that_an_empty_retiring_database_can_be_removed() -> Non
     make_job("failed", using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
     assert (finding.severity, finding.title) == (Severity.INFO, "A retiring database has no unfinished jobs")
-    assert finding.advice.startswith("Take it out of SKIPQUEUE['RETIRING'].")
+    assert finding.advice.startswith("Remove it from SKIPQUEUE['RETIRING'].")
 
 
 def test_a_database_that_is_not_retiring_has_no_such_finding() -> None:

@@ -144,7 +144,7 @@ def test_a_unique_key_that_the_project_computes_is_refused(registry: Registry) -
 
 
 def test_periodic_refuses_a_function_that_is_no_task() -> None:
-    with pytest.raises(InvalidTask, match="goes above @job or @task"):
+    with pytest.raises(InvalidTask, match="must be put above @job or @task"):
         periodic("* * * * *")(len)
 
 

@@ -87,7 +87,7 @@ def test_run_now_runs_code_of_the_project(registry: Registry) -> None:
 
 def test_run_now_raises_an_error_that_says_why_the_schedule_cannot_run() -> None:
     busy = make_schedule("busy", overlap="skip", last_job_id=make_job("running").pk)
-    with pytest.raises(InvalidOption, match="is unfinished, and the schedule skips"):
+    with pytest.raises(InvalidOption, match="is still unfinished, and this schedule does not overlap jobs"):
         run_now(STORE, busy.pk)
     with pytest.raises(SkipQueueError, match=r"No task is registered as 'gone\.jobs\.gone'"):
         run_now(STORE, make_schedule("gone", task="gone.jobs.gone").pk)

@@ -129,7 +129,7 @@ def test_until_started_and_a_limit_are_refused_together_with_rerun(options: Any,
     def refused(key: str) -> None: ...
 
     refused.__qualname__ = "refused"
-    with pytest.raises(InvalidOption, match="one after the other: give it without"):
+    with pytest.raises(InvalidOption, match="one after the other, so it cannot be combined with"):
         job(unique=unique_by("key"), on_conflict="rerun", **options)(refused)  # type: ignore[no-untyped-call]
 
 

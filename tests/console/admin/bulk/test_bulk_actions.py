@@ -564,7 +564,7 @@ class TestForWhomItActs:
         Store.default().run_now([job.pk], by="bob")
         run_jobs(queue_names=["only"])
         assert state(job)["status"] == "discarded"
-        assert "history of the job is full" in state(job)["last_error"]
+        assert "job's history is full" in state(job)["last_error"]
         assert Job.objects.failed().count() == 3
 
     def test_a_bulk_action_of_one_list_is_not_taken_over_from_another_list(self, operator: Client) -> None:

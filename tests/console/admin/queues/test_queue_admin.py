@@ -164,7 +164,7 @@ def test_a_queue_without_a_key_cannot_be_limited(operator: Client) -> None:
     make_job(queue_name="mail")
     assert "limit/?queue" not in operator.get(QUEUES).text
     answer = post_limit(operator, number="3").text
-    assert "first give the queue a concurrency in SKIPQUEUE[&quot;QUEUES&quot;]" in answer
+    assert "once SKIPQUEUE[&quot;QUEUES&quot;] names the queue" in answer
     assert not Queue.objects.exists()
 
 

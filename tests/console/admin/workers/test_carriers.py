@@ -40,7 +40,7 @@ def test_the_row_of_a_carrier_counts_its_jobs_and_shows_the_state_of_its_broker(
     row = row_of(operator, "celery")
     for expected in (
         "carrier · 1 relay",
-        "2/2,000 with it",
+        "2/2,000 jobs",
         "the oldest since ",
         "broker reachable",
         "1,234 jobs refused",
@@ -86,7 +86,7 @@ def test_the_page_of_a_carrier_shows_its_jobs_and_refusals(operator: Client) -> 
     carrier = make_carrier(refused=1_234)
     make_carried()
     text = operator.get(reverse("admin:django_skipqueue_worker_change", args=[carrier.pk])).text
-    assert "1/2,000 with it" in text
+    assert "1/2,000 jobs" in text
     assert "1,234 jobs refused" in text
     assert "worker/restart/" not in text
 

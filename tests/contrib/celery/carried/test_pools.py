@@ -29,7 +29,9 @@ def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet", "celery.concurrency.gevent:TaskPool", Greenlets])
 def test_a_worker_whose_pool_has_greenlets_ends_at_its_start(pool: Any) -> None:
-    with pytest.raises(SystemExit, match=r"The queues 'pdf' are carried.*--pool prefork, threads or solo"):
+    with pytest.raises(
+        SystemExit, match=r"The queues 'pdf' contain jobs of django_skipqueue.*--pool prefork, threads or solo"
+    ):
         note_worker(make_celery_worker(pool, "celery", "pdf"))
 
 

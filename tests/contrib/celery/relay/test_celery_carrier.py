@@ -622,7 +622,7 @@ def test_wrong_settings_of_a_carrier_are_explained(monkeypatch: pytest.MonkeyPat
     settings = CarrierSettings(name="celery", app="tests.nowhere.app", queues={"pdf": "pdf"})
     with pytest.raises(CarrierMisconfigured, match=r"tests\.nowhere\.app"):
         make_carrier(settings, "default")
-    with pytest.raises(CarrierMisconfigured, match="no Celery app"):
+    with pytest.raises(CarrierMisconfigured, match="not a Celery app"):
         make_carrier(CarrierSettings(name="celery", app="json.dumps", queues={}), "default")
     monkeypatch.setitem(sys.modules, "django_skipqueue.contrib.celery.celery_carrier", None)
     with pytest.raises(CarrierMisconfigured, match=r"django-skipqueue\[celery\]"):

@@ -146,7 +146,14 @@ class TestThePage:
             metadata={"tenant": 7},
         )
         text = operator.get(archived_job_address(job_id)).text
-        for expected in ("x.Down", "retried by anna", "PSP is back", "tenant", "••••••", "is in the archive"):
+        for expected in (
+            "x.Down",
+            "retried by anna",
+            "PSP is back",
+            "tenant",
+            "••••••",
+            "to the archive after its retention",
+        ):
             assert expected in text
         assert "hunter22" not in text
         history = operator.get(archived_job_address(job_id, "history")).text

@@ -46,7 +46,7 @@ def test_an_operator_finds_an_archived_job_by_its_time_and_runs_it_again(
     expect(page.get_by_text("No match.")).to_be_visible()
     page.go_back()
     page.locator("#result_list tbody tr a").first.click()
-    expect(page.get_by_text("This job is in the archive")).to_be_visible()
+    expect(page.get_by_text("This job was moved from the job table to the archive")).to_be_visible()
     page.get_by_role("link", name="Run again as a new job").click()
     page.get_by_role("button", name="again, as a new job").click()
     expect(page.get_by_text(f"a copy of job {archived[0]}")).to_be_visible()

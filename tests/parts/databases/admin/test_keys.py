@@ -49,7 +49,7 @@ def test_a_schedule_whose_key_belongs_to_another_database_is_refused(operator: C
     fields |= {"catch_up": "latest", "overlap": "allow", "kwargs": f'{{"account": {account_in(alias)}}}'}
     elsewhere = next(each for each in BOTH if each != alias)
     response = operator.post(with_database(ADD, elsewhere), fields)
-    assert f"belongs to the database {alias}. Add" in response.text
+    assert f"belongs in the database {alias}. Add" in response.text
     assert operator.post(with_database(ADD, alias), fields).status_code == 302
     assert [Schedule.objects.using(each).count() for each in (alias, elsewhere)] == [1, 0]
 

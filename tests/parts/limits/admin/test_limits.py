@@ -85,7 +85,7 @@ def test_the_list_of_keys_can_begin_at_a_text(operator: Client) -> None:
         make_limited(key)
     assert keys_on_card(operator.get(f"{LIMITS}?from=limit:b")) == ["limit:b", "sequence:a"]
     assert keys_on_card(operator.get(f"{LIMITS}?from=limit%3Aaa")) == ["limit:b", "sequence:a"]
-    assert "from here on" in operator.get(f"{LIMITS}?from=zzz").text
+    assert "of this or a later key" in operator.get(f"{LIMITS}?from=zzz").text
     assert keys_on_card(operator.get(f"{LIMITS}?from=%00&after=x%00")) == ["limit:a", "limit:b", "sequence:a"]
     assert keys_on_card(operator.get(f"{LIMITS}?after={make_job().pk}")) == ["limit:a", "limit:b", "sequence:a"]
 
@@ -204,7 +204,7 @@ class TestRates:
             make_rated(key)
         response = operator.get(LIMITS)
         assert [row[0] for row in cell_texts(response.text)] == ["a", "b"]
-        assert "Only the first 2 keys of rates" in response.text
+        assert "Only the first 2 rate limits are shown" in response.text
         for text in ("b", "aa"):
             assert [row[0] for row in cell_texts(operator.get(LIMITS, {"from": text}).text)] == ["b", "c"]
 
