@@ -13,7 +13,7 @@ import django_skipqueue
 from django_skipqueue.console import rules
 from django_skipqueue.console.rules.examination import all_rules
 
-PAGE = Path(django_skipqueue.__file__).parents[2] / "docs/how-to/doctor.md"
+PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
 SOURCES = [
     *Path(rules.__file__).parent.glob("*.py"),
     *Path(django_skipqueue.__file__).parent.glob("*/*/console.py"),

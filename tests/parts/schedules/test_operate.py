@@ -93,7 +93,7 @@ def test_run_now_raises_an_error_that_says_why_the_schedule_cannot_run() -> None
         run_now(STORE, make_schedule("gone", task="gone.jobs.gone").pk)
     with pytest.raises(InvalidArguments):
         run_now(STORE, make_schedule("wrong", kwargs={"a": 1}).pk)
-    with pytest.raises(InvalidOption, match="does not exist any more"):
+    with pytest.raises(InvalidOption, match="no longer exists"):
         run_now(STORE, 4711)
 
 

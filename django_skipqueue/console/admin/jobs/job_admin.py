@@ -72,8 +72,8 @@ class JobAdmin(VerbViews):
     sortable_by = ()
     search_fields = ("task",)
     search_help_text = _(
-        "Search for an id (#42), an argument (payment_id=42, order.id=42), or part of a task, error, value or queue. "
-        "If you enter several words, all of them must match."
+        "An id (#42), an argument (payment_id=42, order.id=42), or part of a task, error, value or queue. "
+        "Several words must all match."
     )
     actions: Sequence[Callable[..., Any] | str] = tuple(map(_as_admin_action, VERBS))
 
