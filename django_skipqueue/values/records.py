@@ -169,7 +169,10 @@ LEFT_OUT = "null"
 
 
 class ClaimedJob(NamedTuple):
-    """The columns of a claimed job that an attempt needs. Times are database times in seconds since the epoch."""
+    """The columns of a claimed job that an attempt needs, in the order and with the names of `CLAIMED`.
+
+    Times are database times in seconds since the epoch. The fields from `is_suspect` on never leave the process.
+    """
 
     id: int
     lease: int

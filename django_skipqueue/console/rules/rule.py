@@ -97,7 +97,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Threshold:
-    """The number from which on a rule finds something. `SKIPQUEUE["RULES"]` changes it, by the code of the rule."""
+    """A rule finds something if a number is at least this high. `SKIPQUEUE["RULES"]` changes it, by the rule's code."""
 
     code: str
     default: float
