@@ -101,7 +101,11 @@ class AbstractJob(
 
 def _of_parts(kind: str) -> list[Any]:
     """The `indexes` or the `constraints` of the columns that parts give to jobs."""
-    of_columns = [getattr(base, "_meta", None) for base in (of_batches.BatchColumn, *AbstractJob.__bases__)]
+    bases = (
+        of_batches.BatchColumn,
+        *AbstractJob.__bases__,
+    )
+    of_columns = [getattr(base, "_meta", None) for base in bases]
     return [each for options in of_columns if options for each in getattr(options, kind)]
 
 
