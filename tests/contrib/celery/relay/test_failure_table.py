@@ -545,7 +545,7 @@ def test_a_broker_accepts_smaller_messages_than_the_setting_says(
     process.wait_for(f"larger than configured max size {small_message_limit}")
     wait_for_statuses(failed=1, running=1)
     assert final_state(large)[0] == "failed"
-    assert f"takes {small_message_limit:,} at most" in large.errors[0]["message"]
+    assert f"accepts at most {small_message_limit:,}" in large.errors[0]["message"]
     wait_until(lambda: is_with_the_carrier(small))
     assert process.log.count("carrier lost") == 1
     numbers = [lease_ref_of(message)[0] for message in messages_in_queue(celery_worker)]
