@@ -275,7 +275,7 @@ _hoard: list[bytes] = []
 
 @job
 def keep_memory(mb: int) -> None:
-    """Allocate so many megabytes, and never free them."""
+    """Allocate this number of megabytes, and never free them."""
     _hoard.append(b"x" * (mb * 1024 * 1024))
 
 

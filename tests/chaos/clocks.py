@@ -30,7 +30,7 @@ class Clock:
         }
 
     def set(self, seconds: float) -> None:
-        """From now on, let the clock be wrong by so many seconds."""
+        """From now on, let the clock be wrong by this number of seconds."""
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+g}\n")
         fresh.rename(self._file)

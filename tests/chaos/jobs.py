@@ -245,7 +245,7 @@ def give_up(context: JobContext) -> None:
 
 
 def _pause(seconds: float) -> None:
-    """Wait so many seconds, but not by `time.sleep`, which raises OSError under libfaketime."""
+    """Wait this number of seconds, but not by `time.sleep`, which raises OSError under libfaketime."""
     threading.Event().wait(seconds)
 
 

@@ -14,7 +14,7 @@ TOLERANCE = 0.05
 """The share of a token that may be missing: PostgreSQL rounds times to microseconds."""
 
 CLOCK_JUMP = 1.0
-"""If the clock of PostgreSQL goes back by more than so many seconds, it was set back."""
+"""If the clock of PostgreSQL goes back by more than this number of seconds, it was set back."""
 
 ENDED_OR_RUNNING = 4
 """How many times as many jobs of a fair key may be queued as have ever run at once: as many as run, two for each that

@@ -107,7 +107,7 @@ class Proxy:
         self._do(self._let_all_flow())
 
     def delay_connects(self, seconds: float) -> None:
-        """Delay each of the first messages of new connections by at most so many seconds; 0 ends the delays."""
+        """Delay each of the first messages of new connections by at most this number of seconds; 0 ends the delays."""
         self._delay = seconds
 
     def limit(self, bytes_per_second: float) -> None:

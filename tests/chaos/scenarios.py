@@ -211,7 +211,7 @@ class Run:
             )
 
     def _wait_for_speed(self, wanted: float, *, at_least: float, at_most: float) -> None:
-        """Wait until so many jobs are finished in a second, but not shorter and not longer than these times."""
+        """Wait until `wanted` jobs are finished in a second, but not shorter and not longer than these times."""
         statement = (
             "SELECT count(*) FROM chaos_change, to_timestamp(%s) AS now"
             " WHERE after = ANY (%s) AND at > now - interval '1 second' AND at <= now"

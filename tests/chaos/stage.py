@@ -36,11 +36,11 @@ class Stage:
         fault.ended = time.time()
 
     def wait(self, seconds: float) -> None:
-        """Let a fault last so many seconds, even if `over` is set meanwhile."""
+        """Let a fault last this number of seconds, even if `over` is set meanwhile."""
         time.sleep(seconds)
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition, at most so many seconds. Returns whether it was met."""
+        """Wait for a condition, at most this number of seconds. Returns whether it was met."""
         deadline = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > deadline:

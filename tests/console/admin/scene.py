@@ -45,7 +45,7 @@ psp.errors.GatewayUnavailable: psp.example.com cannot be reached
 
 
 def at(seconds: float) -> timedelta:
-    """The timedelta from now to a moment so many seconds ago."""
+    """The timedelta from now to the moment this number of seconds ago."""
     return timedelta(seconds=-seconds)
 
 
@@ -91,7 +91,7 @@ def make_workers() -> list[Worker]:
 
 
 def ago(seconds: float) -> str:
-    """The moment so many seconds ago, as a string for JSON."""
+    """The moment this number of seconds ago, as a string for JSON."""
     return (timezone.now() + at(seconds)).isoformat()
 
 

@@ -43,7 +43,7 @@ def check_and_confirm() -> list[Alert]:
 
 
 def let_pass(seconds: float) -> None:
-    """Move the times of all incidents back, as if so many seconds had passed."""
+    """Move the times of all incidents back, as if this number of seconds had passed."""
     names = ("since", "found_at", "raised_at", "calm_since", "over_at", "claimed_at")
     Incident.objects.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
 

@@ -82,7 +82,7 @@ def resume(server: Server) -> None:
 
 
 def defer_and_count(count: int) -> Counter[str | None]:
-    """Defer so many jobs without a key, and count them by database; `error` counts jobs that could not be deferred."""
+    """Defer `count` jobs without a key, and count them by database; `error` counts jobs that could not be deferred."""
     return Counter(defer_job() for _ in range(count))
 
 
