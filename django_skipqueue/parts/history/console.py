@@ -20,7 +20,7 @@ from . import rules
 from .claim_costs import claim_costs
 from .subcommand import ListFailures
 
-# pages → the names of the queues in the history. Index: the primary key of the roll-ups.
+# pages → the names of the queues in the history. Index: the primary key, or prune, of the roll-ups.
 KNOWN_QUEUES = """
 SELECT queue_name
 FROM skipqueue_rollup
