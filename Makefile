@@ -32,12 +32,12 @@ serve: $(EXAMPLE_STAMP) ## Run the shop, its admin and a worker until Ctrl-C (PO
 	@$(WITH_POSTGRES) --database shop $(MANAGE) serve --port $(PORT)
 
 test: setup ## Run the tests (ARGS="-k claim" chooses some of them)
-	PYTHONDONTWRITEBYTECODE= $(WITH_POSTGRES) $(BIN)/pytest -n 4 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(WITH_POSTGRES) $(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 coverage: setup ## Run the tests, and report which code of the package they do not run (from Python 3.12 on)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || { echo '$(NOT_3_11)'; exit 1; }
 	rm -rf .coverage
-	$(WITH_POSTGRES) $(BIN)/coverage run -m pytest -n 3 $(ARGS)
+	$(WITH_POSTGRES) $(BIN)/coverage run -m pytest -n 3 --dist worksteal $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -74,16 +74,16 @@ messages: setup ## Extract the texts of the admin for translators, and compile w
 check: lint types docs migrations demo wheel ## Check all that a change must pass beside the tests
 
 contract: setup ## Write what users rely on, and every statement of SQL, into files, for git to show what a change alters
-	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract tests/store/test_golden.py $(ARGS)
+	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract tests/queue/test_golden.py $(ARGS)
 
 guards: setup ## Take each guard of correctness out, and see the tests fail (ARGS="claim settle" takes some)
-	SKIPQUEUE_SLOW=1 $(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
+	PYTHONDONTWRITEBYTECODE= SKIPQUEUE_SLOW=1 $(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
 
 lineage: setup ## Check that no test has been lost: it is there, has another name, or went for a reason
 	$(WITH_POSTGRES) $(BIN)/python scripts/check_lineage.py
 
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
-	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py tests/admin/*/test_pictures.py $(ARGS)
+	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/console/admin/test_pictures.py tests/parts/*/admin/test_pictures.py $(ARGS)
 
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)

@@ -15,9 +15,9 @@ from .sizes import Sizes
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Measure the rows that the command line names."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # so that compiled modules are cached, as for an installed package
     django.setup()
     from .rows import ROWS
 
@@ -36,8 +36,8 @@ def main() -> None:
     table = {}
     for row in options.rows or ROWS:
         table[row] = median_of([measurement(row, sizes) for _ in range(options.repeat)])
-        what = (ROWS[row].__doc__ or "").splitlines()[0].rstrip(".")
-        print(markdown_row([f"`{row}`", what, phrase(table[row])]), flush=True)
+        description = (ROWS[row].__doc__ or "").splitlines()[0].rstrip(".")
+        print(markdown_row([f"`{row}`", description, phrase(table[row])]), flush=True)
     if options.json:
         written = {"machine": head, "repeat": options.repeat, "sizes": dataclasses.asdict(sizes), "rows": table}
         options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")

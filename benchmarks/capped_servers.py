@@ -1,6 +1,6 @@
-"""PostgreSQL servers that may each use a share of a core alone, so that one machine shows what several would do.
+"""PostgreSQL servers that may each use only a share of a core, so that one machine behaves like several.
 
-The share is a control group's quota, of version 1 or 2: it takes root, and a kernel that has them.
+The share is the quota of a control group (of version 1 or 2). Only root can make one.
 """
 
 import tempfile
@@ -13,21 +13,21 @@ import psutil
 from scripts.embedded_postgres import Server
 
 PERIOD = 100_000
-"""Microseconds over which the kernel counts what a group has used."""
+"""The period, in microseconds, over which the kernel counts the processor time that a group has used."""
 
 ROOT = Path("/sys/fs/cgroup")
 
 
 class CannotCap(Exception):
-    """This machine has no control groups that this process may make."""
+    """This process cannot make control groups on this machine."""
 
 
 @contextmanager
 def capped_servers(number: int, share: float) -> Iterator[list[Server]]:
-    """Start so many servers, each with a share of a core. They and their data are gone at the end of the block."""
+    """Start this number of servers, each with a share of a core. They and their data are removed after the block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="skipqueue-servers-")))
-        servers = [Server(folder / f"{place}") for place in range(number)]
+        servers = [Server(folder / f"{index}") for index in range(number)]
         for server in servers:
             server.home.mkdir()
             server.start()
@@ -37,7 +37,7 @@ def capped_servers(number: int, share: float) -> Iterator[list[Server]]:
 
 @contextmanager
 def _group(server: Server, share: float) -> Iterator[None]:
-    """Put the processes of a running server into a control group, which those that it forks later inherit."""
+    """Put the processes of a running server into a control group. Processes that it forks later are in it too."""
     version_1 = (ROOT / "cpu" / "cpu.cfs_quota_us").exists()
     group = (ROOT / "cpu" if version_1 else ROOT) / f"skipqueue-{server.home.parent.name}-{server.home.name}"
     quota = int(PERIOD * share)

@@ -1,7 +1,7 @@
-"""`make bench-check`: the ratios that depend little on the machine, beside those of `baseline.json`.
+"""`make bench-check`: measure ratios that depend little on the machine, and compare them with `baseline.json`.
 
-Fails when one is worse by more than a fifth. Machines are noisy: each ratio is a median, and one that fails is measured
-again before it counts.
+It fails if a ratio is worse by more than a fifth. Machines are noisy: each ratio is a median, and a ratio that fails is
+measured again.
 """
 
 import argparse
@@ -23,21 +23,21 @@ BASELINE = Path(__file__).with_name("baseline.json")
 TOLERANCE = 0.2
 
 SIZES = Sizes(jobs=20_000, rounds=3, finished=200_000, future=100_000, snapshot=100_000)
-"""Small enough for all of it to take less than three minutes."""
+"""Small enough for all measurements to take less than three minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """One figure of one row."""
+    """A ratio to check: one figure of one row of the benchmarks."""
 
     row: str
     figure: str
     less_is_better: bool = False
     repeat: int = 3
-    """Of how many measurements the median is taken; 1 where the row takes medians by itself."""
+    """The number of measurements from which the median is taken. It is 1 if the row itself takes medians."""
 
     def loss(self, measured: float, baseline: float) -> float:
-        """How much worse than the baseline, as a share; below 0 if it is better."""
+        """How much worse the measured ratio is than the baseline, as a share. Negative if it is better."""
         return 1 - (baseline / measured if self.less_is_better else measured / baseline)
 
 
@@ -55,7 +55,7 @@ Measure = Callable[[Ratio], float]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one ratio."""
+    """The result of the check of one ratio."""
 
     name: str
     measured: float
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether it is worse by more than is put down to noise."""
+        """Whether the ratio is worse by more than the tolerated noise."""
         return self.loss > TOLERANCE
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Verdict:
 
 
 def judge(name: str, ratio: Ratio, baseline: float, measure: Measure) -> Verdict:
-    """Measure, and measure again if it fails: the better of the two counts."""
+    """Measure a ratio, and measure it again if it fails. The better of the two measurements counts."""
     verdicts = []
     for _ in range(2):
         measured = measure(ratio)
@@ -84,12 +84,12 @@ def judge(name: str, ratio: Ratio, baseline: float, measure: Measure) -> Verdict
 
 
 def measure(ratio: Ratio) -> float:
-    """The median of several measurements."""
+    """The median of several measurements of this ratio."""
     return statistics.median(measurement(ratio.row, SIZES)[ratio.figure] for _ in range(ratio.repeat))
 
 
 def check(baseline: Mapping[str, float]) -> bool:
-    """Print a table of all ratios; whether none fails."""
+    """Measure all ratios and print them as a table. Returns whether none fails."""
     print(markdown_head(["ratio", "baseline", "measured", "better by", ""]), flush=True)
     verdicts = []
     for name, ratio in RATIOS.items():
@@ -99,7 +99,7 @@ def check(baseline: Mapping[str, float]) -> bool:
 
 
 def write() -> None:
-    """Measure everything twice, and make the worse the baseline, as the better of two is what is compared with it."""
+    """Measure every ratio twice, and write the worse one as the baseline: the check uses the better of two."""
     print(markdown_head(["ratio", "measured"]), flush=True)
     figures = {}
     for name, ratio in RATIOS.items():
@@ -109,7 +109,7 @@ def write() -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the check, or write the baseline, as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check", description=__doc__)
     parser.add_argument("--write", action="store_true", help="make what is measured now the baseline")
     options = parser.parse_args()

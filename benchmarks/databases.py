@@ -1,4 +1,4 @@
-"""A fresh database for each measurement, on the server of DATABASE_URL, and what the server knows of it."""
+"""A fresh database for each measurement, on the server of DATABASE_URL, and statistics of this server."""
 
 import os
 import time
@@ -12,12 +12,12 @@ import psycopg
 from psycopg import sql
 
 SERVER = "BENCHMARKS_SERVER"
-"""Environment variable: within a measurement, the DATABASE_URL from outside of it."""
+"""Environment variable: in the process of a measurement, the DATABASE_URL of the process that started it."""
 
 
 @contextmanager
 def fresh_database() -> Iterator[dict[str, str]]:
-    """Create a database, hand out the environment of a process that uses it, and drop it."""
+    """Create a database, yield the environment variables for a process that uses it, and drop it."""
     name = f"skipqueue_bench_{uuid.uuid4().hex[:12]}"
     with server() as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -37,12 +37,12 @@ def about_server() -> str:
 
 
 def server() -> psycopg.Connection[Any]:
-    """A connection to the server that is counted to no measured database."""
+    """A connection to the server, but to another database than the measured one, so that it is not counted."""
     return connect(SERVER if SERVER in os.environ else "DATABASE_URL")
 
 
 def connect(variable: str = "DATABASE_URL") -> psycopg.Connection[Any]:
-    """A bare connection, in autocommit, to the database that this environment variable names."""
+    """A psycopg connection, in autocommit mode, to the database of this environment variable."""
     settings = environ.Env().db(variable)
     given = {"host": settings["HOST"], "port": settings["PORT"], "user": settings["USER"], "dbname": settings["NAME"]}
     given |= {"password": settings["PASSWORD"], **settings.get("OPTIONS", {})}
@@ -50,9 +50,9 @@ def connect(variable: str = "DATABASE_URL") -> psycopg.Connection[Any]:
 
 
 def transactions(database: str) -> int:
-    """How many transactions the database has seen, as far as its sessions have told.
+    """How many transactions the database has had, as far as its sessions have reported them.
 
-    A session tells at its end, and when it has been idle for a while (at most ten seconds).
+    A session reports its transactions at its end, and when it has been idle for a while (at most ten seconds).
     """
     with server() as connection:
         row = connection.execute(
@@ -62,21 +62,21 @@ def transactions(database: str) -> int:
 
 
 def written_ahead() -> int:
-    """Bytes of write-ahead log that the server has written in its life."""
+    """The bytes of write-ahead log that the server has written since it was set up."""
     with server() as connection:
         row = connection.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").fetchone()
     return int(row[0]) if row else 0
 
 
 def wait_until_unused(database: str, seconds: float = 30) -> None:
-    """Wait until the last session of the database has ended, and so has told its transactions."""
+    """Wait until the last session of the database has ended, and so has reported its transactions."""
     deadline = time.monotonic() + seconds
     with server() as connection:
         while connection.execute(
             "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'", [database]
         ).fetchone():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"Somebody still uses {database}.")
+                raise TimeoutError(f"A session still uses {database}.")
             time.sleep(0.02)
 
 

@@ -1,6 +1,6 @@
-"""Figures: the results of one measurement by name, their medians, and how they are shown.
+"""Figures: the results of one measurement by their names, the medians of several, and how they are shown.
 
-Invariant: pure; nothing here knows a database or Django.
+Invariant: these functions are pure and use neither a database nor Django.
 """
 
 import statistics
@@ -10,7 +10,7 @@ Figures = dict[str, float]
 
 
 def median_of(measured: Sequence[Figures]) -> Figures:
-    """The median of each figure by itself."""
+    """The median of each figure over several measurements."""
     return {name: statistics.median(figures[name] for figures in measured) for name in measured[0]}
 
 
@@ -21,7 +21,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def show(value: float) -> str:
-    """Three digits that matter."""
+    """The value with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -31,10 +31,10 @@ def phrase(figures: Figures) -> str:
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """One line of a table."""
+    """One line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def markdown_head(cells: Sequence[str]) -> str:
-    """The two lines above a table's rows."""
+    """The two lines above the rows of a Markdown table."""
     return f"{markdown_row(cells)}\n|{'---|' * len(cells)}"

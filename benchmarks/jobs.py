@@ -1,4 +1,4 @@
-"""The tasks that are measured."""
+"""The tasks that the benchmarks run."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from django_skipqueue import JobContext, by, job, limit, rate, unique_by
 from django_skipqueue.values.part import install_parts, installed_parts
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
-"""In the environment of `runworker`: its workers count nothing, and its supervisor neither counts nor samples."""
+"""Environment variable for `runworker`: its workers and its supervisor then record no history."""
 
 if WITHOUT_ROLLUPS in os.environ:
     history = [part for part in installed_parts() if part.name == "history"]
@@ -20,29 +20,29 @@ if WITHOUT_ROLLUPS in os.environ:
 
 @job
 def noop(number: int) -> None:
-    """Does nothing: what is measured is the queue."""
+    """Does nothing, so that only the queue is measured."""
 
 
 @job
 async def anoop(number: int) -> None:
-    """The same in the event loop."""
+    """Does nothing, in the event loop."""
 
 
 @job
 def ten_ms(_number: int) -> None:
-    """Waits as a call to another service does."""
+    """Waits for 10 ms in a thread, like a call to another service."""
     time.sleep(0.01)
 
 
 @job
 async def aten_ms(_number: int) -> None:
-    """The same in the event loop."""
+    """Waits for ten milliseconds in the event loop."""
     await asyncio.sleep(0.01)
 
 
 @job
 def five_ms(number: int) -> float:
-    """Reads a row by the ORM and waits for the rest of 5 ms; the milliseconds that it took."""
+    """Reads a row by the ORM and waits for the rest of 5 ms. Returns the milliseconds that it took."""
     started = time.perf_counter()
     User.objects.filter(pk=number).first()
     time.sleep(max(0.0, 0.005 - (time.perf_counter() - started)))
@@ -51,63 +51,63 @@ def five_ms(number: int) -> float:
 
 @job
 def clock() -> float:
-    """When it started, in seconds since the epoch."""
+    """Returns when the task started, in seconds since the epoch."""
     return time.time()
 
 
 @job(concurrency=limit(2, by="key"))
 def limited(key: int) -> float:  # noqa: ARG001 (names the key)
-    """When it started; at most two of a key run at once."""
+    """Returns when the task started. At most two jobs of a key run at once."""
     return time.time()
 
 
 @job(sequence=by("key"))
 def in_sequence(key: int) -> tuple[float, float]:  # noqa: ARG001 (names the key)
-    """When it started and when it ended; one after the other for each key."""
+    """Returns when the task started and when it ended. The jobs of a key run one after the other."""
     return time.time(), time.time()
 
 
 @job(concurrency=limit(2, by="key"))
 def limited_noop(key: int) -> None:
-    """Does nothing, as `noop`; at most two of a key run at once."""
+    """Does nothing. At most two jobs of a key run at once."""
 
 
 @job(concurrency=limit(5, by="key"))
 def limited_ten_ms(key: int) -> None:  # noqa: ARG001 (names the key)
-    """Waits for 10 ms, as `ten_ms`; at most five of a key run at once."""
+    """Waits for 10 ms. At most five jobs of a key run at once."""
     time.sleep(0.01)
 
 
 @job(sequence=by("key"))
 def noop_in_sequence(key: int) -> None:
-    """Does nothing, as `noop`; one after the other for each key."""
+    """Does nothing. The jobs of a key run one after the other."""
 
 
 @job(fair_by="tenant")
 def fair_work(tenant: str, milliseconds: int = 0) -> None:  # noqa: ARG001 (names the key)
-    """Waits, or does nothing; its tenants share the workers."""
+    """Waits for some milliseconds. The tenants get equal shares of the workers."""
     if milliseconds:
         time.sleep(milliseconds / 1000)
 
 
 @job(rate=rate("1000/s", by="key"))
 def rated(key: int) -> None:
-    """Does nothing; as many of a key may start as no worker can run."""
+    """Does nothing. The rate is higher than any worker can reach, so it never delays a job."""
 
 
 @job(unique=unique_by("number"))
 def unique_noop(number: int) -> None:
-    """Does nothing, as `noop`; one unfinished job of each number."""
+    """Does nothing. There is at most one unfinished job of each number."""
 
 
 @job(rate=rate("100/m", by="key"))
 def rated_slowly(key: int) -> None:
-    """Does nothing; one of a key starts at once, and the others wait."""
+    """Does nothing. One job of a key starts at once, and the others wait for the rate."""
 
 
 @job(rate=rate("50/s"))
 def fifty() -> float:
-    """When it started, in seconds since the epoch."""
+    """Returns when the task started, in seconds since the epoch. At most 50 jobs start in a second."""
     return time.time()
 
 

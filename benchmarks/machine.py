@@ -1,4 +1,4 @@
-"""What a reader needs to judge figures: cores, versions, and the server's settings that decide what a commit costs."""
+"""A description of the machine: cores, versions, and the settings of the server that decide what a commit costs."""
 
 import os
 import platform
@@ -9,11 +9,11 @@ from .databases import about_server
 
 
 def machine() -> str:
-    """One line, for the head of a table."""
+    """The description in one line, which is printed above a table."""
     versions = f"Python {platform.python_version()}, Django {django.__version__}, {about_server()}"
     return f"{cores()} cores for PostgreSQL, client and worker; {versions}"
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

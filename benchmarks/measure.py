@@ -1,6 +1,6 @@
-"""`python -m benchmarks.measure ROW SIZES`: one measurement, printed as JSON. Run by `measurement`, never by hand.
+"""`python -m benchmarks.measure ROW SIZES`: make one measurement and print it as JSON. Only `measurement` runs it.
 
-Invariant: each measurement has a process and a database of its own.
+Invariant: each measurement has its own process and its own database.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from .sizes import Sizes
 
 
 def measurement(row: str, sizes: Sizes) -> Figures:
-    """Measure the row once."""
+    """Measure the row once, in a new process with a new database."""
     with fresh_database() as environment:
         environment |= {"DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
         migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
@@ -27,13 +27,13 @@ def measurement(row: str, sizes: Sizes) -> Figures:
 
 
 def main() -> None:
-    """The child's side."""
+    """Measure the row in this process, which `measurement` has started."""
     import django
 
     django.setup()
     from .rows import ROWS
 
-    gc.freeze()  # a full collection of the modules would hit one measurement, and not another
+    gc.freeze()  # otherwise a full garbage collection would slow some measurements down and not others
     row, sizes = sys.argv[1:]
     print(json.dumps(ROWS[row](Sizes(**json.loads(sizes)))))
 

@@ -135,7 +135,7 @@ QUESTIONS = {
     "question: run all retrying now": ("job/?status=retrying", "run_now_selected"),
     "question: retry all of a cause": ("job/?status=failed&%(cause)s", "retry_selected"),
 }
-"""Actions on all jobs of a list: the list, and the action that is posted there and asks."""
+"""Pages that ask for confirmation of an action on all jobs of a list. The address of the list, and the action."""
 
 COMMANDS = (
     "skipqueue status",
@@ -147,7 +147,7 @@ COMMANDS = (
 
 
 def send_receipt(payment_id: int, email: str) -> None:
-    """The task whose `payment_id` has an index."""
+    """A task with an index for searches by `payment_id`."""
 
 
 def main() -> None:
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def configure(url: str) -> None:
-    """A project that has only what the admin needs."""
+    """Configure Django with only the apps that the admin needs."""
     settings.configure(
         DATABASES={"default": environ.Env.db_url_config(url)},
         INSTALLED_APPS=[
@@ -234,7 +234,9 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     boss = User.objects.filter(username="admin").first() or User.objects.create_superuser("admin")
     if not Job.objects.exists():
         fill(jobs, archived, boss.pk)
-    job(name="shop.jobs.send_receipt")(import_module("benchmarks.operate").send_receipt)  # not that of `__main__`
+    job(name="shop.jobs.send_receipt")(
+        import_module("benchmarks.operate").send_receipt
+    )  # import_module, because the function of `__main__` cannot be a task
     run("skipqueue index")
     middle = Job.objects.earliest("pk").enqueued_at + (timezone.now() - Job.objects.earliest("pk").enqueued_at) / 2
     client = Client()
@@ -275,9 +277,9 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
         page(address)  # compiles the templates
     calls = {name: partial(page, address) for name, address in PAGES.items()}
     calls |= {name: partial(page, *question) for name, question in QUESTIONS.items()}
-    slow = sum([line(name, repeat, call) for name, call in calls.items()])
+    slow = sum([measure_and_print(name, repeat, call) for name, call in calls.items()])
     for command in COMMANDS:
-        line(f"`{command}`", repeat, partial(run, command), processor=False)
+        measure_and_print(f"`{command}`", repeat, partial(run, command), processor=False)
     print(f"\n{len(calls)} pages, {slow} of which take more than {SLOW} ms of Python.")
 
 
@@ -310,7 +312,7 @@ def fill(jobs: int, archived: int, user_id: int) -> None:
 
 
 def run(command: str) -> None:
-    """Run a command of `manage.py`, and drop what it prints."""
+    """Run a command of `manage.py`, and discard its output."""
     from django.core.management import call_command
 
     nothing = io.StringIO()
@@ -318,44 +320,44 @@ def run(command: str) -> None:
         call_command(*command.split())
 
 
-class Processor(NamedTuple):
-    """Milliseconds on a processor: of this process, and of the server's process of its connection."""
+class ProcessorTime(NamedTuple):
+    """Processor time in milliseconds: of this process, and of the PostgreSQL process of its connection."""
 
     python: float
     postgresql: float
 
 
 SLOW = 200
-"""Milliseconds of Python that no page may take."""
+"""A page that takes more milliseconds of Python is counted as slow."""
 
 
-def line(name: str, repeat: int, call: Callable[[], object], *, processor: bool = True) -> bool:
-    """Print the medians of both times on a processor, and the median and the slowest time of a call by the clock.
+def measure_and_print(name: str, repeat: int, call: Callable[[], object], *, processor: bool = True) -> bool:
+    """Call the page or command several times, and print medians of its processor times and of its time by the clock.
 
-    Returns whether Python takes too long. A command has a connection of its own: its time in PostgreSQL is not known.
+    Returns whether Python takes too long. The PostgreSQL time of a command is not known: it has its own connection.
     """
-    times, spent = [], []
+    times, processor_times = [], []
     for _ in range(repeat):
-        started, before = time.perf_counter(), on_processor()
+        started, before = time.perf_counter(), processor_time_so_far()
         call()
-        after = on_processor()
+        after = processor_time_so_far()
         times.append((time.perf_counter() - started) * 1000)
-        spent.append(Processor(after.python - before.python, after.postgresql - before.postgresql))
-    python = statistics.median(each.python for each in spent)
-    postgresql = f"{statistics.median(each.postgresql for each in spent):.0f} ms" if processor else ""
+        processor_times.append(ProcessorTime(after.python - before.python, after.postgresql - before.postgresql))
+    python = statistics.median(spent.python for spent in processor_times)
+    postgresql = f"{statistics.median(spent.postgresql for spent in processor_times):.0f} ms" if processor else ""
     median = statistics.median(times)
     print(f"| {name} | {python:.0f} ms | {postgresql} | {median:.0f} ms | {max(times):.0f} ms |", flush=True)
     return python > SLOW
 
 
-def on_processor() -> Processor:
-    """What this process, and the server's process of its connection, have spent so far."""
+def processor_time_so_far() -> ProcessorTime:
+    """The processor time that this process and the PostgreSQL process of its connection have used so far."""
     from django.db import connection
 
     connection.ensure_connection()
     schedule = Path(f"/proc/{connection.connection.info.backend_pid}/schedstat")
     server = int(schedule.read_text().split()[0]) / 1e6 if schedule.exists() else 0.0
-    return Processor(time.process_time() * 1e3, server)
+    return ProcessorTime(time.process_time() * 1e3, server)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The statements that fill the database of `benchmarks.operate`."""
 
-# Of every ten jobs, one is in a batch: a hundred in each.
+# Jobs of all statuses. One of ten jobs is in a batch; each batch has a hundred jobs.
 FILL = """
 INSERT INTO skipqueue_job (
     queue_name, task, args, kwargs, status, attempts, run_after, enqueued_at, locked_at, locked_by, started_at,
@@ -45,8 +45,8 @@ ORDER BY id DESC
 LIMIT %(archived)s
 """
 
-# Three days of minutes, for each task in each queue, each queue, and all: with histograms, as workers write them. The
-# numbers differ from each to the next, as the values of a chart do.
+# Counts for each minute of three days and each hour of 90 days, for each task in each queue, for each queue, and for
+# all jobs, with histograms as workers write them. The numbers vary, so that charts have different values.
 FILL_ROLLUPS = """
 INSERT INTO skipqueue_rollup (
     span, queue_name, task, starts_at, enqueued, completed, failed, waited, ran, waited_seconds, ran_seconds, claims,
@@ -93,7 +93,7 @@ FROM
     generate_series(1, span.numbers) AS number, generate_series(1, 10) AS cause
 """
 
-# The last two hundred run, each inside one of the first hundred of these; of the others, every seventh has failures.
+# The last 200 batches are unfinished: a hundred, and one inside each. Of the others, each seventh has failures.
 FILL_BATCHES = """
 INSERT INTO skipqueue_batch (id, name, parent_id, callbacks, created_at, finished_at, completed, failed, discarded)
 SELECT
@@ -106,7 +106,7 @@ FROM
     LATERAL (SELECT n <= number - 200 AS is_finished) AS life
 """
 
-# Jobs that wait for a permit of a thousand keys, for a token of a hundred, and for a failed job of fifty.
+# Blocked jobs: some wait for limits (1,000 keys), some for rates (100 keys), some for a failed job in 50 sequences.
 FILL_BLOCKED = """
 INSERT INTO skipqueue_job (
     queue_name, task, args, kwargs, status, gate, run_after, enqueued_at, finished_at, attempts, lease, limit_key,
@@ -144,7 +144,7 @@ SELECT
 FROM generate_series(1, 200) AS n
 """
 
-# What operators have done, most of it long ago.
+# Entries in Django's log about actions of operators, most of them long ago.
 FILL_LOG = """
 INSERT INTO django_admin_log (
     action_time, object_id, object_repr, action_flag, change_message, content_type_id, user_id
@@ -157,7 +157,7 @@ FROM
     (SELECT id FROM django_content_type WHERE app_label = 'django_skipqueue' AND model = 'job') AS content_type
 """
 
-# An action on many jobs and a search of everything. Both run.
+# Two running jobs: an action on many jobs, and a search of all jobs.
 FILL_ACTIONS = """
 INSERT INTO skipqueue_job (
     queue_name, task, args, kwargs, metadata, status, attempts, run_after, enqueued_at, locked_at, locked_by, started_at

@@ -1,4 +1,4 @@
-"""The smallest project that has a queue; its database is the one of DATABASE_URL."""
+"""The settings of a minimal project with a queue, in the database of DATABASE_URL."""
 
 import environ
 

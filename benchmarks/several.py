@@ -1,4 +1,4 @@
-"""The project of the row `several-databases`: a queue in each database of `BENCHMARKS_DATABASES`, one on a line."""
+"""The settings for the row `several-databases`: a queue in each database of `BENCHMARKS_DATABASES` (one per line)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The settings of the example project, as in production, with the tasks that are measured."""
+"""The settings of the example project, as in production, and with the tasks of the benchmarks."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`Sizes`: how much is measured. Each field is an option of the command line, with its default and its help."""
+"""`Sizes`: the numbers of jobs, rows and seconds. Each is an option of the command line, with its default and help."""
 
 import argparse
 import dataclasses
@@ -32,7 +32,7 @@ class Sizes:
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Declare `--jobs N` and the others."""
+        """Add the options `--jobs N` and so on to the parser."""
         for field in dataclasses.fields(cls):
             parser.add_argument(
                 f"--{field.name}",
@@ -44,5 +44,5 @@ class Sizes:
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Self:
-        """What the command line says."""
+        """The sizes that the command line gives."""
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})

@@ -1,4 +1,4 @@
-"""Real `manage.py runworker` processes, started as an operator does, and drains by them."""
+"""Start real `manage.py runworker` processes, and time how fast they drain a queue."""
 
 import subprocess
 import sys
@@ -17,13 +17,13 @@ from .figures import Figures
 
 
 def runworker(*options: str) -> list[str]:
-    """The command line."""
+    """The command `manage.py runworker` with these options."""
     return [sys.executable, "-m", "django", "runworker", *options]
 
 
 @contextmanager
 def running_worker(*options: str, settings: str = "benchmarks.settings") -> Iterator[psutil.Popen]:
-    """A worker that is told to stop at the end of the block."""
+    """Run a worker, and stop it at the end of the block."""
     command = runworker("--verbosity", "0", "--settings", settings, *options)
     with psutil.Popen(command, stdin=subprocess.DEVNULL) as worker:
         try:
@@ -33,7 +33,7 @@ def running_worker(*options: str, settings: str = "benchmarks.settings") -> Iter
 
 
 def fill(task: Any, count: int) -> int:
-    """Defer `count` jobs with their numbers as the argument, and vacuum; the highest id from before."""
+    """Defer `count` jobs with their numbers as argument, and vacuum. Returns the highest id before these jobs."""
     last = Job.objects.order_by("-id").values_list("id", flat=True).first() or 0
     for start in range(0, count, 50_000):
         task.defer_many([(number,) for number in range(start, min(start + 50_000, count))])
@@ -42,7 +42,7 @@ def fill(task: Any, count: int) -> int:
 
 
 def settle_down() -> None:
-    """Vacuum and write out what was put into the table, so that nobody does it during the measurement."""
+    """Vacuum the table and make a checkpoint, so that PostgreSQL does neither during the measurement."""
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE skipqueue_job")
         cursor.execute("CHECKPOINT")
@@ -51,8 +51,8 @@ def settle_down() -> None:
 def drain(task: Any, count: int, *options: str) -> Figures:
     """Fill the queue and have a worker empty it.
 
-    Timed by the database, from the first claim to the last settle: the start of the process is not in it. Counted by it
-    as well: every transaction of supervisor and workers, those of their start and end among them.
+    The clock of the database times it from the first claim to the last settlement, without the start of the process.
+    All transactions of supervisor and workers are counted, including those of their start and end.
     """
     last = fill(task, count)
     name = connection.settings_dict["NAME"]
@@ -62,7 +62,7 @@ def drain(task: Any, count: int, *options: str) -> Figures:
     subprocess.run(runworker("--drain", *options), check=True, stderr=subprocess.DEVNULL)
     wait_until_unused(name)
     used = transactions(name) - before
-    seconds, settles = of_drain(last, count)
+    seconds, settles = measure_drain_in_database(last, count)
     return {
         "jobs/s": count / seconds,
         "transactions per 1,000 jobs": used / count * 1000,
@@ -70,8 +70,11 @@ def drain(task: Any, count: int, *options: str) -> Figures:
     }
 
 
-def of_drain(last: int, count: int) -> tuple[float, int]:
-    """Of the jobs above id `last`, which must be `count` completed ones: their seconds, and the settles."""
+def measure_drain_in_database(last: int, count: int) -> tuple[float, int]:
+    """Returns the seconds from the first claim to the last settlement, and how many transactions settled jobs.
+
+    The jobs are those above the id `last`. There must be `count` of them, all completed.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FILTER (WHERE status = 'completed'),"
@@ -86,11 +89,11 @@ def of_drain(last: int, count: int) -> tuple[float, int]:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Look twenty times a second, until the deadline."""
+    """Wait until the condition is true. It is checked twenty times a second."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("The worker did not do what was waited for.")
+            raise TimeoutError("The worker did not reach the expected state in time.")
         time.sleep(0.05)
 
 

@@ -1,7 +1,7 @@
-"""The job queue in Django's admin: see jobs, archived jobs, queues and workers, and act on them.
+"""The pages of the job queue in Django's admin, where operators see jobs, queues and workers, and act on them.
 
-Invariant: every write goes through the verbs of the queue, or deletes jobs that are not running; no row is edited. A
-page reads the job table by an index, or at most `WINDOW_SIZE` rows of it.
+No page edits a row directly: it calls the queue's operations, such as retry, or deletes jobs that are not running.
+A page reads the job table by an index, or reads at most `WINDOW_SIZE` of its rows.
 """
 
 from .console.admin.jobs.job_admin import JobAdmin

@@ -1,4 +1,4 @@
-"""The app: imports every task at start, and registers the system checks."""
+"""The Django app: when Django starts, it imports the modules with tasks, and registers the system checks."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,20 +19,20 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Install the parts, and register all tasks: import the module `jobs` of each installed app.
+        """Install the parts, and import the module `jobs` of each installed app, which registers its tasks.
 
-        Import the modules `tasks` as well if `TASKS` names the backend of this package.
+        If Django's setting `TASKS` names the backend of this package, import the `tasks` modules as well.
         """
         from . import checks
-        from .parts.installed import PARTS
+        from .parts.installed import given
         from .values.part import install_parts
 
-        install_parts(PARTS)
+        install_parts(given("part", "PART"))
         checks.register_all()
         autodiscover_modules("jobs")
         import_module("django_skipqueue.console.jobs")
         for backend in _task_backends():
-            if hasattr(backend, "discover_tasks"):  # our backend: only projects that use it import it
+            if hasattr(backend, "discover_tasks"):  # only the backend of this package has this method
                 backend.discover_tasks()
 
 

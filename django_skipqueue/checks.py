@@ -35,30 +35,30 @@ def register_all() -> None:
         *(check for part in installed_parts() for check in part.checks),
     ):
         register(check, "django_skipqueue")
-    of_parts = (check for part in installed_parts() for check in part.database_checks)
-    for check in (check_server_version, check_search_indexes, *of_parts):
+    checks_of_parts = (check for part in installed_parts() for check in part.database_checks)
+    for check in (check_server_version, check_search_indexes, *checks_of_parts):
         register(check, Tags.database)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """E001: an unknown key or a value of the wrong type in SKIPQUEUE."""
+    """E001: the setting SKIPQUEUE has an unknown key, or a value of the wrong type."""
     return [Error(problem, hint=SETTINGS_HINT, id="skipqueue.E001") for problem in conf.problems()]
 
 
 def check_engine(**_: Any) -> list[CheckMessage]:
-    """E002: a database of the queue is missing or is not PostgreSQL."""
+    """E002: a database that the queue uses is missing from DATABASES, or is not PostgreSQL."""
     problems = [engine_problem(alias) for alias in _queue_databases()]
     return [Error(problem.message, hint=problem.hint, id="skipqueue.E002") for problem in problems if problem]
 
 
 def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """E003: a server is too old. Sends a query, so it only runs with `check --database` and `migrate`."""
-    problems = [version_problem(alias, version) for alias, version in _reachable(databases)]
+    """E003: a PostgreSQL server is too old. Sends a query, so it runs only with `check --database` and `migrate`."""
+    problems = [version_problem(alias, version) for alias, version in _reachable_databases(databases)]
     return [Error(problem.message, hint=problem.hint, id="skipqueue.E003") for problem in problems if problem]
 
 
 def check_middleware(**_: Any) -> list[CheckMessage]:
-    """E004: a middleware that cannot be imported or called, or that returns no context manager."""
+    """E004: a middleware cannot be imported, cannot be called, or does not return a context manager."""
     try:
         paths = conf.load().middleware
     except ImproperlyConfigured:
@@ -79,7 +79,7 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
 
 
 def check_task_names(**_: Any) -> list[CheckMessage]:
-    """E005: two functions registered as tasks under one name."""
+    """E005: two functions are registered as tasks under the same name."""
     return [
         Error(
             describe_duplicate(*tasks),
@@ -91,7 +91,7 @@ def check_task_names(**_: Any) -> list[CheckMessage]:
 
 
 def check_runworker(**_: Any) -> list[CheckMessage]:
-    """W001: Channels has a `runworker` command as well."""
+    """W001: the project has also installed Channels, which has a `runworker` command as well."""
     if not apps.is_installed("channels"):
         return []
     order = [config.name for config in apps.get_app_configs()]
@@ -111,7 +111,7 @@ def check_runworker(**_: Any) -> list[CheckMessage]:
 
 
 def check_relations(**_: Any) -> list[CheckMessage]:
-    """W002: a foreign key that prevents jobs from being pruned."""
+    """W002: a foreign key of the project prevents jobs from being pruned."""
     return [
         Warning(
             f"{field} keeps the jobs that it refers to from being pruned.",
@@ -125,18 +125,18 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         if isinstance(field, ForeignKey)
         and field.remote_field.model._meta.label == "django_skipqueue.Job"
         and getattr(field, "db_constraint", True)
-        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # the database does it, from Django 6.1 on
+        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # from Django 6.1 on, the database can do it
     ]
 
 
 def check_rules(**_: Any) -> list[CheckMessage]:
-    """E012: `RULES` has a code that no rule has, or a threshold that its rule cannot have."""
+    """E012: the setting `RULES` names a rule that does not exist, or gives a rule a threshold that it cannot have."""
     try:
         given = conf.load().rules
     except ImproperlyConfigured:
         return []  # E001 reports the reason
     if not given:
-        return []  # then a worker does not import the console
+        return []  # so that a worker without `RULES` does not import the console
     from .console.rules.examination import all_rules
 
     rules = {rule.code: rule for rule in all_rules()}
@@ -154,21 +154,21 @@ def check_rules(**_: Any) -> list[CheckMessage]:
 
 
 def check_searchable(**_: Any) -> list[CheckMessage]:
-    """E013: a task or an argument of SEARCHABLE that no index can have."""
+    """E013: the setting SEARCHABLE names a task or an argument that cannot be indexed."""
     try:
         if not conf.load().searchable:
-            return []  # then a worker does not import the console
+            return []  # so that a worker without `SEARCHABLE` does not import the console
         from .console import search_indexes
 
-        found = list(search_indexes.problems())
+        problems = list(search_indexes.problems())
     except ImproperlyConfigured:
         return []  # E001 reports the reason
     hint = "The section “An index on an argument” of the documentation (docs/how-to/admin.md) shows an example."
-    return [Error(problem, hint=hint, id="skipqueue.E013") for problem in found]
+    return [Error(problem, hint=hint, id="skipqueue.E013") for problem in problems]
 
 
 def check_search_indexes(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """W006: an index of SEARCHABLE is missing or invalid, so that no search uses it. Sends a query, as E003 does."""
+    """W006: an index for SEARCHABLE is missing or invalid, so no search uses it. Sends a query to each database."""
     try:
         if not conf.load().searchable:
             return []
@@ -176,32 +176,32 @@ def check_search_indexes(databases: Sequence[str] | None = None, **_: Any) -> li
         return []
     from .console import search_indexes
 
-    wanted = search_indexes.wanted()
-    found: list[CheckMessage] = []
-    for alias, _version in _reachable(databases) if wanted else ():
-        valid = {index.name for index in search_indexes.existing(Store(alias)) if index.is_valid}
-        found += [
+    wanted_indexes = search_indexes.wanted()
+    warnings: list[CheckMessage] = []
+    for alias, _version in _reachable_databases(databases) if wanted_indexes else ():
+        valid_names = {index.name for index in search_indexes.existing(Store(alias)) if index.is_valid}
+        warnings += [
             Warning(
                 f"The database {alias!r} has no valid index for {index}, which SKIPQUEUE['SEARCHABLE'] names.",
                 hint="Run `manage.py skipqueue index`, which builds it while jobs run.",
                 id="skipqueue.W006",
             )
-            for index in wanted
-            if index.name not in valid
+            for index in wanted_indexes
+            if index.name not in valid_names
         ]
-    return found
+    return warnings
 
 
 def _queue_databases() -> tuple[str, ...]:
-    """The aliases of the databases with queues; empty if the settings are not valid, which E001 reports."""
+    """The aliases of the databases with queues. Empty if the settings are not valid, which the check E001 reports."""
     try:
         return conf.load().served_databases
     except ImproperlyConfigured:
         return ()
 
 
-def _reachable(databases: Sequence[str] | None) -> Iterator[tuple[str, int]]:
-    """Of these databases, those with queues that can be reached, each with the version of its server."""
+def _reachable_databases(databases: Sequence[str] | None) -> Iterator[tuple[str, int]]:
+    """Yield the alias and the server version of each of these databases that has a queue and can be reached."""
     for alias in _queue_databases():
         if alias in (databases or ()) and alias in connections and connections[alias].vendor == "postgresql":
             try:

@@ -1,6 +1,6 @@
 """The `SKIPQUEUE` setting as one typed, validated object with defaults, loaded at its first use.
 
-Invariant: `settings` never returns a value of the wrong type. The system checks report `problems()`.
+`settings` never returns a value of the wrong type: loading raises an error that lists all `problems()`.
 """
 
 import functools
@@ -30,32 +30,34 @@ from .values.redaction import words
 from .values.settings import LONGEST_RETENTION, OneDatabase, Retention, as_time, is_retention, queue_problems
 
 METRICS_TOKEN = re.compile(r"[!-~]{16,}")
-"""A token that cannot be guessed, and that fits into a header."""
+"""A valid METRICS_TOKEN: long enough that nobody guesses it, and made of characters that an HTTP header can have."""
 
 NAMES_TUPLE = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppSetting:
-    """A key of `SKIPQUEUE` that an app of its own reads."""
+    """A key of the setting `SKIPQUEUE` that is read by a separate app, such as `contrib.celery`."""
 
     made_from: Callable[[Any], Any]
-    """Makes the value of the setting from a valid one that the project gives, or from `{}`."""
+    """Makes the setting's Python value from the valid value in the project's settings, or from `{}` if there is
+    none."""
     problems: Callable[[str, object], Iterator[str]]
+    """Yields one sentence for each mistake, given the setting's name and its value in the project's settings."""
     external_queues: Callable[[Any], Mapping[str, str]]
-    """Returns the queues whose jobs run outside of the workers, each with the name of the carrier that runs them."""
+    """Returns the queues whose jobs run outside of our workers, each with its carrier's name."""
 
 
 APP_SETTINGS: dict[str, AppSetting] = {}
-"""By the key in lower case. An app adds its own when Django makes the configuration of the app."""
+"""The settings of separate apps, by lower-case key. Each app adds its own settings when Django loads the app."""
 
 SUCCESSORS = {
     "ALERTS": "The rules of the doctor raise alerts. RULES has their thresholds, and ALERTS_WEBHOOK the address."
 }
-"""For each key that was removed: what to use in its place."""
+"""For each key that a later version removed, a hint which names its replacement."""
 
 APPS_OF_KEYS = {"CARRIERS": "django_skipqueue.contrib.celery"}
-"""The apps of this package that read a key."""
+"""The app that reads each key which belongs to a separate app of this package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,12 @@ class Settings(
 ):
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds.
 
-    The classes that it inherits have the settings of parts. The metadata `problems` of a field is the function that
-    checks its value.
+    The base classes define the settings of the parts, such as alerts. If a field's metadata has `problems`, it is the
+    function that checks the field's value.
     """
 
     max_attempts: int = 10
-    """The number of attempts before a job fails, for tasks without their own."""
+    """The number of attempts before a job fails, for tasks that do not set `max_attempts` themselves."""
 
     poll_interval: float = 2.0
     """How often an idle worker polls for jobs if no notification arrives."""
@@ -101,13 +103,14 @@ class Settings(
     """Dotted paths of functions that wrap each attempt: each takes the job and returns a context manager."""
 
     redact: tuple[str, ...] = ()
-    """Names of arguments whose values the admin and the log mask, beside the names that are always masked."""
+    """Names of arguments whose values the admin and the log mask, in addition to the names that are always masked."""
 
     capture_logs: str | None = "INFO"
-    """The lowest level of the log records that are kept with the attempt that writes them; `None`: no record."""
+    """The lowest level of the log records that are stored with the attempt that wrote them; `None` stores no
+    records."""
 
     links: dict[str, str] = field(default_factory=dict)
-    """Links on the page of a job: a label, and an address with fields such as `{job_id}` in it."""
+    """Links on the admin page of a job: labels, each with an address that may contain fields such as `{job_id}`."""
 
     retention: dict[str, Retention] = field(
         default_factory=lambda: {
@@ -116,37 +119,39 @@ class Settings(
             "failed": timedelta(days=30),
         }
     )
-    """How long finished jobs are kept, by status: a timedelta or seconds; `None`: for ever, `0`: not at all."""
+    """How long finished jobs are kept, by status: a timedelta or seconds. `None` keeps them forever, `0` not at all."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.settings.queue_problems`."""
 
     rules: dict[str, Any] = field(default_factory=dict)
-    """The thresholds of the rules that the console applies, by the code of the rule: a number, `None` for a rule that
-    is off, or a dict of thresholds by queue, where `*` is every other queue."""
+    """The thresholds of the doctor's rules, by rule code. A threshold is a number, `None` to turn the rule off, or a
+    dict of thresholds by queue name, in which `*` stands for all other queues."""
 
     searchable: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The arguments by which operators search all jobs of a task, by the name of the task: each has an index."""
+    """For each task name, the arguments by which operators can search all jobs of the task. Each argument has an
+    index."""
     deployment: str | None = None
-    """The name of the deployed version, such as a commit: workers and the causes of failures have it."""
+    """The name of the deployed version, such as a commit id. It is stored with each worker and each cause of
+    failures."""
 
     metrics_token: str | None = None
-    """The token with which Prometheus may read the metrics; `None`: only staff may read them."""
+    """The token with which Prometheus may read the metrics. If it is `None`, only staff users may read them."""
 
     of_apps: Mapping[str, Any] = field(default_factory=dict, metadata={"is_key": False})
-    """The settings of apps, by the key in lower case."""
+    """The settings of separate apps, by lower-case key."""
 
     @property
     def external_queues(self) -> dict[str, str]:
-        """The queues whose jobs run outside of the workers, each with the name of the carrier that runs them.
+        """The queues whose jobs run outside of our workers, each with the name of the carrier that runs them.
 
         A worker serves such a queue only if `--queues` names it.
         """
-        found = (APP_SETTINGS[key].external_queues(value) for key, value in self.of_apps.items())
-        return {queue: name for queues in found for queue, name in queues.items()}
+        carriers_by_queue = (APP_SETTINGS[key].external_queues(value) for key, value in self.of_apps.items())
+        return {queue: carrier for carriers in carriers_by_queue for queue, carrier in carriers.items()}
 
     def retention_of(self, status: str) -> timedelta | None:
-        """How long jobs that finished as `status` are kept; `None` for ever."""
+        """How long jobs that finished with this status are kept; `None` means forever."""
         return as_time(self.retention[status])
 
 
@@ -156,11 +161,11 @@ OPTIONS_OF_RUNWORKER = {
     "CONCURRENCY", "DRAIN", "HEALTH_HOST", "HEALTH_PORT", "LOG_FORMAT", "MAX_JOBS", "MAX_JOBS_PER_WORKER",
     "MAX_MEMORY_MB", "NAME", "NO_LISTEN", "PROCESSES", "RELOAD",
 }  # fmt: skip
-"""The runworker options that are not settings, because they may differ between workers."""
+"""The options of `runworker` that are not settings, because they may differ between workers."""
 
 
 def add_setting(key: str, setting: AppSetting) -> None:
-    """Let `SKIPQUEUE` have this key, in lower case here."""
+    """Allow this key in `SKIPQUEUE`. The argument `key` is in lower case."""
     APP_SETTINGS[key] = setting
     load.cache_clear()
 
@@ -168,9 +173,9 @@ def add_setting(key: str, setting: AppSetting) -> None:
 @functools.cache
 def load() -> Settings:
     """The project's settings, with defaults. Raises `ImproperlyConfigured` with a sentence for each problem."""
-    found = list(problems())
-    if found:
-        raise ImproperlyConfigured(" ".join(found))
+    sentences = list(problems())
+    if sentences:
+        raise ImproperlyConfigured(" ".join(sentences))
     given = {key.lower(): value for key, value in _given().items()}
     if "retention" in given:
         given["retention"] = DEFAULTS.retention | given["retention"]
@@ -179,7 +184,7 @@ def load() -> Settings:
 
 
 def load_or_default() -> Settings:
-    """The project's settings, or the defaults if these are not valid: for `--help`, which must always work."""
+    """The project's settings, or the defaults if the settings are not valid, because `--help` must always work."""
     try:
         return load()
     except ImproperlyConfigured:
@@ -193,11 +198,13 @@ def problems() -> Iterator[str]:
         yield f"SKIPQUEUE must be a dict, not {type(given).__name__}."
         return
     hints = typing.get_type_hints(Settings)
-    keys = [*(each.name for each in fields(Settings) if each.metadata.get("is_key", True)), *APP_SETTINGS]
+    own_keys = (setting.name for setting in fields(Settings) if setting.metadata.get("is_key", True))
+    known_keys = [*own_keys, *APP_SETTINGS]
     for key, value in given.items():
         name = key.lower() if isinstance(key, str) and key.isupper() else None
-        if name not in keys:
-            yield f"SKIPQUEUE has no key {key!r}.{_meant(str(key).upper(), [known.upper() for known in keys])}"
+        if name not in known_keys:
+            hint = _hint_for_unknown_key(str(key).upper(), [known.upper() for known in known_keys])
+            yield f"SKIPQUEUE has no key {key!r}.{hint}"
         elif name in APP_SETTINGS:
             yield from APP_SETTINGS[name].problems(f"SKIPQUEUE[{key!r}]", value)
         elif name in PROBLEMS:
@@ -215,7 +222,7 @@ def _given() -> Any:
 
 
 def retention_problems(name: str, value: object) -> Iterator[str]:
-    """One sentence for each part of a retention that is not valid. `name` is the setting's name in the sentence."""
+    """Yield one sentence for each mistake in a retention. `name` is what the sentences call the setting."""
     if not isinstance(value, dict):
         yield f"{name} must be a dict of finished statuses, not {value!r}."
         return
@@ -233,10 +240,10 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
 
 
 def own_retention_problems(name: str, value: Any) -> Iterator[str]:
-    """One sentence for each mistake in the retention of a task: it may only be shorter than the setting."""
-    wrong = list(retention_problems(name, value))
-    yield from wrong
-    for status, kept in {} if wrong else value.items():
+    """Yield one sentence for each mistake in a task's retention, which may not be longer than `RETENTION`."""
+    invalid = list(retention_problems(name, value))
+    yield from invalid
+    for status, kept in {} if invalid else value.items():
         general, own = settings.retention_of(status), as_time(kept)
         if general is not None and (own is None or own > general):
             yield (
@@ -246,7 +253,7 @@ def own_retention_problems(name: str, value: Any) -> Iterator[str]:
 
 
 def _token_problems(name: str, value: object) -> Iterator[str]:
-    """The sentence does not contain the token."""
+    """Yield one sentence if the metrics token is not valid. The sentence does not contain the token."""
     if value is not None and not (isinstance(value, str) and METRICS_TOKEN.fullmatch(value)):
         yield (
             f"{name} must be None or a str of at least 16 characters: ASCII without spaces, as "
@@ -255,7 +262,7 @@ def _token_problems(name: str, value: object) -> Iterator[str]:
 
 
 LONGEST_DEPLOYMENT = 200
-"""Characters."""
+"""The most characters in the setting `DEPLOYMENT`."""
 
 
 def _deployment_problems(name: str, value: object) -> Iterator[str]:
@@ -290,8 +297,8 @@ def _searchable_problems(name: str, value: object) -> Iterator[str]:
     for task, arguments in value.items():
         if not (isinstance(task, str) and task):
             yield f"{name} must have names of tasks as keys, not {task!r}."
-        is_list = isinstance(arguments, list | tuple)
-        if not (is_list and arguments and all(isinstance(each, str) and each.isidentifier() for each in arguments)):
+        is_list = isinstance(arguments, list | tuple) and bool(arguments)
+        if not (is_list and all(isinstance(name, str) and name.isidentifier() for name in arguments)):
             yield f"{name}[{task!r}] must be a list of names of arguments, not {arguments!r}."
         elif len(set(arguments)) < len(arguments):
             yield f"{name}[{task!r}] names an argument twice: {arguments!r}."
@@ -306,12 +313,13 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "deployment": _deployment_problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
-    **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},
+    **{setting.name: setting.metadata["problems"] for setting in fields(Settings) if "problems" in setting.metadata},
 }
-"""The functions that check settings which are neither numbers nor texts. Each takes the setting's name and value."""
+"""The functions that check the settings which need more than a check of their type. Each function takes the setting's
+name and value, and yields one sentence for each mistake."""
 
 TEXT_TYPES = {str: "a str", NAMES_TUPLE: "a tuple of names"}
-"""By type: what a setting without a check of its own must be."""
+"""What a setting of each type must be, in an error message about a setting without its own check function."""
 
 
 def _is_text(value: object, kind: type) -> bool:
@@ -320,7 +328,7 @@ def _is_text(value: object, kind: type) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
 
 
-def _meant(key: str, known: list[str]) -> str:
+def _hint_for_unknown_key(key: str, known: list[str]) -> str:
     if app := APPS_OF_KEYS.get(key):
         return f" Add {app!r} to INSTALLED_APPS: that app reads it."
     if key in SUCCESSORS:
@@ -344,7 +352,10 @@ _chosen_database: ContextVar[str | None] = ContextVar("skipqueue_database", defa
 
 @contextmanager
 def using_database(alias: str) -> Iterator[None]:
-    """Have this thread use the queue in the database of this alias, in place of the setting `DATABASE`."""
+    """In this block, use the queue in the database with this alias, instead of the one in the setting `DATABASE`.
+
+    This affects only the current thread or coroutine.
+    """
     token = _chosen_database.set(alias)
     try:
         yield
@@ -354,18 +365,18 @@ def using_database(alias: str) -> Iterator[None]:
 
 @functools.cache
 def own_apps() -> set[str]:
-    """The labels of the apps of this package that the project has installed."""
+    """The labels of this package's apps that are in the project's `INSTALLED_APPS`."""
     return {config.label for config in apps.get_app_configs() if config.name.partition(".")[0] == "django_skipqueue"}
 
 
 def chosen_or_all(named: str | None = None) -> tuple[str, ...]:
-    """The alias that is named, or that this thread has chosen; else the aliases of all databases with workers."""
+    """The aliases of the databases to work on: `named`, or the one that `using_database` has chosen, or else all."""
     chosen = named or _chosen_database.get()
     return load().served_databases if chosen is None else (chosen,)
 
 
 class _Lazy:
-    """Reads each attribute from the loaded settings, so that an import of this module reads no setting."""
+    """Loads the settings when an attribute is first read, so that importing this module reads no settings."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "database" and (chosen := _chosen_database.get()) is not None:

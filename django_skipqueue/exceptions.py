@@ -1,4 +1,4 @@
-"""The exceptions of this app. The docstring of each is its default message."""
+"""The exceptions of this app. The docstring of each exception is its default message."""
 
 from inspect import cleandoc
 
@@ -27,11 +27,11 @@ class InvalidArguments(SkipQueueError, TypeError):
 
 
 class FlattenedValue(InvalidArguments):
-    """An argument would arrive as a value of a plainer type: a member of an enumeration as its value, for example."""
+    """An argument would arrive as a value of a plainer type, such as the plain value of an enumeration's member."""
 
 
 class UnstorableResult(InvalidArguments):
-    """The task returned what is not JSON, or is larger than `MAX_RESULT_BYTES`."""
+    """The task returned a value that is not JSON, or that is larger than `MAX_RESULT_BYTES`."""
 
 
 class InvalidOption(SkipQueueError, ValueError):
@@ -44,9 +44,9 @@ class UniqueKeyTaken(SkipQueueError):
     def __init__(self, message: str | None = None, *, job_id: int | None = None, handle: str | None = None) -> None:
         super().__init__(message)
         self.job_id = job_id
-        """The id of that job; `None` if two calls of one `defer_many` have the key."""
+        """The id of the job that holds the key; `None` if two calls of the same `defer_many` have the key."""
         self.handle = handle
-        """Its handle, such as `queue_1:42`, which names the database as well; `None` likewise."""
+        """The handle of this job, such as `queue_1:42`, which also names the database; `None` in the same case."""
 
 
 class UniqueKeyDeadlock(SkipQueueError):
@@ -99,7 +99,7 @@ class ChildFailed(StepFailed):
 class JobInterrupted(BaseException):
     """The attempt was interrupted."""
 
-    # Not an Exception: a task's own `except Exception` must not keep it running.
+    # A BaseException, so that a task's own `except Exception` does not catch it.
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.__doc__)
@@ -122,11 +122,11 @@ class WorkerDied(SkipQueueError):
 
 
 class UnreadableOutcome(SkipQueueError):
-    """A job has run with its carrier, but the relay cannot read its outcome. Update the older of the two sides."""
+    """An external worker ran a job, but its outcome cannot be read. Update the older of the two sides."""
 
 
 class MessageTooLarge(SkipQueueError):
-    """The message of a carried job, or of its outcome, is larger than the carrier takes. Pass less, or return less."""
+    """The message of a job for an external worker, or of its outcome, is too large. Pass less, or return less."""
 
 
 class RecordedError(SkipQueueError):

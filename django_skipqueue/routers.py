@@ -1,6 +1,6 @@
-"""`QueueRouter`, for `DATABASE_ROUTERS`, puts the queue into databases of its own.
+"""`QueueRouter`, a database router for Django's setting `DATABASE_ROUTERS`: it puts the queue into its own databases.
 
-Invariant: the tables of the queue are in the databases that hold queues, and in no other.
+The tables of the queue are created in the databases that hold queues, and in no other database.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ class QueueRouter:
     """
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        """Whether the tables of this app are created in this database; `None` for other apps."""
+        """Whether `migrate` creates the tables of this app in this database. Returns `None` for the apps of others."""
         return db in settings.served_databases if app_label in own_apps() else None
 
     def db_for_read(self, model: type[Any], **hints: Any) -> str | None:
@@ -23,12 +23,12 @@ class QueueRouter:
         return self._database(model, hints)
 
     def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
-        """The queue's database; `None` for models of other apps, and for a job that the project's routers place."""
+        """The queue's database. `None` for models of other apps, and for jobs that the project's routers place."""
         return self._database(model, hints)
 
     def _database(self, model: type[Any], hints: dict[str, Any]) -> str | None:
         if model._meta.app_label not in own_apps() or "task" in hints:
             return None
-        known = getattr(hints.get("instance"), "_state", None)
-        alias: str = getattr(known, "db", None) or settings.database
+        instance_state = getattr(hints.get("instance"), "_state", None)
+        alias: str = getattr(instance_state, "db", None) or settings.database
         return alias

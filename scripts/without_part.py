@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Prove that parts can be removed: `python scripts/without_part.py alerts archive`.
+"""Proves that a part of the package can be removed: `python scripts/without_part.py alerts archive`.
 
-For each part, the script copies the package, and the tests marked `core` with the modules that they import. What uses
-all parts by right is left out: the example project, the benchmarks, the other tests. The script removes the part from
-the copy, with the parts that depend on it:
+For each part, the script copies the package, and the tests marked `core` with the modules that they import. It does not
+copy the example project, the benchmarks and the other tests, which may use all parts. From the copy, it removes the
+part and the parts that depend on it. To remove a part is to remove:
 
-- the folder of the part, and each folder of its name in `templates/`, `static/` and `tests/`;
+- the folder of the part, and each folder with its name in `templates/`, `static/` and `tests/`;
 - its command, `management/commands/NAME.py`, and its tests, `test_NAME.py` and `test_NAME_….py`;
-- its lines in `LISTS`: an import of the part, and the lines of a list that use what is imported.
+- its name in `parts/installed.py`;
+- in the modules of `LISTS`, each import of the part, and the lines of a list that use the imported names.
 
-Nothing else is touched, so the script fails at any other line that names the part. Then it makes the migration that
-drops the tables and columns of the part, migrates, and runs the tests marked `core`, mypy and import-linter in the
-copy. It uses the environment of the Python that runs it, and the embedded PostgreSQL of the checkout.
+The script fails if any other line names the part. Otherwise it makes the migration that drops the part's tables and
+columns, migrates, and runs the tests marked `core`, mypy and import-linter in the copy. It uses the environment of the
+Python that runs it, and the checkout's embedded PostgreSQL.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from scripts.with_postgres import shared_server  # noqa: E402
 PARTS = Path("django_skipqueue/parts")
 
 PROJECTS = ("benchmarks", "example_project")
-"""The folders of projects that use the package."""
+"""The folders of projects that use the package. They are not copied."""
 
 LISTS = (
     "django_skipqueue/__init__.py",
@@ -51,41 +52,41 @@ LISTS = (
     "django_skipqueue/models/job.py",
     "django_skipqueue/models/managers.py",
     "django_skipqueue/models/queue.py",
-    "django_skipqueue/parts/installed.py",
-    "django_skipqueue/queue/fragments.py",
 )
-"""The modules that list what parts give: a line imports it, and a line of a list uses it."""
+"""The modules that may name a part. In each, one line imports something from the part, and one line of a list uses
+it."""
 
 LISTED = re.compile(r'\s*"[^"]*",\s*(#.*)?\s*')
-"""A line of a list in pyproject.toml that has one text."""
+"""A line in pyproject.toml that is nothing but one string of a list."""
 
 REMOVALS = {"AlterUniqueTogether", "DeleteModel", "RemoveConstraint", "RemoveField", "RemoveIndex"}
-"""The operations that may be in the migration."""
+"""The only operations that the migration without the part may have."""
 
 CORE = re.compile(r"\bmark\.core\b")
-"""What marks a test, or all tests of a module."""
+"""The mark of a test, or of all tests in a module."""
 
 FEWEST_TESTS = 40
+"""How many tests marked `core` must pass at least."""
 
 
 class NotRemovable(Exception):
     """A part cannot be removed. The message says why."""
 
 
-# What is removed
+# Removing a part
 
 
 def with_dependants(tree: Path, part: str) -> list[str]:
-    """The part, and the parts that depend on it."""
-    depends = {path.parent.name: depends_of(path.read_text()) for path in (tree / PARTS).glob("*/part.py")}
-    found = [part]
-    for name in found:
-        found += [each for each, needed in depends.items() if name in needed and each not in found]
-    return found
+    """The part, and all parts that depend on it, directly or indirectly."""
+    dependencies = {path.parent.name: depends_of(path.read_text()) for path in (tree / PARTS).glob("*/part.py")}
+    removed = [part]
+    for name in removed:  # grows while it is read
+        removed += [other for other, needed in dependencies.items() if name in needed and other not in removed]
+    return removed
 
 
 def depends_of(source: str) -> tuple[str, ...]:
-    """The argument `depends` of the `Part` that this module makes."""
+    """The value of the argument `depends` in a part's source."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.keyword) and node.arg == "depends":
             names: tuple[str, ...] = ast.literal_eval(node.value)
@@ -94,7 +95,7 @@ def depends_of(source: str) -> tuple[str, ...]:
 
 
 def own_paths(paths: Iterable[Path], part: str, models: Container[str] = ()) -> Iterator[Path]:
-    """The files of the part. In `templates/`, Django wants a folder of the name of a model."""
+    """The files that belong to the part. Folders in `templates/` may also have the name of one of the part's models."""
     for path in paths:
         match path.parts:
             case ("django_skipqueue", "parts", folder, *_) if folder == part:
@@ -110,40 +111,48 @@ def own_paths(paths: Iterable[Path], part: str, models: Container[str] = ()) -> 
 
 
 def without_lines(source: str, part: str) -> str:
-    """A module of `LISTS` without the lines about the part. Raises `NotRemovable` if it is used beyond a list."""
-    imported = rf"from (?:\.\.?parts|django_skipqueue\.parts)?\.{part}(?:\.\w+)* import (.+)"
+    """The source of a module without the lines that use the part.
+
+    Raises `NotRemovable` if a line that uses the part is more than a name in a list.
+    """
+    import_line = rf"from (?:\.\.?parts|django_skipqueue\.parts)?\.{part}(?:\.\w+)* import (.+)"
     names = [
         name.rpartition(" as ")[2].strip()
         for line in source.splitlines()
-        if (found := re.fullmatch(imported, line))
-        for name in found[1].split(",")
+        if (match := re.fullmatch(import_line, line))
+        for name in match[1].split(",")
     ]
-    kept = [line for line in source.splitlines(keepends=True) if not re.fullmatch(imported, line.rstrip())]
+    kept = [line for line in source.splitlines(keepends=True) if not re.fullmatch(import_line, line.rstrip())]
     if not names:
         return source
-    used = re.compile(rf"\b({'|'.join(names)})\b")
+    any_name = re.compile(rf"\b({'|'.join(names)})\b")
     for line in kept:
-        if used.search(line) and not re.fullmatch(r"""\s*[*'"]*\w+(\.\w+)*['"]?,\s*""", line):
+        if any_name.search(line) and not re.fullmatch(r"""\s*[*'"]*\w+(\.\w+)*['"]?,\s*""", line):
             raise NotRemovable(f"this line of a list is more than a name: {line.strip()}")
-    return "".join(line for line in kept if not used.search(line))
+    return "".join(line for line in kept if not any_name.search(line))
+
+
+def without_name(source: str, part: str) -> str:
+    """The source of `parts/installed.py` without the part's line."""
+    return source.replace(f'    "{part}",\n', "")
 
 
 def without_contracts(source: str, part: str) -> str:
-    """The text of pyproject.toml without the lines of contracts that name the part."""
+    """The text of pyproject.toml without the strings of import-linter's contracts that name the part."""
     named = re.compile(rf"\bdjango_skipqueue\.parts\.{part}\b")
     lines = source.splitlines(keepends=True)
     return "".join(line for line in lines if not (named.search(line) and LISTED.fullmatch(line)))
 
 
 def leftovers(path: Path, source: str, part: str) -> Iterator[tuple[int, str]]:
-    """The lines of a module that name the part: in an import, or in the text of a path for an import."""
+    """The lines of a module that name the part in an import, or in a string with a dotted path."""
     for line, name in numbered_names(path, source):
         if f"{name}.".startswith(f"django_skipqueue.parts.{part}."):
             yield line, name
 
 
 def numbered_names(path: Path, source: str) -> Iterator[tuple[int, str]]:
-    """The paths that a module imports, or has as a text, each with its line."""
+    """The dotted paths that a module imports or has in a string, each with the number of its line."""
     package = path.parent.parts
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
@@ -160,20 +169,23 @@ def numbered_names(path: Path, source: str) -> Iterator[tuple[int, str]]:
 
 
 def remove(tree: Path, part: str) -> None:
-    """Remove the part from the copy. Raises `NotRemovable` with the lines that still name it."""
+    """Remove the part from the copy. Raises `NotRemovable` if some lines still name the part."""
     for path in list(own_paths(files_of(tree), part, models_of(tree, part))):
         (tree / path).unlink()
+    installed = tree / PARTS / "installed.py"
+    rewrite(installed, without_name(installed.read_text(), part))
     for name in LISTS:
         rewrite(tree / name, without_lines((tree / name).read_text(), part))
     rewrite(tree / "pyproject.toml", without_contracts((tree / "pyproject.toml").read_text(), part))
-    found = [f"pyproject.toml: {line.strip()}" for line in lines_with(tree / "pyproject.toml", rf"\.parts\.{part}\b")]
+    lines_left = lines_with(tree / "pyproject.toml", rf"\.parts\.{part}\b")
+    problems = [f"pyproject.toml: {line.strip()}" for line in lines_left]
     for path in files_of(tree):
         if path.suffix == ".py" and part in (source := (tree / path).read_text()):
-            found += [f"{path}:{line}: {name}" for line, name in leftovers(path, source, part)]
+            problems += [f"{path}:{line}: {name}" for line, name in leftovers(path, source, part)]
         elif path.suffix == ".html":
-            found += [f"{path}: {line.strip()}" for line in lines_with(tree / path, rf"django_skipqueue/{part}/")]
-    if found:
-        raise NotRemovable("\n".join(["these lines still name the part:", *found]))
+            problems += [f"{path}: {line.strip()}" for line in lines_with(tree / path, rf"django_skipqueue/{part}/")]
+    if problems:
+        raise NotRemovable("\n".join(["these lines still name the part:", *problems]))
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -188,11 +200,11 @@ def files_of(tree: Path) -> list[Path]:
     return sorted(path.relative_to(tree) for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-# The copy
+# The copy of the package
 
 
 def copy_tree(tree: Path) -> None:
-    """Copy what git knows or would add, but not what uses all parts by right."""
+    """Copy the files that git tracks or would add, except for projects, and tests that the core tests do not need."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     names = [name for name in filter(None, listed.split("\0")) if (ROOT / name).is_file()]
@@ -210,30 +222,30 @@ def copy_tree(tree: Path) -> None:
 
 
 def needed_by_core(root: Path, tests: set[Path]) -> set[Path]:
-    """Of the modules of the tests, those with tests marked `core`, and what they import or name in a text."""
+    """The modules with tests marked `core`, and all test modules that these import or name in a string."""
     sources = {path: (root / path).read_text() for path in tests if path.suffix == ".py"}
-    needed = [path for path, source in sources.items() if CORE.search(source)]
-    needed += [
+    remaining = [path for path, source in sources.items() if CORE.search(source)]
+    remaining += [
         Path("tests/settings.py"),
         Path("tests/app/apps.py"),
         Path("tests/app/jobs.py"),
         Path("tests/app/models.py"),
     ]
-    found: set[Path] = set()
-    while needed:
-        path = needed.pop()
-        if path in found or path not in sources:
+    needed: set[Path] = set()
+    while remaining:
+        path = remaining.pop()
+        if path in needed or path not in sources:
             continue
-        found.add(path)
-        needed += [parent / name for parent in path.parents for name in ("__init__.py", "conftest.py")]
+        needed.add(path)
+        remaining += [parent / name for parent in path.parents for name in ("__init__.py", "conftest.py")]
         for _, name in numbered_names(path, sources[path]):
             module = name.replace(".", "/")
-            needed += [Path(f"{module}.py"), Path(f"{module.rpartition('/')[0]}.py"), Path(module, "__init__.py")]
-    return found | {path for path in sources if path.parent.name == "migrations"}
+            remaining += [Path(f"{module}.py"), Path(f"{module.rpartition('/')[0]}.py"), Path(module, "__init__.py")]
+    return needed | {path for path in sources if path.parent.name == "migrations"}
 
 
 class Copy:
-    """A copy of the tree, and the commands that run there."""
+    """Runs commands in a copy of the package."""
 
     def __init__(self, tree: Path, url: str) -> None:
         self.tree = tree
@@ -256,28 +268,28 @@ class Copy:
         return done.stdout
 
     def check_migration(self, *, is_needed: bool) -> None:
-        """Raises `NotRemovable` unless the new migration only removes, and there is one if it is needed."""
+        """Check that the new migration only removes things. Raises `NotRemovable` if not, or if it is missing."""
         folder = self.tree / "django_skipqueue/migrations"
         known = {path.name for path in (ROOT / "django_skipqueue/migrations").iterdir()}
-        made = [path for path in folder.glob("0*.py") if path.name not in known]
+        new_migrations = [path for path in folder.glob("0*.py") if path.name not in known]
         operations = [
             node.func.attr
-            for path in made
+            for path in new_migrations
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         ]
         if wrong := set(operations) - REMOVALS:
             raise NotRemovable(f"the migration does more than remove: {', '.join(sorted(wrong))}")
-        if is_needed and not made:
+        if is_needed and not new_migrations:
             raise NotRemovable("no migration drops the tables and columns of the part")
         print(f"    {', '.join(operations) or 'no migration is needed'}")
 
     def check_tables(self, tables: list[str]) -> None:
-        """Raises `NotRemovable` if one of these tables is still there."""
+        """Check that none of these tables is left. Raises `NotRemovable` otherwise."""
         with psycopg.connect(self._environment["DATABASE_URL"]) as connection:
-            there = connection.execute("SELECT relname FROM pg_class WHERE relname = ANY (%s)", [tables]).fetchall()
-        if there:
-            raise NotRemovable(f"after migrate there still are {', '.join(name for (name,) in there)}")
+            rows = connection.execute("SELECT relname FROM pg_class WHERE relname = ANY (%s)", [tables]).fetchall()
+        if rows:
+            raise NotRemovable(f"after migrate there still are {', '.join(name for (name,) in rows)}")
 
     def run_core_tests(self) -> None:
         files = [str(path) for path in files_of(self.tree) if path.parts[0] == "tests" and path.suffix == ".py"]
@@ -293,13 +305,13 @@ class Copy:
 
 
 def tables_of(tree: Path, part: str) -> list[str]:
-    """The tables of the models of the part."""
+    """The names of the part's database tables."""
     models = tree / PARTS / part / "models.py"
     return re.findall(r'db_table = "(\w+)"', models.read_text()) if models.exists() else []
 
 
 def models_of(tree: Path, part: str) -> list[str]:
-    """The names of the models of the part, in lower case."""
+    """The names of the part's models, in lower case."""
     models = tree / PARTS / part / "models.py"
     names = re.findall(r"^class (\w+)\(", models.read_text(), re.MULTILINE) if models.exists() else []
     return [name.lower() for name in names]
@@ -313,7 +325,7 @@ def say(what: str, started: float) -> None:
 
 
 def prove(part: str, server: Server) -> None:
-    """Raises `NotRemovable` if anything fails without the part."""
+    """Remove the part from a copy, and run all checks there. Raises `NotRemovable` if one of them fails."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="without-part-") as folder:
         tree = Path(folder)
@@ -322,10 +334,10 @@ def prove(part: str, server: Server) -> None:
             raise NotRemovable(f"there is no folder {PARTS / part}")
         parts = with_dependants(tree, part)
         print(f"without {' and '.join(parts)}")
-        tables = [table for each in parts for table in tables_of(tree, each)]
-        has_models = any((tree / PARTS / each / "models.py").exists() for each in parts)
-        for each in reversed(parts):
-            remove(tree, each)
+        tables = [table for name in parts for table in tables_of(tree, name)]
+        has_models = any((tree / PARTS / name / "models.py").exists() for name in parts)
+        for name in reversed(parts):
+            remove(tree, name)
         say("copy and remove", started)
         database = f"without_{part}"
         drop_database(server, database)
@@ -337,16 +349,17 @@ def prove(part: str, server: Server) -> None:
 
 
 def run_all(copy: Copy, tables: list[str], *, has_models: bool) -> None:
-    where = copy.run("import", "-c", "import django_skipqueue; print(django_skipqueue.__file__)")
-    if not where.startswith(str(copy.tree)):
-        raise NotRemovable(f"the copy is not what is imported, but {where}")
-    with ThreadPoolExecutor() as beside:
-        of_types = beside.submit(copy.run, "mypy", "-m", "mypy", "--cache-dir", os.devnull, "django_skipqueue", "tests")
-        run_beside_mypy(copy, tables, has_models=has_models)
-        print(f"    {of_types.result().strip()}")
+    imported_path = copy.run("import", "-c", "import django_skipqueue; print(django_skipqueue.__file__)")
+    if not imported_path.startswith(str(copy.tree)):
+        raise NotRemovable(f"the copy is not what is imported, but {imported_path}")
+    command = ("-m", "mypy", "--cache-dir", os.devnull, "django_skipqueue", "tests")
+    with ThreadPoolExecutor() as pool:
+        mypy_output = pool.submit(copy.run, "mypy", *command)
+        run_other_checks(copy, tables, has_models=has_models)
+        print(f"    {mypy_output.result().strip()}")
 
 
-def run_beside_mypy(copy: Copy, tables: list[str], *, has_models: bool) -> None:
+def run_other_checks(copy: Copy, tables: list[str], *, has_models: bool) -> None:
     imports = copy.run("import-linter", str(Path(sys.executable).with_name("lint-imports")), "--no-cache")
     print(f"    {imports.strip().splitlines()[-1]}")
     copy.run("makemigrations", "-m", "django", "makemigrations", "django_skipqueue", "--no-input")

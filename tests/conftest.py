@@ -1,10 +1,13 @@
 """What every part of the suite shares. Tests use real PostgreSQL, and wait for conditions, never for a time."""
 
+import gc
 import os
+import re
 import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -23,29 +26,56 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     new_tables,
     package_logger,
     pytest_runtest_makereport,
+    record_signal,
     refuse,
     runworker,
-    sent,
     worker_thread,
 )
 from .harness.flush import flush_little
-from .harness.rabbitmq import broker_url, new_vhosts, rabbitmq, rabbitmq_node, takes_little  # noqa: F401 (fixtures)
+from .harness.rabbitmq import broker_url, new_vhosts, rabbitmq, rabbitmq_node, small_message_limit  # noqa: F401 (fixtures)
 from .harness.table import forget_gates, row  # noqa: F401 (a fixture)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any connection is made: tests that cut those of others shall know their own.
+    """Name the connections of this process, so that tests can end all others, and let SIGINT through.
 
-    A shell starts what runs in its background with SIGINT ignored, and so would the processes of the tests be.
+    A shell starts background commands with SIGINT ignored; processes that the tests start would inherit that.
     """
     config.addinivalue_line("markers", "slow: takes long and seldom fails; runs only where SKIPQUEUE_SLOW is set")
     os.environ["PGAPPNAME"] = APPLICATION_NAME
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what is there until the end: with Django and all tests in memory, it is slow."""
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The values themselves as the name of a case, where pytest would write `options3`."""
+    return ascii(val)[:60] if isinstance(val, dict | list | tuple | timedelta) and is_plain(val) else None
+
+
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT")
+
+
+def is_plain(value: object) -> bool:
+    """Whether each process of pytest writes the value alike: it has no moment, no set and no address of an object."""
+    if isinstance(value, dict):
+        return all(map(is_plain, [*value, *value.values()]))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, str):
+        return not ISO_TIME.match(value)
+    return value is None or isinstance(value, int | float | timedelta)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is slow and seldom red is left to the checks before a merge, and so is what needs a node of RabbitMQ."""
+    """Skip slow tests and tests that need a RabbitMQ node, unless SKIPQUEUE_SLOW is set, as before a merge."""
     for item in items:
         is_slow = item.get_closest_marker("slow") or "rabbitmq_node" in getattr(item, "fixturenames", ())
         if is_slow and not os.environ.get("SKIPQUEUE_SLOW"):
@@ -54,20 +84,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Before the databases are dropped, end what is left in them: a thread that a test has left stuck has a session."""
+    """Before the test databases are dropped, end their open sessions: a thread that a test left stuck has one."""
     flush_little()
     yield
     close_asyncs_connections()
     with django_db_blocker.unblock():
         for connection in connections.all():
-            if connection.settings_dict["NAME"].startswith("test_"):  # others were not made
+            if connection.settings_dict["NAME"].startswith("test_"):  # pytest-django created no other database
                 with connection.cursor() as cursor:
                     cursor.execute(END_OTHER_SESSIONS)
 
 
 @pytest.fixture(autouse=True)
 def forgetful_gates() -> None:
-    """A process remembers of each gate when it looks again. No test goes on where the one before it has ended."""
+    """Forget when each gate is due again, which a process remembers: no test depends on the test before it."""
     forget_gates()
 
 
@@ -80,7 +110,7 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 @pytest.fixture
 def session(transactional_db: None) -> Iterator[Callable[[], sessions.Session]]:
-    """Makes further users of the queue, each a thread with a connection of its own."""
+    """Makes database sessions: each is a thread with its own connection, in which a test calls functions."""
     with ExitStack() as stack:
 
         def make() -> sessions.Session:
@@ -112,5 +142,5 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 @pytest.fixture
 def worker_id() -> str:
-    """The id of a worker process, as it stands in `locked_by`."""
+    """The id of a worker process, as `Job.locked_by` has it."""
     return f"w:{secrets.token_hex(6)}"

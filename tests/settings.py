@@ -15,7 +15,7 @@ if not env("DATABASE_URL", default=""):
 
 
 def database(suffix: str = "") -> dict[str, Any]:
-    """A database on the server; under test its name is this process's own, so that two runs at once do not meet."""
+    """The settings of a database on the server. The process id in its test name keeps two runs apart."""
     settings: dict[str, Any] = env.db("DATABASE_URL")
     name = settings["NAME"] + suffix
     return {**settings, "NAME": name, "TEST": {"NAME": f"test_{name}_{os.getpid()}"}}

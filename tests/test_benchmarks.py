@@ -25,8 +25,8 @@ DRAIN = check.RATIOS["drain ÷ floor"]
 TRANSACTIONS = check.RATIOS["transactions per 1,000 jobs"]
 
 
-def python(*arguments: str) -> str:
-    """What a Python of its own prints, on the server of the tests."""
+def run_module(*arguments: str) -> str:
+    """Run a module in a new Python process, on the database server of the tests, and return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -43,7 +43,7 @@ def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> Non
 
 
 @pytest.mark.parametrize(("value", "shown"), [(22777.4, "22,777"), (99.94, "99.9"), (0.9312, "0.931"), (0, "0")])
-def test_three_digits_are_shown_or_all_before_the_point(value: float, shown: str) -> None:
+def test_a_figure_is_shown_with_three_digits_or_as_a_whole_number(value: float, shown: str) -> None:
     assert figures.show(value) == shown
 
 
@@ -54,7 +54,7 @@ def test_a_table_is_markdown() -> None:
     )
 
 
-def test_every_size_is_an_option() -> None:
+def test_every_size_of_a_benchmark_is_a_command_line_option() -> None:
     parser = argparse.ArgumentParser()
     Sizes.add_options(parser)
     assert Sizes.from_options(parser.parse_args([])) == Sizes()
@@ -62,6 +62,7 @@ def test_every_size_is_an_option() -> None:
 
 
 @pytest.mark.parametrize(
+    # Against a baseline of 0.5. A higher drain ratio is better; fewer transactions are better.
     ("ratio", "measured", "fails"),
     [
         (DRAIN, 0.41, False),
@@ -91,7 +92,9 @@ def test_the_baseline_has_every_ratio() -> None:
     assert json.loads(check.BASELINE.read_text()).keys() == check.RATIOS.keys()
 
 
-def test_a_check_says_what_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_of_all_ratios_prints_the_ratio_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     baseline = dict.fromkeys(check.RATIOS, 1.0)
     monkeypatch.setattr(check, "measure", lambda ratio: 0.5 if ratio is DRAIN else 1.0)
     assert not check.check(baseline)
@@ -101,11 +104,11 @@ def test_a_check_says_what_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 @pytest.mark.parametrize("peer", PEERS)
-def test_the_head_of_a_peer_says_what_it_needs(peer: str) -> None:
+def test_the_script_block_of_a_peer_lists_its_dependencies(peer: str) -> None:
     assert Environment.of(peer).dependencies
 
 
-def test_a_module_without_a_head_is_no_peer() -> None:
+def test_a_module_without_a_script_block_is_no_peer() -> None:
     with pytest.raises(ValueError, match="no inline script block"):
         read_head('"""Nothing but a docstring."""\n')
 
@@ -121,7 +124,7 @@ def test_a_slow_peer_gets_fewer_jobs(rate: float, jobs: int) -> None:
     assert enough(rate, jobs=50_000, seconds=20) == jobs
 
 
-def test_a_peer_is_shown_beside_ours_or_with_the_reason_why_not() -> None:
+def test_the_row_of_a_peer_has_its_figures_beside_ours_or_why_there_are_none() -> None:
     ours = {"drain default": 200.0, "drain best": 400.0, "enqueue one": 10.0, "enqueue bulk": 30.0}
     theirs = {name: value / 2 for name, value in ours.items()} | {"ms p50": 3.0, "ms p99": 5.0}
     shown = row({"title": "other 1.0", "history": "row", "figures": theirs}, ours)
@@ -129,7 +132,7 @@ def test_a_peer_is_shown_beside_ours_or_with_the_reason_why_not() -> None:
     assert "not measured: there is no redis-server" in row({"title": "x", "reason": "there is no redis-server"}, ours)
 
 
-def test_a_drain_with_limits_is_shown_beside_the_plain_one() -> None:
+def test_the_row_of_a_limited_drain_has_its_ratio_to_the_plain_drain() -> None:
     assert set(PEERS_WITH_LIMITS) < set(PEERS)
     ours = {"drain_limited": 60.0, "drain_best": 200.0}
     theirs = {"title": "other 1.0", "figures": {"drain_limited": 20.0, "drain_best": 40.0}}
@@ -138,7 +141,7 @@ def test_a_drain_with_limits_is_shown_beside_the_plain_one() -> None:
     assert "not measured: it failed" in limits.row({"title": "x", "reason": "it failed"}, ours)
 
 
-def test_carried_drains_are_shown_beside_plain_ones_with_the_ratio_of_each_pair() -> None:
+def test_the_row_of_carried_drains_has_the_ratio_of_each_pair() -> None:
     rates = {"default": [(100.0, 40.0), (200.0, 60.0), (400.0, 200.0)], "best": [(1_000.0, 600.0)]}
     shown = pairs.row({"title": "carried", "rates": rates}, None)
     assert shown == "| carried | 200 and 60 | 0.4 (0.4, 0.3, 0.5) | 1,000 and 600 | 0.6 (0.6) |"
@@ -147,12 +150,12 @@ def test_carried_drains_are_shown_beside_plain_ones_with_the_ratio_of_each_pair(
     )
 
 
-@pytest.mark.slow  # it measures
+@pytest.mark.slow  # it runs a benchmark
 @pytest.mark.parametrize("name", ["drain", "floor"])
-def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_can_be_run_and_writes_its_figures(name: str, tmp_path: Path) -> None:
     written = tmp_path / "figures.json"
     sizes = ("--jobs", "500", "--repeat", "1")
-    table = python("benchmarks", name, *sizes, "--json", str(written))
+    table = run_module("benchmarks", name, *sizes, "--json", str(written))
     measured = json.loads(written.read_text())
     assert measured["rows"][name]["jobs/s"] > 0
     assert f"| `{name}` |" in table
@@ -162,7 +165,7 @@ def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow  # it starts a node of RabbitMQ and five workers of Celery
 def test_a_relay_opens_one_connection_for_all_celery_workers(tmp_path: Path, rabbitmq_node: RabbitMQ) -> None:
     written = tmp_path / "figures.json"
-    python("benchmarks", "carried", "--jobs", "500", "--repeat", "1", "--json", str(written))
+    run_module("benchmarks", "carried", "--jobs", "500", "--repeat", "1", "--json", str(written))
     figures = json.loads(written.read_text())["rows"]["carried"]
     assert figures.pop("jobs/s handed over") > 0
     assert figures == {"connections, 1 Celery worker": 2, "connections, 4 Celery workers": 2}
@@ -172,23 +175,23 @@ def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> 
     made = []
     with suppress(RuntimeError), databases.fresh_database() as environment:
         made.append(environment)
-        assert _exists(environment)
-        raise RuntimeError("as a measurement that fails")
-    assert not _exists(*made)
+        assert _database_exists(environment)
+        raise RuntimeError("the measurement fails")
+    assert not _database_exists(*made)
 
 
 def test_defer_asks_the_database_once(tmp_path: Path) -> None:
     written = tmp_path / "figures.json"
-    python("benchmarks", "queries", "--repeat", "1", "--json", str(written))
+    run_module("benchmarks", "queries", "--repeat", "1", "--json", str(written))
     assert json.loads(written.read_text())["rows"]["queries"] == {"in the transaction": 1, "in all": 1}
 
 
-def test_every_row_says_what_it_is() -> None:
+def test_every_benchmark_has_a_docstring() -> None:
     rows = importlib.import_module("benchmarks.rows").ROWS
     assert all((row.__doc__ or "").strip() for row in rows.values())
 
 
-def _exists(environment: dict[str, str]) -> bool:
+def _database_exists(environment: dict[str, str]) -> bool:
     name = environment["DATABASE_URL"].partition("?")[0].rpartition("/")[2]
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name])

@@ -29,7 +29,7 @@ def send_update(order: int) -> None:
     """A task, once it is registered."""
 
 
-def found(check: Callable[..., list[CheckMessage]], **options: Any) -> list[CheckMessage]:
+def run_check(check: Callable[..., list[CheckMessage]], **options: Any) -> list[CheckMessage]:
     """Run a check. Each message must have a hint."""
     messages = check(app_configs=None, **options)
     for message in messages:
@@ -55,7 +55,7 @@ def test_the_test_project_has_no_mistake() -> None:
         (models.DO_NOTHING, False, []),
     ],
 )
-def test_a_foreign_key_that_keeps_jobs_from_being_pruned_is_named(
+def test_w002_names_a_foreign_key_that_keeps_jobs_from_being_pruned(
     on_delete: Any, has_constraint: bool, found_ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with isolate_apps("tests.app"):
@@ -67,7 +67,7 @@ def test_a_foreign_key_that_keeps_jobs_from_being_pruned_is_named(
                 app_label = "app"
 
     monkeypatch.setattr(apps, "get_models", lambda **_: [Report])
-    messages = found(checks.check_relations)
+    messages = run_check(checks.check_relations)
     assert ids(messages) == found_ids
     for message in messages:
         assert message.msg == "app.Report.job keeps the jobs that it refers to from being pruned."
@@ -99,17 +99,17 @@ def test_the_checks_run_with_manage_py_check(settings: Any) -> None:
 )
 def test_e001_names_each_wrong_setting(given: Any, expected: list[str]) -> None:
     with override_settings(SKIPQUEUE=given):
-        messages = found(checks.check_settings)
+        messages = run_check(checks.check_settings)
     assert ids(messages) == ["skipqueue.E001"] * len(expected)
     for message, text in zip(messages, expected, strict=True):
         assert text in message.msg
 
 
 def test_e002_names_a_database_that_is_no_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(checks.check_engine) == []
+    assert run_check(checks.check_engine) == []
     monkeypatch.setattr(DatabaseWrapper, "vendor", "sqlite")
     monkeypatch.setattr(DatabaseWrapper, "display_name", "SQLite")
-    (message,) = found(checks.check_engine)
+    (message,) = run_check(checks.check_engine)
     assert (message.id, message.level) == ("skipqueue.E002", ERROR)
     assert "'default' is SQLite" in message.msg
     assert str(message.hint).startswith("Set DATABASES['default']['ENGINE'] to 'django.db.backends.postgresql', or ")
@@ -117,16 +117,16 @@ def test_e002_names_a_database_that_is_no_postgresql(monkeypatch: pytest.MonkeyP
 
 def test_e002_names_a_database_that_does_not_exist() -> None:
     with override_settings(SKIPQUEUE={"DATABASE": "nosuch"}):
-        (message,) = found(checks.check_engine)
+        (message,) = run_check(checks.check_engine)
         assert message.id == "skipqueue.E002"
         assert "'nosuch'" in message.msg
         assert "default, other" in (message.hint or "")
     with override_settings(SKIPQUEUE={"DATABASE": "other"}):
-        assert found(checks.check_engine) == []
+        assert run_check(checks.check_engine) == []
 
 
 @pytest.mark.parametrize("given", [{"DATABASE": 5}, [], {"LEES": 1}])
-def test_no_check_breaks_on_settings_that_another_one_reports(given: Any) -> None:
+def test_the_checks_return_nothing_on_settings_that_e001_reports(given: Any) -> None:
     with override_settings(SKIPQUEUE=given):
         for check in (
             checks.check_engine,
@@ -143,23 +143,23 @@ def test_e003_names_a_server_that_is_too_old(
     monkeypatch: pytest.MonkeyPatch, version: int, expected: list[str]
 ) -> None:
     monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: version))
-    messages = found(checks.check_server_version, databases=["default"])
+    messages = run_check(checks.check_server_version, databases=["default"])
     assert ids(messages) == expected
     assert all("PostgreSQL 15 or newer; the database 'default' is PostgreSQL 14" in message.msg for message in messages)
 
 
 def test_e003_asks_no_database_that_it_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: 90_000))
-    assert found(checks.check_server_version) == []
-    assert found(checks.check_server_version, databases=["other"]) == []
+    assert run_check(checks.check_server_version) == []
+    assert run_check(checks.check_server_version, databases=["other"]) == []
 
 
 def test_e003_says_nothing_about_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(self: Any) -> int:
+    def raise_operational_error(self: Any) -> int:
         raise OperationalError("no server")
 
-    monkeypatch.setattr(DatabaseWrapper, "pg_version", property(gone))
-    assert found(checks.check_server_version, databases=["default"]) == []
+    monkeypatch.setattr(DatabaseWrapper, "pg_version", property(raise_operational_error))
+    assert run_check(checks.check_server_version, databases=["default"]) == []
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_e003_says_nothing_about_a_server_that_is_gone(monkeypatch: pytest.Monke
     [
         (["contextlib.nullcontext"], []),
         (["contextlib.nullcontext", "shop.middleware.timed"], ["skipqueue.E004"]),
-        (["tests.execution.test_middleware.undecorated"], ["skipqueue.E004"]),
-        (["tests.execution.test_middleware.undecorated_async"], ["skipqueue.E004"]),
+        (["tests.worker.attempts.test_middleware.undecorated"], ["skipqueue.E004"]),
+        (["tests.worker.attempts.test_middleware.undecorated_async"], ["skipqueue.E004"]),
         (["os.sep", "contextlib.nothing"], ["skipqueue.E004", "skipqueue.E004"]),
         ("contextlib.nullcontext", []),  # E001 says that it is no tuple
     ],
 )
 def test_e004_names_an_object_that_is_no_middleware(middleware: Any, expected: list[str]) -> None:
     with override_settings(SKIPQUEUE={"MIDDLEWARE": middleware}):
-        assert ids(found(checks.check_middleware)) == expected
+        assert ids(run_check(checks.check_middleware)) == expected
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_e005_names_both_functions_of_one_name(registry: Registry) -> None:
 
     for function in (first, second):
         function.__qualname__ = function.__name__
-        assert found(checks.check_task_names) == []
+        assert run_check(checks.check_task_names) == []
         job(name="same")(function)
-    (message,) = found(checks.check_task_names)
+    (message,) = run_check(checks.check_task_names)
     assert (message.id, message.level) == ("skipqueue.E005", ERROR)
     assert "'same'" in message.msg
     assert "first" in message.msg
@@ -215,7 +215,7 @@ ADD = "tests.app.jobs.add"
 )
 def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, said: list[str]) -> None:
     with override_settings(SKIPQUEUE={"SEARCHABLE": searchable}):
-        messages = found(checks.check_searchable)
+        messages = run_check(checks.check_searchable)
     assert [message.id for message in messages] == ["skipqueue.E013"] * len(said)
     for message, text in zip(messages, said, strict=True):
         assert text in message.msg
@@ -223,33 +223,38 @@ def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, said: li
 
 def test_w006_names_an_index_that_is_not_built() -> None:
     with override_settings(SKIPQUEUE={"SEARCHABLE": {ADD: ["a"], "shop.nosuch": ["a"]}}):
-        assert found(checks.check_search_indexes) == found(checks.check_search_indexes, databases=["other"]) == []
-        (message,) = found(checks.check_search_indexes, databases=["default"])
+        assert (
+            run_check(checks.check_search_indexes) == run_check(checks.check_search_indexes, databases=["other"]) == []
+        )
+        (message,) = run_check(checks.check_search_indexes, databases=["default"])
         assert (message.id, message.level) == ("skipqueue.W006", WARNING)
         assert message.msg.startswith(f"The database 'default' has no valid index for {ADD} (a)")
         (index,) = search_indexes.wanted()
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE INDEX {index.name} ON skipqueue_job (id)")
-        assert found(checks.check_search_indexes, databases=["default"]) == []
+        assert run_check(checks.check_search_indexes, databases=["default"]) == []
 
 
 @pytest.mark.parametrize("first", ["django_skipqueue", "channels"])
-def test_w001_says_whose_runworker_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any, first: str) -> None:
-    assert found(checks.check_runworker) == []
+def test_w001_names_the_app_that_provides_the_runworker_command(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, first: str
+) -> None:
+    assert run_check(checks.check_runworker) == []
     channels = types.ModuleType("channels")
     channels.__path__ = ["/nonexistent/channels"]
     monkeypatch.setitem(sys.modules, "channels", channels)
     others = [name for name in settings.INSTALLED_APPS if name != "django_skipqueue"]
     second = {"django_skipqueue": "channels", "channels": "django_skipqueue"}[first]
     with override_settings(INSTALLED_APPS=[first, second, *others]):
-        (message,) = found(checks.check_runworker)
+        (message,) = run_check(checks.check_runworker)
     assert not apps.is_installed("channels")
     assert (message.id, message.level) == ("skipqueue.W001", WARNING)
     assert f"is the one of {first}" in message.msg
     assert "`manage.py skipqueue worker`" in (message.hint or "")
 
 
-def carried_by(app: str, **queues: str) -> Any:
+def queue_carried_by_celery(app: str, **queues: str) -> Any:
+    """Have Celery run the jobs of these queues, by default of the queue `pdf`."""
     return override_settings(SKIPQUEUE={"CARRIERS": {"celery": {"APP": app, "QUEUES": queues or {"pdf": "pdf"}}}})
 
 
@@ -269,19 +274,19 @@ def carried_by(app: str, **queues: str) -> Any:
     ],
 )
 def test_e011_names_a_carrier_without_an_app(app: str, expected: str) -> None:
-    with carried_by(app):
-        messages = found(celery_checks.check_carriers)
+    with queue_carried_by_celery(app):
+        messages = run_check(celery_checks.check_carriers)
     assert ids(messages) == (["skipqueue.E011"] if expected else [])
     assert all(message.msg.startswith(expected) for message in messages)
 
 
 @pytest.mark.parametrize("scheme", ["redis", "sqs", "memory", "nothing"])
 def test_e011_names_a_broker_that_is_not_rabbitmq(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the broker even if kombu lacks the library for it."""
+    """The check refuses the broker even if kombu lacks the library for it."""
     app = Celery("tests", broker=f"{scheme}://anna:secret@127.0.0.1:1//", set_as_current=False)
     monkeypatch.setattr("tests.app.celery_app.app", app)
-    with carried_by("tests.app.celery_app.app"):
-        (message,) = found(celery_checks.check_carriers)
+    with queue_carried_by_celery("tests.app.celery_app.app"):
+        (message,) = run_check(celery_checks.check_carriers)
     assert message.id == "skipqueue.E011"
     assert "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://." in message.msg
     assert "secret" not in message.msg
@@ -290,8 +295,8 @@ def test_e011_names_a_broker_that_is_not_rabbitmq(scheme: str, monkeypatch: pyte
 def test_e011_names_a_broker_url_that_nobody_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Celery("tests", broker="amqp://anna:se/cret@127.0.0.1:1//", set_as_current=False)
     monkeypatch.setattr("tests.app.celery_app.app", app)
-    with carried_by("tests.app.celery_app.app"):
-        (message,) = found(celery_checks.check_carriers)
+    with queue_carried_by_celery("tests.app.celery_app.app"):
+        (message,) = run_check(celery_checks.check_carriers)
     assert "broker_url" in message.msg
     assert "cret" not in message.msg
 
@@ -300,27 +305,27 @@ def test_e011_says_why_an_app_cannot_be_imported(monkeypatch: pytest.MonkeyPatch
     """No command ends in a traceback of the project's module."""
     (tmp_path / "broken_celery.py").write_text("app = 1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with carried_by("broken_celery.app"):
-        (message,) = found(celery_checks.check_carriers)
+    with queue_carried_by_celery("broken_celery.app"):
+        (message,) = run_check(celery_checks.check_carriers)
     assert message.msg.endswith("cannot be imported: ZeroDivisionError('division by zero')")
 
 
-def test_e011_names_the_extra_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e011_names_the_extra_to_install_if_celery_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("django_skipqueue.contrib.celery.")]:
         if module.endswith((".celery_carrier", ".rabbitmq")):
             monkeypatch.delitem(sys.modules, module)
     for package in ("amqp", "celery", "kombu"):
         monkeypatch.setitem(sys.modules, package, None)  # as if it could not be found
-    with carried_by("tests.app.celery_app.app"):
-        (message,) = found(celery_checks.check_carriers)
+    with queue_carried_by_celery("tests.app.celery_app.app"):
+        (message,) = run_check(celery_checks.check_carriers)
     assert message.id == "skipqueue.E011"
     assert 'pip install "django-skipqueue[celery]"' in message.msg
 
 
-def test_a_wrong_setting_of_carriers_is_left_to_e001() -> None:
+def test_e011_and_w005_leave_a_wrong_setting_of_carriers_to_e001() -> None:
     with override_settings(SKIPQUEUE={"CARRIERS": {"celery": {"APP": "celery"}}}):
-        assert found(celery_checks.check_carriers) == found(celery_checks.check_carried_tasks) == []
-        assert ids(found(checks.check_settings)) == ["skipqueue.E001"] * 2
+        assert run_check(celery_checks.check_carriers) == run_check(celery_checks.check_carried_tasks) == []
+        assert ids(run_check(checks.check_settings)) == ["skipqueue.E001"] * 2
 
 
 @pytest.mark.parametrize(
@@ -337,9 +342,9 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
 ) -> None:
     registered: Callable[..., Any] = job(name="print", **options)
     registered(send_update)
-    assert found(celery_checks.check_carried_tasks) == []
-    with carried_by("tests.app.celery_app.app"):
-        messages = found(celery_checks.check_carried_tasks)
+    assert run_check(celery_checks.check_carried_tasks) == []
+    with queue_carried_by_celery("tests.app.celery_app.app"):
+        messages = run_check(celery_checks.check_carried_tasks)
     assert ids(messages) == found_ids
     assert all("'print'" in message.msg for message in messages)
 
@@ -355,16 +360,16 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
         ({"late-worker": "x"}, ""),
     ],
 )
-def test_e012_is_about_a_threshold_that_no_rule_has(rules: dict[str, Any], said: str) -> None:
+def test_e012_names_a_threshold_of_no_rule(rules: dict[str, Any], said: str) -> None:
     with override_settings(SKIPQUEUE={"RULES": rules}):
-        messages = found(checks.check_rules)
+        messages = run_check(checks.check_rules)
     assert ids(messages) == ["skipqueue.E012"] * bool(said)
     assert all(message.msg.startswith(said) for message in messages)
 
 
-def test_the_connection_is_as_it_was() -> None:
+def test_the_check_of_the_server_leaves_the_connection_open() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-    found(checks.check_server_version, databases=["default"])
+    run_check(checks.check_server_version, databases=["default"])
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")

@@ -28,7 +28,7 @@ def test_without_the_setting_every_value_is_the_documented_default(settings: Any
     assert conf.settings.retention_of("failed") == timedelta(days=30)
 
 
-def test_a_change_of_the_setting_is_seen_at_once(settings: Any) -> None:
+def test_a_changed_setting_applies_at_once(settings: Any) -> None:
     settings.SKIPQUEUE = {"WORKER_TIMEOUT": 5}
     assert conf.settings.worker_timeout == 5
     settings.SKIPQUEUE = {"WORKER_TIMEOUT": 7}
@@ -48,7 +48,7 @@ def test_a_change_of_the_setting_is_seen_at_once(settings: Any) -> None:
 def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, kept: Any, expected: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"failed": kept}}
     assert conf.settings.retention_of("failed") == expected
-    assert conf.settings.retention_of("completed") == timedelta(days=1), "those not named keep their default"
+    assert conf.settings.retention_of("completed") == timedelta(days=1), "a status that is not named keeps its default"
 
 
 def test_the_queue_has_one_database_or_several(settings: Any) -> None:
@@ -62,6 +62,7 @@ def test_the_queue_has_one_database_or_several(settings: Any) -> None:
     assert conf.settings.database == "default"
 
 
+# Name of the case: the value of SKIPQUEUE, and how the error begins.
 WRONG: dict[str, tuple[Any, str]] = {
     "not a dict": (["WORKER_TIMEOUT"], "SKIPQUEUE must be a dict, not list."),
     "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
@@ -126,7 +127,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "retiring, and getting jobs": (
         {"DATABASES": ("default", "other"), "RETIRING": ("other",)},
-        "SKIPQUEUE['RETIRING'] lists 'other', which still gets new jobs: take it out of one of the two.",
+        "SKIPQUEUE['RETIRING'] lists 'other', which still gets new jobs. Remove it from one of the two settings.",
     ),
     "retiring the only one": ({"RETIRING": ("default",)}, "SKIPQUEUE['RETIRING'] lists 'default', which still gets"),
     "no such placement": (
@@ -135,7 +136,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a placement of nothing": (
         {"PLACEMENT": "spread"},
-        "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there.",
+        "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], but that setting is missing.",
     ),
     "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a str, not 1."),
     "retention not a dict": ({"RETENTION": 5}, "SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not 5."),
@@ -260,25 +261,25 @@ def test_a_corrected_setting_works_again(settings: Any) -> None:
     assert conf.settings.worker_timeout == 1
 
 
-def test_importing_reads_no_setting() -> None:
+def test_importing_the_module_reads_no_setting() -> None:
     script = "import django_skipqueue.conf; from django.conf import settings; assert not settings.configured"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_an_option_of_runworker_is_no_setting(settings: Any) -> None:
+def test_the_error_for_a_runworker_option_in_the_setting_names_the_option(settings: Any) -> None:
     settings.SKIPQUEUE = {"MAX_JOBS": 4}
     (problem,) = conf.problems()
     assert problem.startswith("SKIPQUEUE has no key 'MAX_JOBS'. It is an option of runworker: --max-jobs, or ")
     assert problem.endswith("SKIPQUEUE_MAX_JOBS in its environment.")
 
 
-def test_every_option_of_runworker_is_a_setting_or_known_as_none() -> None:
+def test_every_runworker_option_with_a_variable_is_a_setting_or_a_known_option() -> None:
     parser = load_command_class("django_skipqueue", "runworker").create_parser("manage.py", "runworker")
     named = {name for action in parser._actions for name in re.findall(r"\[SKIPQUEUE_(\w+)\]", str(action.help))}
     assert named - {field.name.upper() for field in fields(conf.Settings)} == conf.OPTIONS_OF_RUNWORKER
 
 
-def test_a_status_that_is_like_no_other_has_the_list_of_them_once(settings: Any) -> None:
+def test_the_error_for_an_unknown_status_lists_the_finished_statuses_once(settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"queued": 1}}
     (problem,) = conf.problems()
     assert problem.count("completed") == 1

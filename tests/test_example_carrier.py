@@ -25,7 +25,7 @@ from .test_example_project import FIGURES, MANAGE, completed, server_url  # noqa
 COUNT_WAITS = """
     SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%COUNT("skipqueue_job"."id")%'
 """
-"""A row if the demo's count of its jobs waits for a lock."""
+"""Return a row if the statement with which the demo counts its jobs waits for a lock."""
 
 pytestmark = pytest.mark.slow  # each runs the demo with RabbitMQ and Celery
 
@@ -79,7 +79,7 @@ def test_celery_sends_every_receipt_once(
 
 
 @pytest.mark.timeout(300)
-def test_a_signal_ends_all_processes_and_takes_the_jobs_back(
+def test_sigterm_ends_all_processes_of_the_demo_and_leaves_no_job_running(
     demo: subprocess.Popen[str], environment: dict[str, str]
 ) -> None:
     url = environment["DATABASE_URL"]
@@ -90,7 +90,7 @@ def test_a_signal_ends_all_processes_and_takes_the_jobs_back(
         connection.execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
         wait_until(lambda: connection.execute(COUNT_WAITS).fetchone() is not None, "the demo waits for an answer")
         demo.send_signal(signal.SIGTERM)
-        wait_until(lambda: ignores(signal.SIGTERM, demo.pid), "the demo has taken the signal")
+        wait_until(lambda: ignores(signal.SIGTERM, demo.pid), "the demo has received the signal")
     _, errors = demo.communicate()
     assert (demo.returncode, "Stopped." in errors) == (128 + signal.SIGTERM, True), errors
     wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
@@ -115,12 +115,12 @@ class TestWithRabbitMQ:
             text=True,
         )
 
-    def test_a_broker_that_is_named_is_taken(self) -> None:
+    def test_a_broker_named_in_the_environment_is_used(self) -> None:
         with self.start(CELERY_BROKER_URL="amqp://elsewhere//", PATH="/nowhere") as process:
             output, errors = process.communicate("\n")
         assert (process.returncode, output, errors) == (0, "amqp://elsewhere//\n", "")
 
-    def test_it_says_how_to_install_rabbitmq(self) -> None:
+    def test_without_rabbitmq_the_script_says_how_to_install_it(self) -> None:
         with self.start(PATH="/nowhere") as process:
             output, errors = process.communicate()
         assert (process.returncode, output) == (1, "")
@@ -128,14 +128,14 @@ class TestWithRabbitMQ:
 
     @needs_rabbitmq
     @pytest.mark.timeout(300)
-    def test_nothing_is_left_after_a_signal(self) -> None:
+    def test_sigterm_ends_all_processes_of_rabbitmq_and_removes_its_folder(self) -> None:
         with self.start() as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(2)]
             assert lines[0] == "RabbitMQ starts.\n"
             assert lines[1].startswith("amqp://")
             started = psutil.Process(process.pid).children(recursive=True)
-            (folder,) = {home for each in started if (home := home_of(each))}
+            (folder,) = {home for each in started if (home := folder_of_node(each))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
             process.wait()  # `communicate` would close its input, at whose end the command ends by itself
@@ -152,7 +152,7 @@ class TestCompose:
         return found
 
     @pytest.mark.parametrize("name", ["compose.yaml", "compose.celery.yaml"])
-    def test_their_commands_have_the_options_that_they_are_given(self, name: str) -> None:
+    def test_the_commands_of_a_compose_file_parse(self, name: str) -> None:
         apps = {
             "runrelay": "django_skipqueue.contrib.celery",
             "runworker": "django_skipqueue",
@@ -166,7 +166,7 @@ class TestCompose:
                 arguments
             )
 
-    def test_the_second_adds_a_broker_and_settings_to_the_services_of_the_first(self) -> None:
+    def test_compose_celery_adds_a_broker_and_carrier_settings(self) -> None:
         first, second = self.services("compose.yaml"), self.services("compose.celery.yaml")
         assert set(second) - set(first) == {"rabbitmq", "relay", "celery"}
         shop = (set(second) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
@@ -175,13 +175,13 @@ class TestCompose:
 
 
 def ignores(signum: int, pid: int) -> bool:
-    """Whether the process ignores the signal: the demo does, once it has taken one."""
+    """Whether the process ignores the signal. The demo ignores SIGTERM once it has received one."""
     (ignored,) = re.findall(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return bool(int(ignored, 16) >> (signum - 1) & 1)
 
 
-def home_of(process: psutil.Process) -> Path | None:
-    """The folder of the node that a process belongs to; `None` also of one that has ended meanwhile."""
+def folder_of_node(process: psutil.Process) -> Path | None:
+    """The folder of the RabbitMQ node that a process belongs to; `None` for no node, or if the process has ended."""
     try:
         home = process.environ().get("RABBITMQ_MNESIA_BASE")
     except psutil.NoSuchProcess:

@@ -66,7 +66,7 @@ def make_payment(reference: str = "0001", **values: Any) -> Payment:
 
 
 class TestTakingAPayment:
-    def test_saves_it_and_defers_its_receipt(self, db: None, client: Any) -> None:
+    def test_taking_a_payment_saves_it_and_defers_its_receipt(self, db: None, client: Any) -> None:
         assert client.post("/", ORDER).status_code == 302
 
         payment = Payment.objects.get()
@@ -75,7 +75,7 @@ class TestTakingAPayment:
         assert_deferred(write_statement, email=payment.email, payment_id=payment.pk, count=1)
         assert_deferred(summarize_customer, email=payment.email, run_after=SUMMARY_DELAY, count=1)
 
-    def test_a_rollback_leaves_neither(self, db: None) -> None:
+    def test_a_rollback_leaves_neither_payment_nor_job(self, db: None) -> None:
         form = PaymentForm(ORDER)
         assert form.is_valid()
         with transaction.atomic():
@@ -98,7 +98,7 @@ class TestTakingAPayment:
         assert b"Enter a valid email address" in client.post("/", {**ORDER, "email": "nowhere"}).content
         assert_not_deferred()
 
-    def test_the_page_says_what_became_of_each_receipt(self, db: None, client: Any) -> None:
+    def test_the_page_shows_the_state_of_each_receipt(self, db: None, client: Any) -> None:
         for reference, email in [("0001", "a@sent.example"), ("0002", "b@blocked.example"), ("0003", "c@new.example")]:
             make_payment(reference, email=email)
         send_receipt(Payment.objects.get(reference="0001").pk)
@@ -109,14 +109,14 @@ class TestTakingAPayment:
 
 
 class TestSendReceipt:
-    def test_sends_once_however_often_it_runs(self, payment: Payment, mailoutbox: list[Any]) -> None:
+    def test_a_receipt_is_sent_once_however_often_its_job_runs(self, payment: Payment, mailoutbox: list[Any]) -> None:
         for _ in range(2):
             assert send_receipt(payment.pk) == payment.email
 
         assert len(mailoutbox) == 1
         assert EmailDelivery.objects.get().payment == payment
 
-    def test_sends_once_when_it_runs_twice_at_the_same_time(
+    def test_a_receipt_is_sent_once_if_two_jobs_run_at_the_same_time(
         self, session: Any, transactional_db: None, mailoutbox: list[Any]
     ) -> None:
         payment = make_payment()
@@ -130,7 +130,7 @@ class TestSendReceipt:
         assert late.result() == payment.email
         assert len(mailoutbox) == 1
 
-    def test_sends_again_when_the_first_run_was_rolled_back(
+    def test_a_receipt_is_sent_again_if_the_first_run_was_rolled_back(
         self, session: Any, transactional_db: None, mailoutbox: list[Any]
     ) -> None:
         payment = make_payment()
@@ -143,7 +143,9 @@ class TestSendReceipt:
         assert [mail.message()["Message-ID"] for mail in mailoutbox] == ["<receipt-0001@chinook.example>"] * 2
         assert EmailDelivery.objects.count() == 1
 
-    def test_a_busy_mail_server_is_tried_again(self, db: None, mailbox: Mailbox, settings: Any) -> None:
+    def test_a_receipt_that_a_busy_mail_server_refuses_is_sent_at_the_second_attempt(
+        self, db: None, mailbox: Mailbox, settings: Any
+    ) -> None:
         settings.EMAIL_BACKEND = "payments.mailbox.BusyMailboxBackend"
         for number in range(30):
             send_receipt.defer(payment_id=make_payment(f"{number:04}").pk)
@@ -175,7 +177,7 @@ class TestSendReceipt:
 class TestStatements:
     """A sequence for each customer."""
 
-    def test_each_line_has_the_total_so_far(self, db: None) -> None:
+    def test_each_line_of_a_statement_has_the_total_so_far(self, db: None) -> None:
         bought = [("a@x.example", "1.00"), ("b@x.example", "5.00"), ("a@x.example", "2.50")]
         for number, (email, total) in enumerate(bought):
             payment = make_payment(f"{number:04}", email=email, total=total)
@@ -187,12 +189,12 @@ class TestStatements:
             "1.00", "3.50",
         ]  # fmt: skip
 
-    def test_running_again_adds_nothing(self, payment: Payment) -> None:
+    def test_a_statement_that_is_written_again_adds_no_line(self, payment: Payment) -> None:
         for _ in range(2):
             assert write_statement(payment.email, payment.pk) == f"{payment.email} has paid $1.98"
         assert StatementLine.objects.count() == 1
 
-    def test_after_a_failure_the_customer_waits_and_no_other_does(self, db: None) -> None:
+    def test_a_failed_statement_blocks_the_next_ones_of_its_customer_alone(self, db: None) -> None:
         first, second = make_payment("0001", email="a@x.example"), make_payment("0002", email="a@x.example")
         other = make_payment("0003", email="b@x.example")
         failing = write_statement.using(max_attempts=1).defer(email="a@x.example", payment_id=-1)
@@ -220,7 +222,7 @@ def test_a_summary_is_made_once_after_the_last_payment(db: None, client: Any) ->
     assert job.result == "bjorn@hansen.example: 3 payments, $2.97"
 
 
-def test_two_messages_of_an_account_are_sent_to_the_bank_at_once(
+def test_two_messages_of_one_account_may_go_to_the_bank_at_the_same_time(
     payment: Payment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("payments.jobs.time.sleep", lambda seconds: None)
@@ -232,9 +234,7 @@ def test_two_messages_of_an_account_are_sent_to_the_bank_at_once(
     assert {job.status for job in run_jobs()} == {"completed"}
 
 
-def test_a_payment_is_followed_by_all_of_its_jobs_at_once_in_a_test(
-    db: None, client: Any, mailoutbox: list[Any]
-) -> None:
+def test_run_inline_runs_all_jobs_of_a_payment_at_once(db: None, client: Any, mailoutbox: list[Any]) -> None:
     with run_inline():
         client.post("/", ORDER)
     assert len(mailoutbox) == 1
@@ -242,7 +242,7 @@ def test_a_payment_is_followed_by_all_of_its_jobs_at_once_in_a_test(
 
 
 class TestReceipts:
-    def test_say_what_was_bought_and_paid(self, payment: Payment) -> None:
+    def test_a_receipt_says_what_was_bought_and_paid(self, payment: Payment) -> None:
         body = receipt_email(payment).body
         assert "Dear Leonie Köhler," in body
         assert "2 x $0.99  L'Été (Vivaldi & Söhne)" in body
@@ -257,7 +257,9 @@ class TestReceipts:
             ("Stanisław Wójcik", "stanisław.wójcik@wojcik.example"),
         ],
     )
-    def test_come_out_of_the_mailbox_as_they_went_in(self, db: None, mailbox: Mailbox, name: str, email: str) -> None:
+    def test_a_receipt_is_read_from_the_mailbox_as_it_was_sent(
+        self, db: None, mailbox: Mailbox, name: str, email: str
+    ) -> None:
         receipt_email(make_payment(customer_name=name, email=email, total="13.86")).send()
 
         [mail] = mailbox.receipts()
@@ -266,7 +268,7 @@ class TestReceipts:
         assert f"Dear {name}," in mail.get_content()
         assert amount_paid(mail) == Decimal("13.86")
 
-    def test_a_receipt_sent_twice_can_be_seen(self, payment: Payment, mailbox: Mailbox) -> None:
+    def test_the_mailbox_keeps_a_receipt_for_each_time_it_is_sent(self, payment: Payment, mailbox: Mailbox) -> None:
         for _ in range(2):
             receipt_email(payment).send()
         assert len(list(mailbox.receipts())) == 2
@@ -276,7 +278,7 @@ class TestReceipts:
         assert [path.name for path in mailbox.folder.glob("*.eml")] == ["letter.eml"]
 
 
-def test_the_invoices_are_imported_once_however_often(db: None) -> None:
+def test_importing_the_invoices_twice_makes_no_payment_twice(db: None) -> None:
     for _ in range(2):
         call_command("import_invoices", verbosity=0)
 
@@ -306,7 +308,7 @@ FIGURES = """
     0411                     $13.86   AddressBlocked: invoices@zaehlwerk.example is blocked: the mailbox is full
   together           412   $2,328.60   of 412 payments, $2,328.60
 """
-"""What the demo prints of the receipts."""
+"""What the demo prints about the receipts."""
 
 
 class TestDemo:
@@ -361,7 +363,9 @@ class TestServe:
         ends = set(Job.objects.exclude(task="payments.jobs.fetch_exchange_rates").values_list("status", flat=True))
         assert ends == {"completed"}
 
-    def test_it_keeps_moving_and_ctrl_c_stops_all_of_it(self, server_url: str, tmp_path: Path) -> None:
+    def test_serve_runs_customers_jobs_until_ctrl_c_stops_all_its_processes(
+        self, server_url: str, tmp_path: Path
+    ) -> None:
         environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         with socket.socket() as free:

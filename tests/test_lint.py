@@ -34,18 +34,20 @@ CASES = {
 }
 
 
-def lines(rule: str, path: str, text: str) -> list[int]:
+def reported_lines(rule: str, path: str, text: str) -> list[int]:
+    """The numbers of the lines of a module that a rule of the linter reports."""
     return [line for line, _ in getattr(lint, rule)(lint.parse(path, text))]
 
 
-def test_every_rule_reports_the_line_that_breaks_it_and_no_other() -> None:
+def test_every_rule_reports_the_line_that_breaks_it_and_no_other_line() -> None:
     assert {rule.__name__ for rule in lint.RULES} == set(CASES)
     for rule, (path, broken, kept) in CASES.items():
-        assert lines(rule, path, broken) == [len(broken.splitlines())], rule
-        assert lines(rule, path, kept) == [], rule
+        assert reported_lines(rule, path, broken) == [len(broken.splitlines())], rule
+        assert reported_lines(rule, path, kept) == [], rule
 
 
-RUN = (
+# Code of the console that runs a statement put together in place.
+STATEMENTS_RUN_IN_PLACE = (
     "c.execute(f'SELECT {x}')",
     "c.execute('SELECT %s' % x)",
     "c.execute('SELECT ' + x)",
@@ -55,7 +57,8 @@ RUN = (
     "SQL(f'DROP INDEX {x}')",
     "RunSQL(f'{x}')",
 )
-MADE = (
+# Code of the console that puts a statement together.
+STATEMENTS_COMPOSED_IN_CONSOLE = (
     "f'SELECT {x}'",
     "f'''\n  WITH x AS ({y})'''",
     "'SELECT %s' % x",
@@ -69,8 +72,9 @@ MADE = (
     "OURS.replace('a', x)",
     "joined(x)",
 )
-NAMED = "from ..queue import claim as sql; from ..queue.claim import TAKE_OVER; OURS = 'SELECT 1'; "
-AT_IMPORT = (
+IMPORTS_AND_CONSTANTS = "from ..queue import claim as sql; from ..queue.claim import TAKE_OVER; OURS = 'SELECT 1'; "
+# Values of constants that are statements, but no literals.
+STATEMENTS_COMPOSED_AT_IMPORT = (
     "'SELECT %s' % x",
     "f'SELECT {x}'",
     "f'SELECT {CLAIM + x}'",
@@ -80,13 +84,13 @@ AT_IMPORT = (
 )
 
 
-def test_no_way_to_put_a_statement_together_is_overlooked() -> None:
-    for code in RUN:
-        assert lines("statement_run", "console/a.py", code) == [1], code
-    for code in MADE:
-        assert lines("statement_made", "console/a.py", f"{NAMED}{code}") == [1], code
-    for code in AT_IMPORT:
-        assert lines("statement_literal", "queue/a.py", f"A = {code}") == [1], code
+def test_every_way_to_compose_a_statement_is_reported() -> None:
+    for code in STATEMENTS_RUN_IN_PLACE:
+        assert reported_lines("statement_run", "console/a.py", code) == [1], code
+    for code in STATEMENTS_COMPOSED_IN_CONSOLE:
+        assert reported_lines("statement_made", "console/a.py", f"{IMPORTS_AND_CONSTANTS}{code}") == [1], code
+    for code in STATEMENTS_COMPOSED_AT_IMPORT:
+        assert reported_lines("statement_literal", "queue/a.py", f"A = {code}") == [1], code
 
 
 def test_a_statement_is_joined_at_import_by_a_composer() -> None:
@@ -96,14 +100,15 @@ def test_a_statement_is_joined_at_import_by_a_composer() -> None:
         "{'a': 'SELECT'}",
     ):
         for rule in ("statement_literal", "statement_made"):
-            assert lines(rule, "queue/a.py", f"A = {code}") == [], code
+            assert reported_lines(rule, "queue/a.py", f"A = {code}") == [], code
     made = "def {}(statement): return f'SELECT {{statement}}'"
-    assert lines("statement_made", "queue/a.py", made.format("joined")) == []
-    assert lines("statement_made", "queue/a.py", made.format("to_walk")) == [1]
+    assert reported_lines("statement_made", "queue/a.py", made.format("joined")) == []
+    assert reported_lines("statement_made", "queue/a.py", made.format("to_walk")) == [1]
 
 
-def test_a_statement_is_used_in_its_room_and_between_methods_of_the_store() -> None:
+def test_a_statement_is_used_only_in_its_folder_and_in_modules_of_statements() -> None:
     claim, gate = "from {}queue.claim import CLAIM\nCLAIM", "from {}parts.limits.admit import ADMIT_LONE\nADMIT_LONE"
+    # The module, its code, and the lines that the rule reports.
     for path, code, used in (
         ("queue/a.py", claim.format(".."), []),
         ("parts/limits/a.py", gate.format("..."), []),
@@ -116,10 +121,10 @@ def test_a_statement_is_used_in_its_room_and_between_methods_of_the_store() -> N
         ("worker/a.py", claim.format(".."), [2]),
         ("parts/limits/a.py", "from ...contrib.celery import rows\nrows.HAND_OVER\nOURS = 'SELECT'", [2]),
     ):
-        assert lines("statement_import", path, code) == used, (path, code)
+        assert reported_lines("statement_import", path, code) == used, (path, code)
 
 
-def test_the_glossary_rules_words_out() -> None:
+def test_the_words_that_the_glossary_rules_out() -> None:
     ruled_out = lint.ruled_out(lint.GLOSSARY.read_text())
     assert {"dequeue", "promote", "reap", "lock_token", "execution", "give_back"} <= ruled_out
     assert not {"message", "*message*"} & ruled_out, "exceptions have messages"
@@ -127,7 +132,67 @@ def test_the_glossary_rules_words_out() -> None:
         assert "_promote_" in lint.in_words(name), name
 
 
-def test_a_circle_is_found_at_the_import_that_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constant_has_a_name_of_its_own() -> None:
+    one = lint.parse(
+        "a.py", "LONGEST: int = 1\nLONGER = 1\nT = 1\n_OURS = 1\nPART = 1\nfrom b import SHOWN\nCLAIM = 'SELECT 1'"
+    )
+    other = lint.parse("b/c.py", "LONGER = a.LONGER\nT = 2\n_OURS = 2\nPART = 2\nCLAIM = 2\nSHOWN, LONGEST = 2, 3")
+    assert list(lint.constant_name([one, other])) == [
+        "django_skipqueue/b/c.py:6: constant-name: Another module has a constant of this name: a name says of what. "
+        "(LONGEST, a.py)"
+    ]
+
+
+PRIVATE = "_there = 1\nclass _Kept:\n    def _run(self): self._left, self.right = 1, 2\n    _field: int = 0"
+
+
+def test_a_test_uses_no_private_name_of_the_package() -> None:
+    private = lint.private_names([lint.parse("a.py", PRIVATE)])
+    assert private == {"_there", "_Kept", "_run", "_left", "_field"}
+    for code in (
+        "worker._left",
+        "worker.a._run()",
+        "from django_skipqueue.a import _there",
+        "monkeypatch.setattr(a, '_there', 1)",
+        "patch.object(a, '_there')",
+        "setting('x'); monkeypatch.setattr('django_skipqueue.a._there', 1)",
+    ):
+        found = list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private))
+        assert [each.partition(": ")[0] for each in found] == ["tests/test_a.py:1"], code
+    for code in ("self._left", "super()._run()", "row._state.db", "from .a import _there", "worker._own", "a('_left')"):
+        assert not list(lint.private_use("tests/test_a.py", lint.parse("tests/test_a.py", code), private)), code
+
+
+WORDS = """
+[rooms]
+core = ["package/core/", "package/conf.py"]
+
+[[words]]
+pattern = "(?i)(?<![a-z])alerts?(?![a-z])"
+instead = "no part"
+rooms = ["core", "scripts/"]
+not_in = ["package/core/list.py"]
+"""
+
+
+def test_a_word_is_reported_in_its_rooms_alone() -> None:
+    text = "from .alerts import x\nRAISED_ALERTS = x  # alerted\nalertness = 1\n"
+    for path, found in (
+        ("package/core/a.py", ["word: The table scripts/words.toml rules this out here. (ALERTS: no part)"]),
+        ("package/core/list.py", []),
+        ("package/console/a.py", []),
+    ):
+        assert list(lint.word(path, text, list(lint.words(WORDS)))) == [f"{path}:2: {each}" for each in found], path
+
+
+def test_each_room_of_the_table_exists() -> None:
+    for path in (path for row in lint.WORDS for path in (*row.rooms, *row.not_in)):
+        assert (lint.ROOT / path).exists(), path
+
+
+def test_an_import_cycle_is_reported_at_an_import_that_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "circular"
     package.mkdir()
@@ -143,7 +208,7 @@ def test_a_circle_is_found_at_the_import_that_closes_it(tmp_path: Path, monkeypa
 FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import {}"
 
 
-def test_a_page_names_modules_that_exist() -> None:
+def test_a_page_that_names_a_module_that_does_not_exist_is_reported() -> None:
     page = "`queue`, `queue.claim`, `queue/settle.py`,\n`django.tasks`, `sql.py`, `no.module`, `queue/no.py`"
     assert list(lint.page_name("a.md", page)) == [
         "a.md:2: page-name: The page names a module that does not exist. (no.module)",
@@ -166,7 +231,7 @@ ours(theirs, total=send)
 """
 
 
-def test_a_page_imports_what_it_takes_from_libraries() -> None:
+def test_a_page_that_uses_a_library_name_without_an_import_is_reported() -> None:
     other = "```python\nfrom decimal import Decimal\nfrom shop.jobs import theirs\n```\n"
     assert list(lint.page_import({"a.md": BLOCKS, "b.md": other})) == [
         "a.md:9: page-import: The page uses a name that no block of the page has imported before. (Decimal)"

@@ -36,10 +36,10 @@ INDEXES = {
     "skipqueue_job_batch": "(batch_id, status, id) WHERE (batch_id IS NOT NULL)",
     "skipqueue_job_limit_held": (
         "(limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued', 'running'])) "
-        "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND ((status = 'scheduled') OR (gate = 'held')) "
-        "AND (limit_kind = ANY (ARRAY['sequence', 'halting']))) "
-        "OR ((limit_kind = 'halting') AND (status = 'failed')) "
-        "OR (gate = 'rate')))"
+        "OR (gate = 'rate') "
+        "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) "
+        "AND ((status = 'scheduled') OR (gate = 'held'))) "
+        "OR ((limit_kind = 'halting') AND (status = 'failed'))))"
     ),
     "skipqueue_job_limit_waiting": (
         "(limit_key, (\nCASE\n    WHEN (limit_kind = ANY (ARRAY['concurrency', 'fair'])) THEN ((- priority))::integer\n"
@@ -56,7 +56,7 @@ INDEXES = {
         "OR ((finished_at IS NULL) AND ((unique_seconds IS NULL) OR (lease = 0)))))"
     ),
     "skipqueue_worker_pkey": "UNIQUE (id)",
-    "skipqueue_worker_id_43c5465b_like": "(id text_pattern_ops)",  # Django's, for every text that is unique
+    "skipqueue_worker_id_43c5465b_like": "(id text_pattern_ops)",  # Django makes one for every unique text column
 }
 
 
@@ -74,7 +74,7 @@ def test_the_models_have_no_change_without_a_migration() -> None:
 
 @pytest.mark.django_db
 class TestTables:
-    def test_the_indexes_are_those_of_the_design_and_no_others(self) -> None:
+    def test_the_job_and_worker_tables_have_exactly_the_indexes_of_the_design(self) -> None:
         found = {
             name: re.sub(r"(?s)^CREATE (UNIQUE )?INDEX .* USING btree (.*)$", r"\1\2", definition).replace("::text", "")
             for name, definition in query(
@@ -109,7 +109,7 @@ class TestTables:
             },
         }
 
-    def test_nothing_refers_to_a_job_or_from_it_and_no_trigger_fires(self) -> None:
+    def test_the_job_table_has_no_foreign_key_and_no_trigger(self) -> None:
         """A foreign key would lock rows of the other table at every transition; a trigger would run inside each."""
         assert (
             query(
@@ -134,7 +134,7 @@ def migrate(db: None) -> Iterator[Callable[[str | None], None]]:
         yield migrate
 
 
-def described() -> dict[str, Any]:
+def described_tables() -> dict[str, Any]:
     """The tables of the schema, as PostgreSQL's catalogue describes them."""
     return {
         "relations": query(
@@ -152,14 +152,14 @@ def described() -> dict[str, Any]:
     }
 
 
-def test_forwards_backwards_and_forwards_again(migrate: Callable[[str | None], None]) -> None:
+def test_migrating_to_zero_and_back_makes_the_same_tables(migrate: Callable[[str | None], None]) -> None:
     migrate(LAST_MIGRATION)
-    made = described()
+    made = described_tables()
     assert len(made["relations"]) > 8
     migrate(None)
-    assert described() == {"relations": [], "columns": [], "constraints": []}
+    assert described_tables() == {"relations": [], "columns": [], "constraints": []}
     migrate(LAST_MIGRATION)
-    assert described() == made
+    assert described_tables() == made
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -180,7 +180,7 @@ call_command("migrate", "django_skipqueue", "zero", verbosity=0)
 """
 
 
-def test_another_database_of_the_project_that_is_sqlite_can_be_migrated() -> None:
+def test_a_sqlite_database_of_the_project_can_be_migrated() -> None:
     """`migrate --database` makes the tables of every app in every database; ours stay empty there."""
     done = subprocess.run([sys.executable, "-c", LITE], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ from .app.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
-BEFORE = {"0003_held_sequences": ("0001_initial", "ce54230c675ba8a0041475088b414fbae07f63fd")}
+BEFORE = {"0003_held_sequences": ("0001_initial", "f00113edbf5a19c529e695eb1fafe2e4261674c7")}
 """The last migration of a change, with the migration and the commit before this change."""
 
 LONGEST_LOCK_SECONDS = 0.1

@@ -18,7 +18,7 @@ from .app import jobs
 from .app.models import Ledger
 from .app.waiting import wait_until
 from .harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from .store.test_another_database import live_and_die
+from .queue.test_another_database import call_every_verb
 
 store = Store("default")
 
@@ -131,10 +131,10 @@ def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, so
 
 def test_every_verb_works_with_use_tz_off(settings: Any) -> None:
     settings.USE_TZ = False
-    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
+    call_every_verb(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
 
 
-def sell(request: HttpRequest) -> HttpResponse:
+def defer_in_view(request: HttpRequest) -> HttpResponse:
     """A view that defers and, if asked to, breaks afterwards."""
     jobs.record.defer(request.GET["entry"])
     if "break" in request.GET:
@@ -142,7 +142,7 @@ def sell(request: HttpRequest) -> HttpResponse:
     return HttpResponse(str(Job.objects.count()))
 
 
-urlpatterns = [path("sell", sell)]
+urlpatterns = [path("sell", defer_in_view)]
 
 
 @pytest.mark.urls(__name__)
@@ -161,7 +161,7 @@ def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, mon
     assert process.wait() == 0
 
 
-def test_the_queue_may_live_in_a_second_database(runworker: Run, settings: Any) -> None:
+def test_workers_of_two_databases_run_the_jobs_of_their_own_database(runworker: Run, settings: Any) -> None:
     """Its tasks write where the project's data is, and each database has workers of its own."""
     settings.SKIPQUEUE = {"DATABASE": "other"}
     jobs.record.defer_many([{"entry": "in the second"}] * 50)
@@ -170,7 +170,7 @@ def test_the_queue_may_live_in_a_second_database(runworker: Run, settings: Any) 
     wait_for_statuses(completed=50)
     jobs.record_and_die.defer("a worker dies")
     wait_for_statuses(completed=51)
-    assert Job.objects.using("default").get().status == "queued", "it is not this worker's"
+    assert Job.objects.using("default").get().status == "queued", "the worker serves the other database"
     first = runworker("--poll-interval", HOUR, "--database", "default", skipqueue=settings.SKIPQUEUE)
     wait_until(lambda: Job.objects.using("default").get().status == "completed")
     jobs.record.defer("woken")

@@ -33,7 +33,9 @@ CALLABLES = {
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_that_names_a_callable_runs_and_imports_nothing(tmp_path: Path, runworker: Callable[..., Any]) -> None:
+def test_a_job_whose_task_names_a_callable_runs_and_imports_nothing(
+    tmp_path: Path, runworker: Callable[..., Any]
+) -> None:
     trace = tmp_path / "trace"
     jobs = {task: make_job(task=task, args=[call.format(str(trace))]) for task, call in CALLABLES.items()}
     assert runworker("--drain").wait() == 0
@@ -44,7 +46,7 @@ def test_a_row_that_names_a_callable_runs_and_imports_nothing(tmp_path: Path, ru
         assert job.last_error.startswith(f"UnknownTask: No task is registered as {task!r}")
 
 
-def test_the_registry_knows_what_was_registered_and_nothing_else() -> None:
+def test_the_registry_finds_no_name_that_was_not_registered() -> None:
     for name in ("os.system", "tests.app.jobs", "tests.app.jobs.noop.__call__", "", "__class__"):
         with pytest.raises(UnknownTask):
             registry.get(name)
@@ -53,6 +55,7 @@ def test_the_registry_knows_what_was_registered_and_nothing_else() -> None:
 FORGED = "x\n2030-01-01 CRITICAL forged\r\x1b[2J\x1b]0;t\x07\u2028\x85\u202e\0end"
 JOB = ClaimedJob(7, 1, FORGED, FORGED, "[]", "{}", 2, 10, 0, 0.0, 0.0, "{}")
 ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, 2.0, FORGED)
+# A value for each parameter of a function or event that logs; every text is forged.
 VALUES: dict[str, Any] = {
     "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
@@ -64,13 +67,15 @@ VALUES: dict[str, Any] = {
     "outcome": Outcome("failed", last_error=FORGED), "part": FORGED, "supervisor": FORGED, "alias": FORGED,
     "by": FORGED, "until": datetime(2030, 1, 1, tzinfo=UTC), "concurrency": 1, "interval": 1.0,
 }  # fmt: skip
-SPEAKERS = {
+# Functions that write to the log.
+LOG_FUNCTIONS = {
     name: value
     for module in (logs, liveness_logs) for name, value in vars(module).items()
     if callable(value) and getattr(value, "__module__", "") == module.__name__
     and not name.startswith(("_", "write")) and value.__annotations__["return"] is None
 }  # fmt: skip
-LOGGED = [
+# Events that write to the log.
+LOGGED_EVENTS = [
     value for value in vars(events).values()
     if isinstance(value, type) and issubclass(value, Event) and value.level is not None
 ]  # fmt: skip
@@ -81,10 +86,10 @@ def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subt
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     recovered = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
     values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered]}
-    writers = {name: (speak, [*signature(speak).parameters]) for name, speak in SPEAKERS.items()}
+    writers = {name: (speak, [*signature(speak).parameters]) for name, speak in LOG_FUNCTIONS.items()}
     writers |= {
         kind.__name__: (lambda kind=kind, **given: kind(**given).write_lines(), [each.name for each in fields(kind)])
-        for kind in LOGGED
+        for kind in LOGGED_EVENTS
     }
     for name, (write, parameters) in writers.items():
         with subtests.test(name):
@@ -95,7 +100,7 @@ def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subt
                 assert message.isprintable(), repr(message)
 
 
-def test_a_large_batch_is_one_line_as_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_for_many_completed_attempts_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="django_skipqueue")
     AttemptsCompleted([ATTEMPT] * (events.LARGE_BATCH + 1)).write_lines()
     (message,) = caplog.messages

@@ -21,8 +21,8 @@ Received = list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture
-def received() -> Iterator[Received]:
-    """Collect the arguments of `job_deferred`."""
+def deferred_signals() -> Iterator[Received]:
+    """The sender and the arguments of each `job_deferred` signal."""
     events: Received = []
 
     def receiver(sender: str, **event: Any) -> None:
@@ -36,35 +36,35 @@ def received() -> Iterator[Received]:
 
 @pytest.mark.django_db
 class TestJobDeferred:
-    def test_job_deferred_carries_the_task_the_queue_and_the_ids(self, received: Received) -> None:
+    def test_job_deferred_carries_the_task_the_queue_and_the_ids(self, deferred_signals: Received) -> None:
         job = jobs.noop.using(queue_name="q").defer()
         ids = jobs.add.defer_many([(1,), (2,)])
-        assert received == [
+        assert deferred_signals == [
             ("tests.app.jobs.noop", {"database": "default", "queue_name": "q", "job_ids": [job.pk]}),
             ("tests.app.jobs.add", {"database": "default", "queue_name": "default", "job_ids": ids}),
         ]
 
-    def test_job_deferred_is_sent_for_scheduled_jobs_too(self, received: Received) -> None:
+    def test_job_deferred_is_sent_for_scheduled_jobs_too(self, deferred_signals: Received) -> None:
         jobs.noop.using(run_after=timedelta(hours=1)).defer()
-        assert len(received) == 1
+        assert len(deferred_signals) == 1
 
-    def test_job_deferred_is_sent_only_for_new_jobs(self, received: Received) -> None:
+    def test_job_deferred_is_sent_only_for_new_jobs(self, deferred_signals: Received) -> None:
         make_job(unique_key="1")
         made = jobs.echo.using(unique_key=str).defer_many([(1,), (2,)])[1]
         jobs.echo.using(unique_key=str).defer(2)
         said = {"database": "default", "queue_name": "default", "job_ids": [made]}
-        assert received == [("tests.app.jobs.echo", said)]
+        assert deferred_signals == [("tests.app.jobs.echo", said)]
 
-    def test_job_deferred_is_not_sent_for_a_refused_call(self, received: Received) -> None:
+    def test_job_deferred_is_not_sent_for_a_refused_call(self, deferred_signals: Received) -> None:
         with pytest.raises(TypeError):
             jobs.noop.defer(1)  # type: ignore[call-arg]
-        assert received == []
+        assert deferred_signals == []
 
-    def test_a_receiver_may_listen_to_one_task_alone(self) -> None:
-        heard: list[str] = []
+    def test_a_receiver_can_be_connected_to_one_task(self) -> None:
+        senders: list[str] = []
 
         def receiver(sender: str, **_: Any) -> None:
-            heard.append(sender)
+            senders.append(sender)
 
         job_deferred.connect(receiver, sender="tests.app.jobs.add")
         try:
@@ -72,11 +72,11 @@ class TestJobDeferred:
             jobs.add.defer(1)
         finally:
             job_deferred.disconnect(receiver, sender="tests.app.jobs.add")
-        assert heard == ["tests.app.jobs.add"]
+        assert senders == ["tests.app.jobs.add"]
 
     @pytest.mark.parametrize("error", [ValueError("no"), KeyError("x")], ids=repr)
     def test_a_receiver_that_raises_harms_nothing_and_is_logged(
-        self, error: Exception, received: Received, caplog: pytest.LogCaptureFixture
+        self, error: Exception, deferred_signals: Received, caplog: pytest.LogCaptureFixture
     ) -> None:
         def broken(**_: Any) -> None:
             raise error
@@ -90,14 +90,14 @@ class TestJobDeferred:
             job_deferred.disconnect(broken)
         assert job.created
         assert Job.objects.count() == 3
-        assert len(received) == 2, "the others are told all the same"
+        assert len(deferred_signals) == 2, "the other receiver is called nevertheless"
         records = [record for record in caplog.records if record.name == "django_skipqueue"]
         assert [record.levelno for record in records] == [logging.ERROR] * 2
         assert "broken" in records[0].getMessage()
         assert repr(error) in records[0].getMessage()
 
 
-def test_every_event_of_the_queue_is_a_signal() -> None:
+def test_the_django_signals_that_exist() -> None:
     names = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
     assert names >= {
         "job_deferred",
@@ -118,11 +118,11 @@ def test_every_event_of_the_queue_is_a_signal() -> None:
 
 
 @pytest.mark.django_db
-def test_the_end_of_a_batch_is_a_signal_with_its_numbers() -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
+def test_batch_finished_carries_the_counts_of_the_batch() -> None:
+    senders: list[tuple[str, dict[str, Any]]] = []
 
     def receiver(sender: str, **event: Any) -> None:
-        heard.append((sender, event))
+        senders.append((sender, event))
 
     batch_finished.connect(receiver, sender="receipts")
     ids = []
@@ -135,7 +135,7 @@ def test_the_end_of_a_batch_is_a_signal_with_its_numbers() -> None:
             ids.append(batch.id)
     finally:
         batch_finished.disconnect(receiver, sender="receipts")
-    [(sender, event)] = heard
+    [(sender, event)] = senders
     finished = event["batch"]
     assert (sender, event["database"], finished.id) == ("receipts", "default", ids[0])
     assert (finished.completed, finished.discarded, finished.is_failure) == (1, 1, True)
@@ -148,17 +148,17 @@ class Broken:
         raise ValueError("no")
 
 
-def test_a_receiver_that_is_an_object_and_raises_keeps_no_other_from_being_told(
+def test_the_receivers_after_a_callable_object_that_raises_are_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[str] = []
+    called_with: list[str] = []
 
     def good(sender: str, **_: Any) -> None:
-        told.append(sender)
+        called_with.append(sender)
 
     signal, broken = signals.QueueSignal(), Broken()
     signal.connect(broken)
     signal.connect(good)
     emit(signal, "sender")
-    assert told == ["sender"]
+    assert called_with == ["sender"]
     assert "ValueError('no')" in caplog.text

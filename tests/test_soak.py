@@ -24,7 +24,7 @@ store = Store("default")
 JOBS = int(os.environ.get("SKIPQUEUE_SOAK_JOBS", "20000"))
 WAVES = 10
 WARM_UP = 4
-"""Waves until all has its size: pools and caches in the worker, and the pages of the table that are used again."""
+"""After these waves pools, caches and the table have reached their size."""
 
 
 LATE_ARENAS = 4 * 1024 * 1024
@@ -34,7 +34,7 @@ LATE_ARENAS = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Sample:
-    """What there is once a wave has been worked through, pruned and vacuumed."""
+    """The resources of the worker and the table after a wave of jobs was run, pruned and vacuumed."""
 
     memory: int
     files: int
@@ -43,7 +43,7 @@ class Sample:
     indexes: int
 
 
-def wave(worker: psutil.Process) -> Sample:
+def run_wave(worker: psutil.Process) -> Sample:
     """Have the worker run a share of the jobs, and delete them."""
     share = JOBS // WAVES
     jobs.noop.defer_many([()] * (share * 8 // 10))
@@ -91,7 +91,7 @@ def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
     process = runworker("--poll-interval", "0.5")
     (row,) = workers()
     worker = psutil.Process(row.pid)
-    samples = [wave(worker) for _ in range(WAVES)]
+    samples = [run_wave(worker) for _ in range(WAVES)]
     with capsys.disabled():
         if JOBS >= 100_000:
             print(*samples, sep="\n")  # noqa: T201 (what somebody who soaks wants to see)

@@ -1,7 +1,7 @@
 """Translations: gettext finds every text of the code, a language that somebody adds is shown, its faults are found.
 
 The package has no translation. Those that somebody adds to `django_skipqueue/locale` are checked here.
-`tests/admin/test_translation.py` looks at the pages.
+`tests/console/admin/test_translation.py` looks at the pages.
 """
 
 import ast
@@ -40,7 +40,7 @@ def read(path: Path) -> Catalog:
         return read_mo(file) if path.suffix == ".mo" else read_po(file)
 
 
-def texts(messages: Catalog) -> dict[Text, Text]:
+def translations_by_text(messages: Catalog) -> dict[Text, Text]:
     """Each text with its translation: both a string, or singular and plural forms."""
     return {_plain(message.id): _plain(message.string) for message in messages if message.id}
 
@@ -49,7 +49,7 @@ def _plain(text: object) -> Text:
     return tuple(text) if isinstance(text, list | tuple) else str(text)
 
 
-def forms(text: Text) -> tuple[str, ...]:
+def plural_forms(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
 
 
@@ -66,7 +66,7 @@ def texts_in_python() -> Iterator[tuple[str, Text | None]]:
 
 
 @pytest.fixture(scope="module")
-def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def added_language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a language that was added to a copy of the package, as CONTRIBUTING.md says; all in brackets."""
     if not shutil.which("xgettext") and not os.environ.get("SKIPQUEUE_REQUIRE_GETTEXT"):
         pytest.skip("the tools of GNU gettext are not installed")
@@ -76,7 +76,9 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir(parents=True)
     make_messages(copy)
     messages = read(folder / "django.po")
-    assert not any(form for translation in texts(messages).values() for form in forms(translation))
+    assert not any(
+        form for translation in translations_by_text(messages).values() for form in plural_forms(translation)
+    )
     messages.fuzzy = False
     for message in messages:
         if message.id:
@@ -95,31 +97,33 @@ def make_messages(package: Path) -> None:
         subprocess.run(line, cwd=package, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def faults(folder: Path) -> Iterator[str]:
-    """What is wrong with the files of a language."""
+def faults_of_language(folder: Path) -> Iterator[str]:
+    """Yield the faults of the files of a language."""
     messages = read(folder / "django.po")
-    translations = texts(messages)
+    translations = translations_by_text(messages)
     yield from (f"a guess: {message.id}" for message in messages if message.fuzzy)
     yield from (f"obsolete: {message}" for message in messages.obsolete)
     for text, translation in translations.items():
-        if not all(forms(translation)):
+        if not all(plural_forms(translation)):
             yield f"not translated: {text}"
         elif not has_placeholders(text, translation):
             yield f"other placeholders or tags: {text}"
-    if texts(read(folder / "django.mo")) != translations:
+    if translations_by_text(read(folder / "django.mo")) != translations:
         yield "django.mo is not made of django.po"
     for path in Path(django.__file__).parent.rglob(f"locale/{folder.parent.name}/LC_MESSAGES/django.po"):
-        for text, translation in texts(read(path)).items():  # ours take the place of Django's on all pages of a project
-            if all(forms(translation)) and translations.get(text, translation) != translation:
+        for text, translation in translations_by_text(
+            read(path)
+        ).items():  # our translations replace Django's on all pages of a project
+            if all(plural_forms(translation)) and translations.get(text, translation) != translation:
                 yield f"not as in Django: {text}"
 
 
 def has_placeholders(text: Text, translation: Text) -> bool:
     """Whether each form has the placeholders and the tags of the singular or the plural that it translates."""
-    singular, plural = forms(text)[0], forms(text)[-1]
+    singular, plural = plural_forms(text)[0], plural_forms(text)[-1]
     return all(
         Counter(PLACEHOLDER_OR_TAG.findall(form)) == Counter(PLACEHOLDER_OR_TAG.findall(plural if number else singular))
-        for number, form in enumerate(forms(translation))
+        for number, form in enumerate(plural_forms(translation))
     )
 
 
@@ -130,15 +134,15 @@ def test_every_text_in_the_code_is_a_literal() -> None:
     assert [place for place, text in found if text is None] == []
 
 
-def test_gettext_finds_every_text_of_the_code(added: Path) -> None:
-    known = texts(read(added / "django.po"))
+def test_gettext_finds_every_text_of_the_code(added_language: Path) -> None:
+    known = translations_by_text(read(added_language / "django.po"))
     assert [(place, text) for place, text in texts_in_python() if text not in known] == []
 
 
-def test_a_language_that_somebody_adds_is_shown(added: Path, settings: Any) -> None:
-    settings.LOCALE_PATHS = [added.parents[1]]
+def test_a_language_that_somebody_adds_is_shown(added_language: Path, settings: Any) -> None:
+    settings.LOCALE_PATHS = [added_language.parents[1]]
     settings.LANGUAGE_CODE = LANGUAGE
-    translations = texts(read(added / "django.po"))
+    translations = translations_by_text(read(added_language / "django.po"))
     assert len(translations) > 500
     for text in translations:
         if isinstance(text, str):
@@ -148,10 +152,12 @@ def test_a_language_that_somebody_adds_is_shown(added: Path, settings: Any) -> N
             assert [ngettext(singular, plural, number) for number in (1, 2)] == [*map(bracketed, text)]
 
 
-def test_every_language_of_the_package_is_complete(added: Path) -> None:
+def test_every_language_of_the_package_is_complete(added_language: Path) -> None:
     for folder in (PACKAGE / "locale").glob("*/LC_MESSAGES"):
-        assert list(faults(folder)) == [], folder
-        assert set(texts(read(folder / "django.po"))) == set(texts(read(added / "django.po"))), "type `make messages`"
+        assert list(faults_of_language(folder)) == [], folder
+        assert set(translations_by_text(read(folder / "django.po"))) == set(
+            translations_by_text(read(added_language / "django.po"))
+        ), "type `make messages`"
 
 
 HEADER = r"""
@@ -162,6 +168,7 @@ msgstr ""
 
 """
 
+# An entry of a .po file, and the fault that it has.
 FAULTY = {
     'msgid "Retry"\nmsgstr "Reprovi"': "django.mo is not made of django.po",
     'msgid "Retry"\nmsgstr ""': "not translated: Retry",
@@ -174,17 +181,17 @@ FAULTY = {
 }
 
 
-def test_what_is_wrong_with_a_language_is_found(added: Path, tmp_path: Path) -> None:
+def test_each_fault_of_a_language_is_found(added_language: Path, tmp_path: Path) -> None:
     folder = tmp_path / LANGUAGE / "LC_MESSAGES"
     folder.mkdir(parents=True)
-    shutil.copy(added / "django.mo", folder)
+    shutil.copy(added_language / "django.mo", folder)
     for entry, fault in FAULTY.items():
         (folder / "django.po").write_text(f"{HEADER}{entry}\n")
-        assert fault in list(faults(folder))
+        assert fault in list(faults_of_language(folder))
     (folder / "django.po").write_text(f'{HEADER}msgid "Monday"\nmsgstr "lundo"\n')
-    assert list(faults(folder)) == ["django.mo is not made of django.po"]
+    assert list(faults_of_language(folder)) == ["django.mo is not made of django.po"]
 
 
-def test_a_complete_language_has_no_fault(added: Path) -> None:
-    """But that Django has other words for some of its texts than ours in brackets."""
-    assert {fault.partition(":")[0] for fault in faults(added)} == {"not as in Django"}
+def test_a_complete_language_has_no_fault(added_language: Path) -> None:
+    """Its bracketed texts only differ from Django's translations."""
+    assert {fault.partition(":")[0] for fault in faults_of_language(added_language)} == {"not as in Django"}

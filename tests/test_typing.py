@@ -144,7 +144,7 @@ def loop() -> None:
 @pytest.mark.skipif(
     not (find_spec("mypy") and find_spec("mypy_django_plugin")), reason="mypy with django-stubs is not installed"
 )
-def test_wrong_calls_are_errors_and_right_ones_are_not(tmp_path: Path) -> None:
+def test_mypy_reports_exactly_the_wrong_calls_of_tasks(tmp_path: Path) -> None:
     config, snippet = tmp_path / "mypy.ini", tmp_path / "snippet.py"
     config.write_text(CONFIG.format(settings=os.environ.get("DJANGO_SETTINGS_MODULE", "tests.settings")))
     snippet.write_text(SNIPPET)
@@ -157,13 +157,13 @@ def test_wrong_calls_are_errors_and_right_ones_are_not(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    found: dict[int, list[str]] = {}
+    errors: dict[int, list[str]] = {}
     for number, said in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", checked.stdout, re.MULTILINE):
-        found.setdefault(int(number), []).append(said)
+        errors.setdefault(int(number), []).append(said)
     lines = SNIPPET.splitlines()
     expected = {number: line.split("# error: ")[1] for number, line in enumerate(lines, 1) if "# error: " in line}
     assert checked.returncode == 1, checked.stdout + checked.stderr
-    assert {number: (lines[number - 1], said) for number, said in found.items() if number not in expected} == {}
-    assert {number: lines[number - 1] for number in expected if number not in found} == {}
+    assert {number: (lines[number - 1], said) for number, said in errors.items() if number not in expected} == {}
+    assert {number: lines[number - 1] for number in expected if number not in errors} == {}
     for number, text in expected.items():
-        assert any(text in said for said in found[number]), (lines[number - 1], found[number])
+        assert any(text in said for said in errors[number]), (lines[number - 1], errors[number])

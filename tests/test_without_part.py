@@ -15,9 +15,9 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "django_skipqueue/templates/admin/django_skipqueue/letter/change_list.html",
         "django_skipqueue/management/commands/mail.py",
         "tests/mail/app.py",
-        "tests/admin/mail/test_page.py",
-        "tests/doctor/test_mail.py",
-        "tests/doctor/test_mail_plans.py",
+        "tests/console/admin/mail/test_page.py",
+        "tests/console/rules/test_mail.py",
+        "tests/console/rules/test_mail_plans.py",
     ]
     others = [
         "django_skipqueue/parts/mailbox/part.py",
@@ -25,12 +25,12 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "django_skipqueue/templates/admin/django_skipqueue/job/mail.html",
         "docs/how-to/mail.md",
         "tests/app/mail.py",
-        "tests/doctor/test_mailbox.py",
+        "tests/console/rules/test_mailbox.py",
     ]
     assert list(without_part.own_paths(map(Path, own + others), "mail", {"letter"})) == list(map(Path, own))
 
 
-def test_an_import_and_the_lines_of_lists_that_use_it_go() -> None:
+def test_the_import_of_a_part_and_its_lines_in_lists_are_removed() -> None:
     source = (
         "from .mail.part import PART as MAIL\n"
         "from .other.part import PART as OTHER\n"
@@ -43,12 +43,18 @@ def test_an_import_and_the_lines_of_lists_that_use_it_go() -> None:
 
 
 @pytest.mark.parametrize("use", ["send(MAIL)", "ALL = (MAIL, OTHER)", "    MAIL, OTHER,"])
-def test_a_part_that_is_used_beyond_a_list_stays(use: str) -> None:
+def test_a_part_that_is_used_outside_of_a_list_is_not_removable(use: str) -> None:
     with pytest.raises(NotRemovable, match="more than a name"):
         without_part.without_lines(f"from .mail.part import PART as MAIL\n{use}\n", "mail")
 
 
-def test_the_lines_of_contracts_go() -> None:
+def test_the_name_of_a_part_goes_from_the_list_of_parts() -> None:
+    assert without_part.without_name('NAMES = (\n    "mail",\n    "mailbox",\n)\n', "mail") == (
+        'NAMES = (\n    "mailbox",\n)\n'
+    )
+
+
+def test_import_contracts_that_name_a_part_are_removed() -> None:
     source = '    "a -> django_skipqueue.parts.mail.models",  # why\n    "b", "django_skipqueue.parts.mail.**",\n'
     assert without_part.without_contracts(source, "mail") == '    "b", "django_skipqueue.parts.mail.**",\n'
 
@@ -63,17 +69,17 @@ def test_the_lines_of_contracts_go() -> None:
         "patch('django_skipqueue.parts.mail.box.SECONDS', 1)",
     ],
 )
-def test_every_way_to_name_a_part_is_found(line: str) -> None:
+def test_every_import_of_a_removed_part_is_reported(line: str) -> None:
     found = list(without_part.leftovers(Path("django_skipqueue/queue/claim.py"), f"import json\n{line}\n", "mail"))
     assert [number for number, _ in found] == [2]
 
 
-def test_a_part_of_another_name_is_no_leftover() -> None:
+def test_the_import_of_another_part_is_not_reported() -> None:
     source = "from ..parts.mailbox.box import Box\nfrom ..parts import mailbox\nfrom .mail import send\n'mail'\n"
     assert list(without_part.leftovers(Path("django_skipqueue/queue/claim.py"), source, "mail")) == []
 
 
-def test_a_part_goes_with_what_depends_on_it(tmp_path: Path) -> None:
+def test_a_part_is_removed_with_the_parts_that_depend_on_it(tmp_path: Path) -> None:
     for name, depends in {"mail": (), "post": ("mail",), "bills": ("post", "x"), "x": ()}.items():
         folder = tmp_path / without_part.PARTS / name
         folder.mkdir(parents=True)
@@ -81,8 +87,8 @@ def test_a_part_goes_with_what_depends_on_it(tmp_path: Path) -> None:
     assert without_part.with_dependants(tmp_path, "mail") == ["mail", "post", "bills"]
 
 
-def test_of_the_tests_the_copy_has_those_of_the_core_and_what_they_need(tmp_path: Path) -> None:
-    mark = ".".join(("pytest", "mark", "core"))  # no text by which this module has the mark
+def test_the_copy_keeps_the_tests_of_the_core_and_the_modules_that_they_need(tmp_path: Path) -> None:
+    mark = ".".join(("pytest", "mark", "core"))  # joined, so that this module itself has no such mark
     sources = {
         "tests/conftest.py": "from .fixtures import row\n",
         "tests/fixtures.py": "",

@@ -1,7 +1,7 @@
-"""Other job queues on the same work as ours, by their published interfaces: `make bench-peers`.
+"""Other job queues (peers) measured with the same work as ours, by their public interfaces: `make bench-peers`.
 
-One module for each, all alike. Its head (an inline script block, PEP 723) says what is installed into an environment of
-its own; `peer.Peer` says which functions it has. To add one, write such a module and name it here.
+There is one module for each peer. Its head (an inline script block, PEP 723) says which packages are installed into its
+environment, and `peer.Peer` says which functions it has. To add a peer, write such a module and name it here.
 """
 
 PEERS = (
@@ -19,4 +19,4 @@ PEERS = (
 )
 
 PEERS_WITH_LIMITS = ("skipqueue", "dj_queue", "steady_queue")
-"""Those whose tasks can have a limit by key; each is a `peer.LimitedPeer`."""
+"""The peers whose tasks can have a limit by key. Each is a `peer.LimitedPeer`."""

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.peers [PEER …]`: other job queues beside ours, in one table.
+"""`python -m benchmarks.peers [PEER …]`: measure other job queues (peers) and ours, and print one table.
 
-A peer that cannot be installed, or does not work here, is shown as such; the others are measured.
+For a peer that cannot be installed or measured, the table has the reason.
 """
 
 import argparse
@@ -41,7 +41,7 @@ COMPARED = ("drain default", "drain best", "enqueue one", "enqueue bulk")
 
 def main() -> None:
     """Measure the peers that the command line names."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that what was started ends as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that started processes end as well
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}; default: all")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs in each drain (default: %(default)s)")
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def chosen(options: argparse.Namespace) -> Table:
-    """The table that the command line asks for."""
+    """The table that the command line asks for: its peers, its columns, and functions that measure and show a peer."""
     if options.limits:
         return PEERS_WITH_LIMITS, limits.COLUMNS, limits.measured, limits.row
     if options.pairs:
@@ -85,14 +85,14 @@ def chosen(options: argparse.Namespace) -> Table:
 
 
 def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any]:
-    """All figures of one peer, medians of `repeat`."""
+    """Measure one peer `repeat` times. Returns the medians of its figures."""
     environment = Environment.of(peer)
     environment.install()
     figures: Figures = {}
     for kind in ("default", "best"):
         trial = measurement(environment, f"drain_{kind}", min(FEWEST, jobs))
-        fewer = enough(trial["figures"]["jobs/s"], jobs, seconds)
-        answers = [measurement(environment, f"drain_{kind}", fewer) for _ in range(repeat)]
+        number_of_jobs = enough(trial["figures"]["jobs/s"], jobs, seconds)
+        answers = [measurement(environment, f"drain_{kind}", number_of_jobs) for _ in range(repeat)]
         figures[f"drain {kind}"] = median_of([answer["figures"] for answer in answers])["jobs/s"]
     enqueued = median_of([measurement(environment, "enqueue", jobs)["figures"] for _ in range(repeat)])
     figures |= {"enqueue one": enqueued["one/s"], "enqueue bulk": enqueued["bulk/s"]}
@@ -101,7 +101,7 @@ def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any
 
 
 def row(peer: dict[str, Any], ours: Figures | None) -> str:
-    """Its line in the table."""
+    """The line of a peer in the table, with ratios of our figures to the figures of the peer."""
     if "reason" in peer:
         return markdown_row([peer["title"], f"not measured: {peer['reason']}", *[""] * (len(COLUMNS) - 2)])
     figures: Figures = peer["figures"]

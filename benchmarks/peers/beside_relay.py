@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers.beside_relay COMMAND…`: run a relay and this command until SIGTERM, or until one ends."""
+"""`python -m benchmarks.peers.beside_relay COMMAND…`: run a relay and this command until SIGTERM or until one ends."""
 
 import signal
 import subprocess
@@ -7,7 +7,7 @@ import time
 
 
 def main() -> None:
-    """Run by the peer `carried`, as one worker."""
+    """Run both processes. The peer `carried` starts this as its worker."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     commands = ([sys.executable, "-m", "django", "runrelay"], sys.argv[1:])
     processes = [subprocess.Popen(command) for command in commands]

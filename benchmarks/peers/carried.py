@@ -4,9 +4,9 @@
 # programs = ["rabbitmq-server"]
 # apps = ["django_skipqueue", "benchmarks.peers"]
 # ///
-"""Ours with a carried queue: Celery's workers run the jobs, which one relay hands over to them.
+"""Our queue carried by Celery: one relay passes the jobs to RabbitMQ, and Celery's workers run them.
 
-Celery and its broker are set up as for `celery_rabbitmq`.
+Celery and RabbitMQ have the same settings as for the peer `celery_rabbitmq`.
 """
 
 import json

@@ -3,7 +3,7 @@
 # [tool.peer]
 # programs = ["redis-server"]
 # ///
-"""Celery with a Redis of its own, which is started as its package sets it up, but for the address."""
+"""Celery with its own Redis server, which has the default settings except for its address."""
 
 import atexit
 import os
@@ -43,7 +43,7 @@ def prepare() -> None:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     atexit.register(SOCKET.unlink, missing_ok=True)
     atexit.register(server.wait)
-    atexit.register(server.kill)  # called first; asked politely, it would refuse to end without its folder
+    atexit.register(server.kill)  # called before `wait`; Redis refuses to end on SIGTERM if its folder is gone
     deadline = time.monotonic() + 30
     while not SOCKET.exists():
         if time.monotonic() > deadline:

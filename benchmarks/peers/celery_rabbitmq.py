@@ -4,7 +4,7 @@
 # programs = ["rabbitmq-server"]
 # apps = ["benchmarks.peers"]
 # ///
-"""Plain Celery in a Django project, with a RabbitMQ of its own, set up as a careful project does."""
+"""Plain Celery in a Django project, with its own RabbitMQ and with settings that lose no job."""
 
 from collections.abc import Sequence
 

@@ -5,7 +5,7 @@
 # apps = ["dj_queue"]
 # backend = "dj_queue.backend.DjQueueBackend"
 # ///
-"""dj_queue, a backend for Django's task framework on the model of Solid Queue."""
+"""dj_queue, a backend for Django's task framework that follows Solid Queue."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ TITLE = "dj_queue"
 HISTORY = "row"
 
 BEST = {"workers": [{"processes": 2, "threads": 10, "polling_interval": 0.01}]}
-"""More of everything was no quicker on two cores."""
+"""Larger numbers were not faster on two cores."""
 
 
 @task

@@ -44,7 +44,7 @@ def enqueue_many(numbers: Sequence[int]) -> None:
 
 
 def worker(*, best: bool) -> list[str]:
-    # By itself it runs one task at a time.
+    # By default it runs one task at a time.
     return [sys.executable, "-m", "django", "ox_worker", *(("--processes", "2", "--concurrency", "4") if best else ())]
 
 

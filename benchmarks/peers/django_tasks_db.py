@@ -4,7 +4,7 @@
 # apps = ["django_tasks", "django_tasks_db"]
 # backend = "django_tasks_db.DatabaseBackend"
 # ///
-"""django-tasks-db, the database backend for Django's task framework (on Django 5.2, by the backport)."""
+"""django-tasks-db, the database backend for Django's task framework (on Django 5.2, with the package django-tasks)."""
 
 import sys
 from collections.abc import Sequence
@@ -39,13 +39,13 @@ def enqueue(task: str, number: int) -> None:
 
 
 def enqueue_many(numbers: Sequence[int]) -> None:
-    with transaction.atomic():  # it has no call for many
+    with transaction.atomic():  # it has no function that enqueues many jobs
         for number in numbers:
             noop.enqueue(number)
 
 
 def worker(*, best: bool) -> list[str]:
-    # By itself it waits a second between two looks, and a while at its start.
+    # By default it waits for a second between two polls, and some time at its start.
     return [sys.executable, "-m", "django", "db_worker", *(("--interval", "0", "--no-startup-delay") if best else ())]
 
 

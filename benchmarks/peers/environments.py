@@ -1,6 +1,6 @@
-"""An environment for each peer: a folder below `.peers/` with the packages that the head of its module names.
+"""A virtual environment for each peer, below `.peers/`, with the packages that the head of its module names.
 
-The folder is named after those packages, so that a change of the head makes a new one.
+The name of its folder has a hash of these packages, so that a change of the head makes a new environment.
 """
 
 import hashlib
@@ -21,47 +21,47 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".peers"
 
 SERVERS = ("/usr/sbin", "/usr/local/sbin")
-"""Where Debian puts programs that are servers, which is not on everybody's path."""
+"""Folders in which Debian installs servers. They may be missing in PATH."""
 
 
 class NotInstalled(Exception):
-    """Why a peer cannot be measured here."""
+    """A peer cannot be installed here, for the given reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a peer needs to run, and where that is."""
+    """The packages and programs that a peer needs, and its virtual environment."""
 
     peer: str
     dependencies: list[str]
     npm: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
     apps: list[str] | None = None
-    """The Django apps of a peer that runs in a Django project."""
+    """The Django apps, if the peer runs in a Django project."""
     backend: str = ""
-    """The backend of Django's tasks, of a peer that is one."""
+    """The backend class, if the peer is a backend for Django's task framework."""
     python_needed: str = ">=3.11"
 
     @classmethod
     def of(cls, peer: str) -> Self:
-        """As the head of the module says."""
+        """The environment that the head of the peer's module describes."""
         head = read_head((Path(__file__).parent / f"{peer}.py").read_text())
         python = {"python_needed": head["requires-python"]} if "requires-python" in head else {}
         return cls(peer=peer, dependencies=head["dependencies"], **python, **head.get("tool", {}).get("peer", {}))
 
     @property
     def folder(self) -> Path:
-        """Where it is installed."""
+        """The folder of the virtual environment."""
         named = json.dumps([self.dependencies, self.npm, sys.version_info[:2]])
         return CACHE / f"{self.peer}-{hashlib.sha256(named.encode()).hexdigest()[:8]}"
 
     @property
     def python(self) -> str:
-        """The interpreter that has the peer's packages."""
+        """The Python interpreter of the virtual environment."""
         return str(self.folder / "bin" / "python")
 
     def install(self) -> None:
-        """Unless it is there already. Raises `NotInstalled` with the reason if it cannot be."""
+        """Install the packages, unless they are installed. Raises `NotInstalled` with the reason if this fails."""
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SERVERS])
         missing = [program for program in self.programs if shutil.which(program, path=path) is None]
         if missing:
@@ -78,7 +78,7 @@ class Environment:
             done.touch()
 
     def variables(self, database_url: str) -> dict[str, str]:
-        """The environment of its processes: the database as libpq and its like want it, in no other form."""
+        """The environment variables of its processes, which have the database as PGHOST, PGPORT and so on."""
         clean = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PYTHONPATH")}
         database = environ.Env.db_url_config(database_url)
         given = {
@@ -102,7 +102,7 @@ class Environment:
         }
 
     def version(self) -> str:
-        """Of the package that the head names first."""
+        """The version of the package that the head names first."""
         if self.npm:
             name = self.npm[0].rpartition("@")[0]
             package: dict[str, Any] = json.loads((self.folder / "node_modules" / name / "package.json").read_text())

@@ -4,7 +4,7 @@
 # npm = ["graphile-worker@0.18", "node@22"]
 # programs = ["npm"]
 # ///
-"""Graphile Worker, in Node; jobs are added by its SQL functions."""
+"""Graphile Worker, which runs in Node. Jobs are enqueued by its SQL functions."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def prepare() -> None:
     (FOLDER / "tasks" / "noop.mjs").write_text(NOOP)
     (FOLDER / "tasks" / "mark.mjs").write_text(MARK)
     (FOLDER / "best.mjs").write_text(BEST)
-    os.chdir(FOLDER)  # where it looks for tasks
+    os.chdir(FOLDER)  # the worker looks for tasks in the current folder
     subprocess.run([*_program(), "--schema-only"], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -1,4 +1,4 @@
-"""Our own tasks, in the module where our worker looks for them."""
+"""The tasks of our queue. Our workers find them because this module is named `jobs`."""
 
 from django_skipqueue import job, limit
 
@@ -8,16 +8,16 @@ from .work import work
 
 @job
 def noop(number: int) -> None:
-    """The task of a drain."""
+    """Do the work of a drain."""
     work(number)
 
 
 @job(concurrency=limit(2, by="key"))
 def limited(key: int) -> None:
-    """Does nothing, twice at once for each key."""
+    """Does nothing. At most two jobs of a key run at once."""
 
 
 @job
 def mark(number: int) -> None:
-    """Leaves a mark."""
+    """Write a line with the number and the time of the run."""
     marks.leave(number)

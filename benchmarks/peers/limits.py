@@ -1,6 +1,6 @@
-"""The table of `--limits`: drains of jobs of which two of a key may run at once, beside plain ones.
+"""The table of `--limits`: drains of jobs of which two per key may run at once, compared with drains of plain jobs.
 
-Every key has several jobs, so most of them wait for another.
+Every key has several jobs, so most jobs wait for another job.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ JOBS_OF_A_KEY = 4
 
 
 def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any]:
-    """Both drains of one peer with its best settings, medians of `repeat`."""
+    """Measure both drains of one peer with its best settings `repeat` times. Returns the medians."""
     environment = Environment.of(peer)
     environment.install()
     trial = measurement(environment, "drain_best", min(FEWEST, jobs))
@@ -34,7 +34,7 @@ def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any
 
 
 def row(peer: dict[str, Any], ours: Figures | None) -> str:
-    """Its line in the table."""
+    """The line of a peer in the table."""
     if "reason" in peer:
         return markdown_row([peer["title"], f"not measured: {peer['reason']}", *[""] * (len(COLUMNS) - 2)])
     figures: Figures = peer["figures"]

@@ -1,6 +1,6 @@
-"""Marks: when a job ran, as lines of a file: all peers are timed alike, and their databases are left alone.
+"""Marks: lines in a file that say when a job ran. So all peers are timed alike, without their databases.
 
-A queue is first in, first out: a mark before the jobs and one after them tell when they ran.
+Jobs run in the order in which they were enqueued: a marking job before the measured jobs and one after them time them.
 """
 
 import os
@@ -8,25 +8,25 @@ import time
 from pathlib import Path
 
 FILE = "BENCHMARKS_MARKS"
-"""Environment variable: where the file is."""
+"""Environment variable: the path of the file."""
 
 KEYS = 1_000
-"""The keys of jobs with a limit. They have no order that a mark at the end could use."""
+"""The number of keys of jobs with a limit. Such jobs run in no fixed order, so a mark at the end is of no use."""
 
 
 def leave(number: int) -> None:
-    """Called by a task."""
+    """Write a mark. Called by the task `mark`."""
     with Path(os.environ[FILE]).open("a") as file:
         file.write(f"{number} {time.time()!r}\n")
 
 
 def is_there(number: int) -> bool:
-    """Whether this job has run."""
+    """Whether the job with this number has left its mark."""
     return number in found()
 
 
 def found() -> dict[int, float]:
-    """The marks so far: the moment of each, in seconds since the epoch."""
+    """The marks so far: for each number, the time in seconds since the epoch."""
     file = Path(os.environ[FILE])
     lines = file.read_text().splitlines() if file.exists() else []
     return {int(number): float(moment) for number, moment in (line.split() for line in lines)}

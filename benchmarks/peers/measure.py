@@ -1,6 +1,6 @@
-"""`python -m benchmarks.peers.measure PEER WHAT JOBS`: one measurement, printed as JSON, in the peer's environment.
+"""`python -m benchmarks.peers.measure PEER WHAT JOBS`: make one measurement of a peer, and print it as JSON.
 
-Imports nothing but the standard library and the peer: what is not installed for it is not there.
+It runs in the virtual environment of the peer, so it imports only the standard library and the peer.
 """
 
 import importlib
@@ -23,25 +23,26 @@ from . import marks
 from .peer import LimitedPeer, Peer
 
 WARM_UP = 10
+"""Jobs that are enqueued before the measured ones."""
 PATIENCE = 30.0
-"""Seconds after which enough jobs have been waited for, where a worker looks for jobs but once a second."""
+"""Seconds after which `latency` ends, because some workers look for jobs only once a second."""
 
 
 PATIENCE_WITH_LIMITS = 900.0
 
 
 def drain_default(peer: Peer, jobs: int) -> Figures:
-    """As the quick start has it."""
+    """Drain a queue with the settings of the peer's quick start."""
     return _drain(peer, jobs, best=False)
 
 
 def drain_best(peer: Peer, jobs: int) -> Figures:
-    """With the best documented settings."""
+    """Drain a queue with the best documented settings."""
     return _drain(peer, jobs, best=True)
 
 
 def drain_limited(peer: LimitedPeer, jobs: int) -> Figures:
-    """With the best documented settings, jobs of which two of a key may run at once: from the first to the last."""
+    """Drain a queue of jobs of which two per key may run at once, with the best documented settings."""
     peer.enqueue("mark", 0)
     peer.enqueue_limited([number % marks.KEYS for number in range(jobs)])
     with _worker(peer, best=True) as worker:
@@ -51,7 +52,7 @@ def drain_limited(peer: LimitedPeer, jobs: int) -> Figures:
 
 
 def enqueue(peer: Peer, jobs: int) -> Figures:
-    """One at a time, each durable before the next; and all at once."""
+    """Enqueue jobs one at a time, each durable before the next, and then many jobs by one call."""
     for number in range(WARM_UP):
         peer.enqueue("noop", number)
     rounds = min(jobs, 1_000)
@@ -65,7 +66,7 @@ def enqueue(peer: Peer, jobs: int) -> Figures:
 
 
 def latency(peer: Peer, jobs: int) -> Figures:
-    """From the call to the first line of the task, on an idle worker."""
+    """The time from the call that enqueues a job to the first line of its task, on an idle worker."""
     called = {}
     end = time.monotonic() + PATIENCE
     with _worker(peer, best=False) as worker:
@@ -86,7 +87,7 @@ MEASUREMENTS: dict[str, Callable[[Any, int], Figures]] = {
 
 
 def _drain(peer: Peer, jobs: int, *, best: bool) -> Figures:
-    """From a mark before the jobs to one after them, the start of the worker left out."""
+    """Time a drain from the mark before the jobs to the mark after them, without the start of the worker."""
     peer.enqueue("mark", 0)
     peer.enqueue_many(range(jobs))
     peer.enqueue("mark", 1)
@@ -99,7 +100,7 @@ def _drain(peer: Peer, jobs: int, *, best: bool) -> Figures:
 
 @contextmanager
 def _worker(peer: Peer, *, best: bool) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker in a process group of its own, told to stop at the end of the block."""
+    """Run a worker in its own process group, and stop it at the end of the block."""
     quiet = subprocess.DEVNULL
     command = peer.worker(best=best)
     with (
@@ -122,17 +123,17 @@ def _wait_until(worker: subprocess.Popen[bytes], condition: Callable[[], object]
         if worker.poll() is not None:
             raise RuntimeError(f"the worker ended by itself: {_log().read_text().strip()[-200:]}")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the worker did not do within {seconds:g} s what was waited for")
+            raise TimeoutError(f"the worker did not finish its jobs within {seconds:g} s")
         time.sleep(0.02)
 
 
 def _log() -> Path:
-    """What the worker writes to its standard error."""
+    """The file to which the worker's standard error goes."""
     return Path(os.environ[marks.FILE]).with_suffix(".log")
 
 
 def main() -> None:
-    """Run by `python -m benchmarks.peers`."""
+    """Measure in this process, which `python -m benchmarks.peers` has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the worker and the server end as well
     name, what, jobs = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""The table of `--pairs`: drains of a carried queue beside plain Celery with the same broker and settings.
+"""The table of `--pairs`: drains of our queue carried by Celery, and of plain Celery with the same broker and settings.
 
-The two are measured in turn, so that other load on the machine meets both.
+The two are measured alternately, so that other load on the machine affects both.
 """
 
 import statistics
@@ -22,7 +22,7 @@ PLAIN = "celery_rabbitmq"
 
 
 def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any]:
-    """Both drains of the two peers, `repeat` times."""
+    """Measure the drains of both peers `repeat` times."""
     environment, plain = Environment.of(peer), Environment.of(PLAIN)
     environment.install()
     plain.install()
@@ -36,7 +36,7 @@ def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any
 
 
 def row(peer: dict[str, Any], _ours: Figures | None) -> str:
-    """Its line in the table."""
+    """The line of the table."""
     if "reason" in peer:
         return markdown_row([peer["title"], f"not measured: {peer['reason']}", *[""] * (len(COLUMNS) - 2)])
     cells = [peer["title"]]

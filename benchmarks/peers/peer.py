@@ -1,36 +1,36 @@
-"""What the module of each peer has. Its tasks are `noop`, which does nothing, and `mark`, which calls `marks.leave`."""
+"""The functions of each peer's module. Its tasks are `noop`, which does nothing, and `mark`, which leaves a mark."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class Peer(Protocol):
-    """A job queue, seen from outside."""
+    """A job queue that is measured."""
 
     TITLE: str
     """Its name in the table."""
 
     HISTORY: str
-    """What is left of a finished job in the measured set-up."""
+    """What the queue keeps of a finished job in the measured set-up."""
 
     def prepare(self) -> None:
-        """Make its tables, or start the server that it needs, which ends with this process."""
+        """Create its tables, or start the server that it needs. The server ends with this process."""
 
     def enqueue(self, task: str, number: int) -> None:
         """Enqueue one job of `noop` or `mark`, as the quick start does."""
 
     def enqueue_many(self, numbers: Sequence[int]) -> None:
-        """Enqueue jobs of `noop` by the quickest documented way."""
+        """Enqueue jobs of `noop` by the fastest documented function."""
 
     def worker(self, *, best: bool) -> list[str]:
-        """The command of a worker: as the quick start has it, or with the best documented settings."""
+        """The command that starts a worker: with the settings of the quick start, or the best documented settings."""
 
     def unfinished(self) -> int:
         """How many jobs wait or run."""
 
 
 class LimitedPeer(Peer, Protocol):
-    """A job queue whose tasks can have a limit. Its task `limited` does nothing; two jobs of a key may run at once."""
+    """A job queue with limits. Its task `limited` does nothing, and at most two jobs of a key run at once."""
 
     def enqueue_limited(self, keys: Sequence[int]) -> None:
-        """Enqueue a job of `limited` for each of these keys by the quickest documented way."""
+        """Enqueue a job of `limited` for each of these keys by the fastest documented function."""

@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["pgqueuer[asyncpg]==1.6.*"]
 # ///
-"""pgqueuer with asyncpg: an `async def` task, which is the only kind that its quick start has."""
+"""pgqueuer with asyncpg. Its tasks are `async def` functions, as in its quick start."""
 
 import asyncio
 import subprocess
@@ -27,7 +27,7 @@ PROGRAM = str(Path(sys.executable).with_name("pgq"))
 
 @asynccontextmanager
 async def main() -> AsyncIterator[PgQueuer]:
-    """What its worker runs."""
+    """The application that the worker runs."""
     connection = await asyncpg.connect()
     pgq = PgQueuer(AsyncpgDriver(connection))
 
@@ -59,7 +59,7 @@ def enqueue_many(numbers: Sequence[int]) -> None:
 
 
 def worker(*, best: bool) -> list[str]:
-    # `pgq run` as a call: the command itself does not start with the version of typer that is installed for it.
+    # The function behind `pgq run`. The command itself fails with the version of typer that pip installs for it.
     batch_size = ", batch_size=500" if best else ""
     code = f"import asyncio, pgqueuer; asyncio.run(pgqueuer.run('benchmarks.peers.pgqueuer:main'{batch_size}))"
     return [sys.executable, "-c", code]

@@ -3,7 +3,7 @@
 # [tool.peer]
 # apps = ["procrastinate.contrib.django"]
 # ///
-"""procrastinate in Django: its connector, its management command, a `def` task."""
+"""procrastinate in Django: with its Django connector, its management command and a `def` task."""
 
 import sys
 from collections.abc import Sequence

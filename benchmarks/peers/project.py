@@ -1,7 +1,7 @@
 """The settings of the Django project in which some peers run.
 
-Its apps and its backend of Django's tasks come from the peer's head. A peer whose best settings are not options of its
-command gives them in the environment of its worker.
+Its apps and its backend for Django's task framework come from the head of the peer's module. If the best settings of a
+peer are not options of its command, they are in the environment of its worker.
 """
 
 import json
@@ -14,7 +14,7 @@ SECRET_KEY = "only-for-benchmarks"
 USE_TZ = True
 
 SETTINGS = "BENCHMARKS_SKIPQUEUE"
-"""Environment variable: settings of ours, as JSON."""
+"""Environment variable: the setting `SKIPQUEUE` of our queue, as JSON."""
 SKIPQUEUE = json.loads(os.environ.get(SETTINGS, "{}"))
 
 PROCRASTINATE_IMPORT_PATHS = ["benchmarks.peers.procrastinate"]

@@ -1,7 +1,7 @@
-"""What the two peers on RabbitMQ share: a node of the measurement's own, and the settings of a careful Celery project.
+"""What the two peers with RabbitMQ share: a node for one measurement, and settings of Celery that lose no job.
 
-Those settings keep a job whose worker dies: the queue is on the disk (a quorum queue), the broker confirms each message
-to its sender, and a worker acknowledges a message after the job.
+With these settings a job is kept if its worker dies: the queue is on the disk (a quorum queue), the broker confirms
+each message to its sender, and a worker acknowledges a message after the job.
 """
 
 import atexit
@@ -13,10 +13,10 @@ from celery import Celery
 from scripts.embedded_rabbitmq import RabbitMQ
 
 BROKER = "BENCHMARKS_BROKER"
-"""Environment variable: the URL of the node."""
+"""Environment variable: the URL of the RabbitMQ node."""
 
 PROCESSES = "BENCHMARKS_PROCESSES"
-"""Environment variable: the processes of the pool `prefork`, in place of one for each core."""
+"""Environment variable: the number of processes of Celery's pool `prefork`. The default is one for each core."""
 
 THREADS = 64
 
@@ -33,7 +33,7 @@ app.conf.update(
 
 
 def start() -> RabbitMQ:
-    """Start a node, which ends with this process, and have this process and its children use it."""
+    """Start a RabbitMQ node, which ends with this process. This process and its children use it."""
     node = RabbitMQ.in_temporary_folder()
     atexit.register(node.remove)
     node.start()
@@ -42,7 +42,7 @@ def start() -> RabbitMQ:
 
 
 def worker_command(module: str, *options: str, best: bool) -> list[str]:
-    """`celery worker`: with the pool `prefork`, or with a pool of threads."""
+    """The command `celery worker` with the pool `prefork`, or for `best` with a pool of threads."""
     processes = os.environ.get(PROCESSES)
     prefork = ("--concurrency", processes) if processes else ()
     threads = ("--pool", "threads", "--concurrency", str(THREADS), "--without-gossip", "--without-mingle")

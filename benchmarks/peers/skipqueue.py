@@ -3,7 +3,7 @@
 # [tool.peer]
 # apps = ["django_skipqueue", "benchmarks.peers"]
 # ///
-"""Ours, beside which the others are put."""
+"""Our queue, with which the others are compared."""
 
 import sys
 from collections.abc import Sequence

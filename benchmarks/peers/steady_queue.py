@@ -34,7 +34,7 @@ settings.STEADY_QUEUE = Configuration.Options(
 )
 call_command("steady_queue")
 """
-"""Its settings are objects of its own, which a settings module would have to import."""
+"""A program that makes the best settings, which are objects of the package, and runs the worker."""
 
 
 @task

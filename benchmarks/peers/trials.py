@@ -1,4 +1,4 @@
-"""One measurement of a peer, and how many jobs it takes."""
+"""Run one measurement of a peer, and decide how many jobs it has."""
 
 import json
 import subprocess
@@ -8,25 +8,26 @@ from ..databases import fresh_database
 from .environments import ROOT, Environment
 
 FEWEST = 1_000
+"""The smallest number of jobs in a drain."""
 
 
 class NotMeasured(Exception):
-    """Why a peer has no figures."""
+    """The measurement of a peer failed, for the given reason."""
 
 
 def enough(rate: float, jobs: int, seconds: float) -> int:
-    """How many jobs a drain takes at this rate that shall last as long as this at most."""
+    """The number of jobs for a drain that lasts at most this many seconds at this rate of jobs per second."""
     return max(min(FEWEST, jobs), min(jobs, int(rate * seconds)))
 
 
 def measurement(environment: Environment, what: str, jobs: int) -> dict[str, Any]:
-    """One measurement in a process and a database of its own."""
+    """Run one measurement, in a new process with a new database."""
     command = [environment.python, "-m", "benchmarks.peers.measure", environment.peer, what, str(jobs)]
     with (
-        fresh_database() as ours,
+        fresh_database() as environment_variables,
         subprocess.Popen(
             command,
-            env=environment.variables(ours["DATABASE_URL"]),
+            env=environment.variables(environment_variables["DATABASE_URL"]),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -34,12 +35,12 @@ def measurement(environment: Environment, what: str, jobs: int) -> dict[str, Any
         ) as process,
     ):
         try:
-            said, complaint = process.communicate()
+            output, error_output = process.communicate()
         finally:
             process.terminate()
     if process.returncode:
-        raise NotMeasured(f"{what}: {(complaint.strip() or 'it failed').splitlines()[-1]}")
-    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+        raise NotMeasured(f"{what}: {(error_output.strip() or 'it failed').splitlines()[-1]}")
+    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
     return answer
 
 

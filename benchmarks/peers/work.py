@@ -1,13 +1,13 @@
-"""What the task of a drain does: nothing, or it sleeps."""
+"""The work of the task in a drain: nothing, or a sleep."""
 
 import os
 import time
 
 SECONDS = float(os.environ.get("BENCHMARKS_TASK_SECONDS", "0"))
-"""How long it sleeps. The peers `celery_rabbitmq` and `carried` heed it."""
+"""How long the task sleeps. Only the peers `celery_rabbitmq` and `carried` do so."""
 
 
 def work(_number: int) -> None:
-    """Called by a task with its argument."""
+    """Sleep for the configured time. Called by a task with its argument."""
     if SECONDS:
         time.sleep(SECONDS)

@@ -1,7 +1,7 @@
-"""What is measured: each function in these modules is one row of the table.
+"""The benchmarks: each function in the tuple below measures one row of the table.
 
-A row gets the sizes and returns its figures by name, in a process and a database of its own. Times come from the
-database's clock where the database knows them.
+The function gets the sizes and returns the figures of the row by name. It runs in its own process with its own
+database. Times come from the clock of the database if it knows them.
 """
 
 from collections.abc import Callable

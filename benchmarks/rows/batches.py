@@ -1,4 +1,4 @@
-"""Batches and chains: what a batch costs its jobs, and how soon what waits for the last job begins."""
+"""Batches and chains: how much slower the jobs of a batch are, and how soon a callback or the next step begins."""
 
 import statistics
 import time
@@ -15,30 +15,30 @@ from ..sizes import Sizes
 from ..workers import drain, is_empty, running_worker, wait_until
 
 JOBS_OF_A_BATCH = 3
-"""In the batches whose callbacks are timed."""
+"""The number of jobs in each batch whose callback is timed."""
 
 
 def batches(sizes: Sizes) -> Figures:
     """A drain of jobs of one batch ÷ a plain one; from the end of a job to the start of the one that waits for it."""
-    plain, together = [], []
-    for _ in range(sizes.rounds):  # in turn: the machine may change its speed
+    plain, in_one_batch = [], []
+    for _ in range(sizes.rounds):  # alternately, because the speed of the machine may change
         plain.append(drain(jobs.noop, sizes.jobs)["jobs/s"])
-        together.append(drain(_InOneBatch(), sizes.jobs)["jobs/s"])
+        in_one_batch.append(drain(_InOneBatch(), sizes.jobs)["jobs/s"])
     return {
-        "jobs/s in one batch": statistics.median(together),
-        "in one batch ÷ plain": statistics.median(together) / statistics.median(plain),
+        "jobs/s in one batch": statistics.median(in_one_batch),
+        "in one batch ÷ plain": statistics.median(in_one_batch) / statistics.median(plain),
         **_waits(min(sizes.jobs, 100)),
     }
 
 
 class _InOneBatch:
-    """`noop`, with all calls in one batch. Its callback is in a queue of its own, and so is not among what is timed."""
+    """Stands for the task `noop`, with all jobs in one batch. The callback is in another queue, so it is not timed."""
 
     def __init__(self) -> None:
         self._batch = Batch(on_finish=jobs.noop.using(queue_name="callbacks").s(0))
 
     def defer_many(self, calls: list[tuple[int]]) -> None:
-        """Defer the calls in the batch; further calls are added to it."""
+        """Defer jobs of these calls, and add them to the batch."""
         with self._batch:
             jobs.noop.defer_many(calls)
 
@@ -48,7 +48,7 @@ def _is_over(batch: Batch) -> bool:
 
 
 def _waits(count: int) -> Figures:
-    """On an idle worker, in milliseconds: a plain job, the callbacks of so many batches, the steps of a chain."""
+    """Measure, on an idle worker, how long plain jobs, callbacks of batches and the steps of a chain wait."""
     with running_worker():
         wait_until(lambda: jobs.clock.defer() and Job.objects.completed().filter(task=jobs.clock.name).exists())
         wait_until(is_empty)
@@ -67,7 +67,7 @@ def _waits(count: int) -> Figures:
     ends: dict[int, list[float]] = {id: [] for id in made}
     for pk, id in Job.objects.filter(batch_id__in=made).values_list("pk", "batch_id"):
         ends[id or 0].append(started[pk])
-    last = [sorted(times)[-2:] for times in ends.values()]  # the callback begins after all others
+    last = [sorted(times)[-2:] for times in ends.values()]  # the times of the last job and of the callback
     return {
         "ms plain": 1000 * statistics.median(started[pk] - at for pk, at in deferred.items()),
         "ms to the callback": 1000 * statistics.median(callback - end for end, callback in last),

@@ -1,4 +1,4 @@
-"""What a relay does: how quickly it hands jobs over to a broker, and how many connections to PostgreSQL it takes."""
+"""A relay to Celery: how fast it passes jobs to RabbitMQ, and how many connections to PostgreSQL it needs."""
 
 import os
 import statistics
@@ -45,7 +45,7 @@ def carried(sizes: Sizes) -> Figures:
 
 
 def _hand_over(node: RabbitMQ, count: int) -> float:
-    """Jobs a second from the first claim to the last hand-over, with a window for all of them, and no Celery worker."""
+    """Jobs per second that a relay passes to RabbitMQ, if the window is large enough for all of them."""
     fill(jobs.noop, count)
     with _running(RELAY, _environment(node.add_vhost("hand-over"), window=count)):
         wait_until(lambda: not Job.objects.queued().exists(), seconds=600)
@@ -58,23 +58,23 @@ def _hand_over(node: RabbitMQ, count: int) -> float:
 
 
 def _handed_over() -> int:
-    """How many rows name the carrier."""
+    """The number of jobs that the relay has passed to Celery."""
     return Job.objects.filter(locked_by=carrier_id("celery")).count()
 
 
 def _connections(node: RabbitMQ, celery_workers: int, count: int) -> int:
-    """The median of those seen from the first claim to the end of a drain. No task uses the database.
+    """The median number of connections during a drain by Celery's workers. The tasks do not use the database.
 
-    They are those of the relay and of its supervisor, which has one more for a moment when it tries whether
-    notifications arrive. A short drain ends before many looks: a second more follows.
+    The relay and its supervisor have connections. For a moment the supervisor has another one, by which it tests
+    whether notifications arrive. The connections are counted at least 20 times, also after a short drain.
     """
     environment = _environment(node.add_vhost(f"workers-{celery_workers}"), window=2_000)
     fill(jobs.noop, count)
-    seen: list[int] = []
+    counts: list[int] = []
 
     def is_done() -> bool:
-        seen.append(_others_connected())
-        return len(seen) > 20 and is_empty()
+        counts.append(_count_other_connections())
+        return len(counts) > 20 and is_empty()
 
     with ExitStack() as processes:
         processes.enter_context(_running(RELAY, environment))
@@ -83,11 +83,11 @@ def _connections(node: RabbitMQ, celery_workers: int, count: int) -> int:
         wait_until(Job.objects.filter(started_at__isnull=False).exists, seconds=60)
         wait_until(is_done, seconds=600)
     Job.objects.all().delete()
-    return int(statistics.median(seen))
+    return int(statistics.median(counts))
 
 
-def _others_connected() -> int:
-    """How many sessions this database has beside the measurement's own."""
+def _count_other_connections() -> int:
+    """The number of sessions of this database, without the session of this process."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
@@ -103,7 +103,7 @@ def _environment(broker: str, *, window: int) -> dict[str, str]:
 
 @contextmanager
 def _running(command: tuple[str, ...], environment: dict[str, str]) -> Iterator[None]:
-    """Run this module of Python with its arguments, and tell it to stop at the end of the block."""
+    """Run `python -m` with this command, and stop the process at the end of the block."""
     with psutil.Popen([sys.executable, "-m", *command], env=environment, stdout=subprocess.DEVNULL) as process:
         try:
             yield

@@ -21,8 +21,9 @@ POLICIES = (
     "batch_id",
     "held",
 )
-"""The columns of limits, rates, unique keys, batches and dependencies. Their indexes and constraints go with them."""
+"""The columns of limits, rates, unique keys, batches and dependencies. DROP COLUMN removes their indexes as well."""
 
+# Name of the variant, and the statement that makes it from a copy of the job table.
 VARIANTS = {
     "as it is": "",
     "with a UUID as the key": "ALTER TABLE {0} DROP COLUMN id CASCADE;"

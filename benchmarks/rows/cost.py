@@ -1,4 +1,4 @@
-"""What one job costs: processor time by process, and the write-ahead log."""
+"""The cost of one job: processor time of each process, and bytes of write-ahead log."""
 
 import time
 from typing import Any
@@ -16,7 +16,7 @@ from ..sizes import Sizes
 from ..workers import running_worker, wait_until
 
 WARM = 5_000
-"""Jobs after which the worker has seen everything once."""
+"""Jobs that run before the measurement, so that caches are filled."""
 
 
 def cost(sizes: Sizes) -> Figures:
@@ -28,11 +28,17 @@ def cost(sizes: Sizes) -> Figures:
         (worker,) = supervisor.children()
         with server() as watching, transaction.atomic():
             session = psutil.Process(_session(watching, "skipqueue:%"))
-            mine = psutil.Process(connection.connection.info.backend_pid)
-            here, wal, inserting = time.process_time(), written_ahead(), cpu_seconds(mine)
+            own_session = psutil.Process(connection.connection.info.backend_pid)
+            client_seconds, wal, session_seconds = time.process_time(), written_ahead(), cpu_seconds(own_session)
             jobs.noop.defer_many([(number,) for number in range(sizes.jobs)])
-            here, wal, inserting = time.process_time() - here, written_ahead() - wal, cpu_seconds(mine) - inserting
-            others = [other for other in mine.parent().children() if other.pid not in (mine.pid, session.pid)]
+            client_seconds, wal, session_seconds = (
+                time.process_time() - client_seconds,
+                written_ahead() - wal,
+                cpu_seconds(own_session) - session_seconds,
+            )
+            others = [
+                other for other in own_session.parent().children() if other.pid not in (own_session.pid, session.pid)
+            ]
             before = [sum(map(cpu_seconds, processes)) for processes in ([worker], [session], others)]
             written = written_ahead()
         _wait_until_done()
@@ -40,8 +46,8 @@ def cost(sizes: Sizes) -> Figures:
         written = written_ahead() - written
     parts = [(end - start) / sizes.jobs * 1e6 for start, end in zip(before, after, strict=True)]
     return {
-        "us to enqueue, client": here / sizes.jobs * 1e6,
-        "us to enqueue, session": inserting / sizes.jobs * 1e6,
+        "us to enqueue, client": client_seconds / sizes.jobs * 1e6,
+        "us to enqueue, session": session_seconds / sizes.jobs * 1e6,
         "us of the worker": parts[0],
         "us of its session": parts[1],
         "us of PostgreSQL beside": parts[2],

@@ -15,7 +15,7 @@ def drain(sizes: Sizes) -> Figures:
 
 
 def drain_two_processes(sizes: Sizes) -> Figures:
-    """The same with `--processes 2`."""
+    """Jobs of `drain` with `--processes 2`."""
     return workers.drain(jobs.noop, sizes.jobs, "--processes", "2")
 
 

@@ -23,13 +23,13 @@ THREADS = 16
 
 def defer(sizes: Sizes) -> Figures:
     """`.defer()`, each in a transaction of its own, ÷ a bare `create()` of the same columns."""
-    return _beside_create(min(sizes.jobs, 2_000))
+    return _compare_with_create(min(sizes.jobs, 2_000))
 
 
 def defer_in_transaction(sizes: Sizes) -> Figures:
-    """The same within one transaction."""
+    """`.defer()` within one transaction ÷ a bare `create()` there."""
     with transaction.atomic():
-        return _beside_create(min(sizes.jobs, 10_000))
+        return _compare_with_create(min(sizes.jobs, 10_000))
 
 
 def defer_many(sizes: Sizes) -> Figures:
@@ -57,8 +57,10 @@ def defer_many_by_policy(sizes: Sizes) -> Figures:
     calls = [(number % KEYS,) for number in range(min(sizes.jobs, 20_000))]
     figures: Figures = {}
     for name, task in POLICIES.items():
-        of_task = [(number,) for number in range(len(calls))] if name == "unique" else calls
-        pairs = [(_seconds_for_all(jobs.noop, calls), _seconds_for_all(task, of_task)) for _ in range(sizes.rounds)]
+        calls_of_task = [(number,) for number in range(len(calls))] if name == "unique" else calls
+        pairs = [
+            (_seconds_for_all(jobs.noop, calls), _seconds_for_all(task, calls_of_task)) for _ in range(sizes.rounds)
+        ]
         figures[f"{name} ÷ plain"] = statistics.median(keyed / plain for plain, keyed in pairs)
     for name, task in {"plain": jobs.noop, **POLICIES}.items():
         figures[f"µs to encode, {name}"] = min(_encode_seconds(task, calls) for _ in range(sizes.rounds)) * 1e6
@@ -75,7 +77,7 @@ def _seconds_for_all(task: Any, calls: list[tuple[int]]) -> float:
 
 
 def _encode_seconds(task: Any, calls: list[tuple[int]]) -> float:
-    """For each call: the processor time before anything is sent."""
+    """The processor time for each call of encoding it, before a statement is sent."""
     started = time.process_time()
     for call in calls:
         task.encoded(call, {})
@@ -94,24 +96,24 @@ def queries(_sizes: Sizes) -> Figures:
 
 def defer_in_threads(sizes: Sizes) -> Figures:
     """16 threads defer on 16 connections at once, ÷ bare inserts; with idle workers that listen, and without."""
-    each = min(sizes.jobs, 8_000) // THREADS
-    bare, alone = _in_threads(_insert, each), _in_threads(jobs.noop.defer, each)
+    jobs_of_thread = min(sizes.jobs, 8_000) // THREADS
+    bare, alone = _in_threads(_insert, jobs_of_thread), _in_threads(jobs.noop.defer, jobs_of_thread)
     with ExitStack() as started:
         for number in range(4):
             started.enter_context(running_worker("--queues", "other", "--name", f"m{number}"))
         wait_until(lambda: Worker.objects.count() == 4)
-        listened = _in_threads(jobs.noop.defer, each)
+        listened = _in_threads(jobs.noop.defer, jobs_of_thread)
     return {"jobs/s": alone, "defer ÷ insert": alone / bare, "with 4 listeners ÷ without": listened / alone}
 
 
-def _in_threads(call: Callable[[int], object], each: int) -> float:
+def _in_threads(call: Callable[[int], object], calls_of_thread: int) -> float:
     """Calls per second by all threads together, each on its own connection."""
     ready = Barrier(THREADS + 1)
 
     def run() -> None:
         connection.ensure_connection()
         ready.wait()
-        for number in range(each):
+        for number in range(calls_of_thread):
             call(number)
         connection.close()
 
@@ -121,7 +123,7 @@ def _in_threads(call: Callable[[int], object], each: int) -> float:
         started = time.perf_counter()
         for thread in running:
             thread.result()
-    return THREADS * each / (time.perf_counter() - started)
+    return THREADS * calls_of_thread / (time.perf_counter() - started)
 
 
 def _insert(number: int) -> None:
@@ -133,8 +135,8 @@ def _insert(number: int) -> None:
         )
 
 
-def _beside_create(rounds: int) -> Figures:
-    """One of each in turn, so that whatever else the machine does hits both; of each the median."""
+def _compare_with_create(rounds: int) -> Figures:
+    """Call `defer` and `create` alternately, so that other load affects both. Returns figures from the medians."""
     pairs = [(_seconds(jobs.noop.defer, number), _seconds(_create, number)) for number in range(-20, rounds)]
     ours, bare = (statistics.median(seconds) for seconds in zip(*pairs[20:], strict=True))
     return {"jobs/s": 1 / ours, "bare create()/s": 1 / bare, "defer ÷ create": bare / ours}

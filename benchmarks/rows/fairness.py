@@ -14,7 +14,7 @@ from ..workers import drain, fill, running_worker, wait_until
 
 @dataclass(frozen=True)
 class Tenants:
-    """Defers as a task does, for so many tenants in turn."""
+    """Stands for the task `fair_work`. It defers jobs for this number of tenants in turn."""
 
     number: int
     milliseconds: int = 0

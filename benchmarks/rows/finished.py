@@ -1,6 +1,6 @@
-"""What it costs to be rid of finished jobs: to delete them, to archive them, and to empty or drop a month of these.
+"""The cost of removing finished jobs: to delete them, to archive them, and to empty or drop partitions of the archive.
 
-Both rows prune the same jobs with one process, while a worker runs a lone job fifty times a second beside it.
+Both rows prune the same jobs in one process, while a worker runs a single job fifty times a second.
 """
 
 import time
@@ -21,7 +21,8 @@ from ..figures import Figures, percentile
 from ..sizes import Sizes
 from ..workers import running_worker, settle_down, wait_until
 
-# Completed an hour and more ago: past the retention of this measurement, and not of the worker beside it.
+# Jobs completed an hour and more ago. The retention of this measurement is over, but not the worker's, so only this
+# process prunes them.
 FILL = """
 INSERT INTO skipqueue_job (
     queue_name, task, args, kwargs, status, attempts, lease, run_after, enqueued_at, locked_by, started_at, finished_at,
@@ -98,7 +99,7 @@ def _pruned(sizes: Sizes, *, archive: Any) -> Figures:
 
 
 def _prune() -> float:
-    """Prune everything. Returns the seconds."""
+    """Prune all finished jobs. Returns the seconds that this took."""
     began = time.perf_counter()
     pruner = Pruner(Store("default"))
     pruner.batch()
@@ -109,7 +110,7 @@ def _prune() -> float:
 
 
 def _latencies(pruning: "Future[float]") -> list[float]:
-    """The seconds from the calls of `.defer()` to the first lines of their tasks, until the pruning is done."""
+    """Defer jobs until the pruning is done. Returns the seconds from each call to the first line of its task."""
     called = {}
     while not pruning.done():
         now = time.time()
@@ -121,7 +122,7 @@ def _latencies(pruning: "Future[float]") -> list[float]:
 
 
 def _sizes(name: str) -> tuple[float, float]:
-    """The bytes of the tables with such a name, and of their indexes."""
+    """The bytes of the tables whose names match this pattern, and of their indexes."""
     with connection.cursor() as cursor:
         cursor.execute(SIZES, [name])
         table, indexes = cursor.fetchone()

@@ -1,4 +1,4 @@
-"""The floor: what PostgreSQL needs for the same statements, without Django, without a worker, without a task."""
+"""The floor: the time that PostgreSQL needs for the same statements without Django, a worker and tasks."""
 
 import time
 from typing import Any
@@ -49,9 +49,9 @@ def floor(sizes: Sizes) -> Figures:
 
 
 def _empty(connection: psycopg.Connection[Any], batch: int) -> int:
-    """Settle a batch and claim the next, in one round trip and one commit, until there is none; how many settled.
+    """Settle a batch and claim the next one, in one round trip and one commit, until no job is left.
 
-    As a worker does, each claim starts where the last one ended.
+    As in a worker, each claim starts where the last one ended. Returns the number of settled jobs.
     """
     settled = 0
     held: list[ClaimedJob] = []

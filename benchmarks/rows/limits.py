@@ -26,14 +26,14 @@ SELECT
     %(key)s, %(kind)s, %(capacity)s
 FROM generate_series(1, %(count)s)
 """
-"""Jobs of the key of the argument 0."""
+"""Inserts jobs with the limit key of the argument 0, which are later updated, so that dead rows remain."""
 
 STEPS = (
     "status = 'queued', gate = NULL",
     "status = 'running', locked_at = now(), started_at = now()",
     "status = 'completed', locked_at = NULL, finished_at = now()",
 )
-"""What becomes of a job; each leaves a dead row."""
+"""The updates of a job from queued to completed. Each leaves a dead row."""
 
 BLOCKED = """
 INSERT INTO skipqueue_job (
@@ -46,7 +46,7 @@ SELECT
     'sequence:held ' || n %% 1000, 'halting', 1
 FROM generate_series(1, %(count)s) AS n
 """
-"""The first job of each of 1,000 sequences waits for its second attempt, and all others for that one."""
+"""In each of 1,000 sequences the first job waits for its second attempt, and the other jobs wait for the first."""
 
 
 def limits_latency(sizes: Sizes) -> Figures:
@@ -60,7 +60,7 @@ def limits_latency(sizes: Sizes) -> Figures:
 
 
 def _latencies(
-    sizes: Sizes, where: str, *, processes: int = 1, machines: int = 1, is_snapshot_open: bool = False
+    sizes: Sizes, suffix: str, *, processes: int = 1, machines: int = 1, is_snapshot_open: bool = False
 ) -> Figures:
     with ExitStack() as started:
         if is_snapshot_open:
@@ -89,9 +89,9 @@ def _latencies(
         gaps = [start - end for (_, end), (start, _) in pairwise(spans)]
     successor = statistics.median(gaps)
     return {
-        f"ms plain{where}": plain * 1000,
-        f"limited ÷ plain{where}": limited / plain,
-        f"successor ÷ plain{where}": successor / plain,
+        f"ms plain{suffix}": plain * 1000,
+        f"limited ÷ plain{suffix}": limited / plain,
+        f"successor ÷ plain{suffix}": successor / plain,
     }
 
 
@@ -134,7 +134,7 @@ def one_key(sizes: Sizes) -> Figures:
 
 @contextmanager
 def _old_snapshot(count: int) -> Iterator[None]:
-    """An open snapshot that keeps the rows of so many jobs of the measured keys, now all completed."""
+    """Make dead rows of this many completed jobs of the measured keys. An open snapshot prevents their removal."""
     with connect() as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT count(*) FROM skipqueue_worker")
@@ -150,14 +150,14 @@ def _old_snapshot(count: int) -> Iterator[None]:
 
 
 class _Keyed:
-    """A task whose calls get one of so many keys in turn."""
+    """Stands for a task. It gives its jobs this number of keys in turn."""
 
     def __init__(self, task: Any, keys: int) -> None:
         self._task = task
         self._keys = keys
 
     def defer_many(self, calls: list[tuple[int]]) -> None:
-        """Defer the calls with their number modulo the number of keys."""
+        """Defer a job for each number. Its key is the number modulo the number of keys."""
         self._task.defer_many([(number % self._keys,) for (number,) in calls])
 
 

@@ -1,4 +1,4 @@
-"""What idle workers cost, and what a job costs that any of them could run."""
+"""The cost of idle workers, and of a job that each of many idle workers could run."""
 
 import time
 from contextlib import ExitStack
@@ -15,11 +15,10 @@ from ..sizes import Sizes
 from ..workers import running_worker, wait_until
 from .cost import cpu_seconds
 
-COUNTED = 12.0
+SECONDS_UNTIL_COUNTED = 12.0
 """Seconds after which an idle session has reported all its transactions to the statistics."""
 
-APART = 0.02
-"""Seconds between two jobs."""
+SECONDS_BETWEEN_JOBS = 0.02
 
 
 def one_worker(sizes: Sizes) -> Figures:
@@ -28,17 +27,17 @@ def one_worker(sizes: Sizes) -> Figures:
 
 
 def eight_workers(sizes: Sizes) -> Figures:
-    """The same with 8 workers of one `runworker`."""
+    """Idle, then busy, with 8 workers of one `runworker`."""
     return _idle_then_busy(sizes, machines=1, processes=8)
 
 
 def many_workers(sizes: Sizes) -> Figures:
-    """The same with 24 workers of one `runworker`."""
+    """Idle, then busy, with 24 workers of one `runworker`."""
     return _idle_then_busy(sizes, machines=1, processes=24)
 
 
 def eight_machines(sizes: Sizes) -> Figures:
-    """The same with 8 `runworker`, as on 8 machines, of one worker each."""
+    """Idle, then busy, with 8 `runworker`, as on 8 machines, of one worker each."""
     return _idle_then_busy(sizes, machines=8, processes=1)
 
 
@@ -52,7 +51,7 @@ def _idle_then_busy(sizes: Sizes, *, machines: int, processes: int) -> Figures:
         ]
         wait_until(lambda: Worker.objects.count() == machines * processes)
         connection.close()
-        time.sleep(COUNTED + 3)
+        time.sleep(SECONDS_UNTIL_COUNTED + 3)
         began, before = time.monotonic(), transactions(name)
         time.sleep(sizes.idle)
         idle = (transactions(name) - before) / (time.monotonic() - began)
@@ -61,10 +60,10 @@ def _idle_then_busy(sizes: Sizes, *, machines: int, processes: int) -> Figures:
         for _ in range(count):
             now = time.time()
             called[jobs.clock.defer().pk] = now
-            time.sleep(APART)
+            time.sleep(SECONDS_BETWEEN_JOBS)
         used = _cpu_seconds(supervisors) - used
         connection.close()
-        time.sleep(COUNTED)
+        time.sleep(SECONDS_UNTIL_COUNTED)
         busy = transactions(name) - before - idle * (time.monotonic() - began)
         rows = Job.objects.filter(pk__in=called).values_list("pk", "result")
         waits = sorted(started_at - called[pk] for pk, started_at in rows if started_at)

@@ -1,4 +1,4 @@
-"""What a worker process costs: its start, its memory, its idling, and what importing the package takes."""
+"""The cost of a worker process: its start, its memory, its work while idle, and the import of the package."""
 
 import os
 import statistics
@@ -18,7 +18,7 @@ from ..sizes import Sizes
 from ..workers import fill, running_worker, runworker, wait_until
 
 WARM = 20_000
-"""Jobs after which a worker has seen everything once: connections, caches, its largest batches."""
+"""Jobs that a worker runs before its memory is measured first, so that connections are open and caches filled."""
 
 
 def idle(sizes: Sizes) -> Figures:
@@ -27,7 +27,7 @@ def idle(sizes: Sizes) -> Figures:
     with running_worker() as supervisor:
         wait_until(Worker.objects.exists)
         connection.close()
-        time.sleep(15)  # for what start-up did to be told to the statistics, and for the look-ahead to come to rest
+        time.sleep(15)  # until the transactions of the start are in the statistics
         started, count, cpu = time.monotonic(), transactions(name), _cpu_seconds(supervisor)
         time.sleep(sizes.idle)
         seconds, used = time.monotonic() - started, _cpu_seconds(supervisor) - cpu
@@ -68,7 +68,7 @@ def import_time(_sizes: Sizes) -> Figures:
 
 
 def _import_ms(*apps: str) -> float:
-    """The sum of what `-X importtime` says of each module by itself."""
+    """The milliseconds for all imports, as the sum of the times that `-X importtime` prints for each module."""
     installed = ["django.contrib.contenttypes", "django.contrib.auth", *apps]
     code = (
         "import django; from django.conf import settings;"
@@ -82,6 +82,6 @@ def _import_ms(*apps: str) -> float:
 
 
 def _cpu_seconds(supervisor: psutil.Process) -> float:
-    """Of the supervisor and its workers."""
+    """The processor time of the supervisor and its workers."""
     family = [supervisor, *supervisor.children()]
     return float(sum(sum(process.cpu_times()[:2]) for process in family))

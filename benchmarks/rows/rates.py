@@ -1,4 +1,4 @@
-"""Jobs with rates: what the gate costs, and how late a job starts after its slot."""
+"""Jobs with rates: how much slower they are, and how late a job starts after the time at which its rate allows it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from ..sizes import Sizes
 from ..workers import drain, running_worker, wait_until
 
 INTERVAL, BURST = 0.02, 50
-"""Those of the task `fifty`."""
+"""The interval and the burst of the task `fifty`."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Defers as a task does, for so many keys in turn."""
+    """Stands for the task `rated`. It gives its jobs this number of keys in turn."""
 
     number: int
 
@@ -38,7 +38,10 @@ def rates(sizes: Sizes) -> Figures:
 
 
 def _lateness(count: int) -> list[float]:
-    """Milliseconds from the slots of jobs to their starts. The burst starts at once, then one at each interval."""
+    """For each job, the milliseconds from the time at which its rate allows it to its start.
+
+    The burst may start at once, and then one job after each interval.
+    """
     with running_worker():
         wait_until(lambda: jobs.clock.defer() and Job.objects.completed().filter(task=jobs.clock.name).exists())
         wait_until(lambda: not Job.objects.unfinished().exists())

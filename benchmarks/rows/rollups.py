@@ -1,4 +1,4 @@
-"""Whether counting what happens to jobs slows a drain down."""
+"""Whether recording the history of jobs slows a drain down."""
 
 import os
 import statistics

@@ -1,4 +1,4 @@
-"""What several queue databases bring and cost: drains over capped servers, and the memory of the steward."""
+"""Several queue databases: the speed of drains over servers with a capped processor share, and the steward's memory."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ from ..sizes import Sizes
 from ..workers import runworker, wait_until
 
 URLS = "BENCHMARKS_DATABASES"
-"""The environment variable of `benchmarks.several`."""
+"""The environment variable from which the settings module `benchmarks.several` reads the URLs of its databases."""
 
 SHARE = 0.15
-"""Of a core, for each server: four of them leave the greater part of two cores to the workers."""
+"""The share of a core for each server. Four servers leave most of two cores to the workers."""
 
 SERVERS = (1, 2, 4)
 
-SPAN = """
+DRAIN_TIMES = """
 SELECT count(*), extract(epoch FROM min(started_at))::float8, extract(epoch FROM max(finished_at))::float8
 FROM skipqueue_job WHERE status = 'completed'
 """
@@ -43,7 +43,7 @@ def several_databases(sizes: Sizes) -> Figures:
 
 
 def _drain(number: int, jobs_in_each: int) -> float:
-    """Jobs a second of a drain over so many servers, from the first claim to the last settle in any."""
+    """Drain queues on this number of servers. Returns jobs per second, from the first claim to the last settlement."""
     with capped_servers(number, SHARE) as servers:
         urls = [server.create_database("queue") for server in servers]
         environment = _filled(urls, jobs_in_each)
@@ -53,11 +53,11 @@ def _drain(number: int, jobs_in_each: int) -> float:
             check=True,
             stderr=subprocess.DEVNULL,
         )
-        spans = [_span(url) for url in urls]
-    completed = sum(count for count, _, _ in spans)
+        drain_times = [_drain_times(url) for url in urls]
+    completed = sum(count for count, _, _ in drain_times)
     if completed != number * jobs_in_each:
         raise RuntimeError(f"{completed} of {number * jobs_in_each} jobs were completed.")
-    return completed / (max(end for *_, end in spans) - min(start for _, start, _ in spans))
+    return completed / (max(end for *_, end in drain_times) - min(start for _, start, _ in drain_times))
 
 
 def steward_memory(sizes: Sizes) -> Figures:
@@ -68,7 +68,7 @@ def steward_memory(sizes: Sizes) -> Figures:
         command = [*runworker("--verbosity", "0"), "--settings", "benchmarks.several"]
         steward = psutil.Popen(command, env=environment)
         try:
-            wait_until(lambda: all(_span(url)[0] == sizes.jobs // 3 for url in urls), seconds=3600)
+            wait_until(lambda: all(_drain_times(url)[0] == sizes.jobs // 3 for url in urls), seconds=3600)
             time.sleep(sizes.idle)
             memory = steward.memory_full_info()
         finally:
@@ -89,7 +89,7 @@ for connection in connections.all():
 
 
 def _filled(urls: Sequence[str], jobs_in_each: int) -> dict[str, str]:
-    """Put the tables and so many jobs into each database. Returns the environment of processes that use them."""
+    """Create the tables and this many jobs in each database. Returns the environment of processes that use them."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.several", URLS: "\n".join(urls)}
     for alias in ["default", *(f"queue_{place}" for place in range(1, len(urls)))]:
         _manage(environment, "migrate", "--verbosity", "0", "--database", alias)
@@ -101,8 +101,8 @@ def _manage(environment: dict[str, str], *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "django", *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def _span(url: str) -> tuple[int, float, float]:
+def _drain_times(url: str) -> tuple[int, float, float]:
     with psycopg.connect(url) as connection:
-        row = connection.execute(SPAN).fetchone()
+        row = connection.execute(DRAIN_TIMES).fetchone()
     assert row is not None
     return row[0], row[1], row[2]

@@ -1,6 +1,6 @@
-"""Whether what else lies in the table slows a drain down.
+"""Whether other rows in the job table slow a drain down.
 
-Every ratio is of two things measured in the same database in the same run, one after the other.
+Both measurements of a ratio are made in the same database, one after the other.
 """
 
 import statistics
@@ -49,7 +49,7 @@ def snapshot(sizes: Sizes) -> Figures:
         reader.execute("SELECT count(*) FROM skipqueue_worker")
         subprocess.run(workers.runworker("--drain"), check=True, stderr=subprocess.DEVNULL)
         reader.execute("ROLLBACK")
-    seconds, _ = workers.of_drain(last, sizes.snapshot)
+    seconds, _ = workers.measure_drain_in_database(last, sizes.snapshot)
     first, fifth = _seconds_of_fifths()
     return {
         "jobs/s": sizes.snapshot / seconds,

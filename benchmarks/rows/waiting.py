@@ -1,4 +1,4 @@
-"""How long a job waits for an idle worker. Worker and database are on one machine, so their clocks are one."""
+"""How long a job waits for an idle worker. Worker and database are on one machine, so they have the same clock."""
 
 import statistics
 import time
@@ -19,7 +19,7 @@ def latency(sizes: Sizes) -> Figures:
     """Time from the call of `.defer()` to the first line of the task, on an idle worker."""
     called = {}
     with running_worker():
-        _wait_until_it_works()
+        _wait_until_worker_is_ready()
         for _ in range(min(sizes.jobs, 300)):
             now = time.time()
             called[jobs.clock.defer().pk] = now
@@ -32,7 +32,7 @@ def latency(sizes: Sizes) -> Figures:
 def lateness(sizes: Sizes) -> Figures:
     """Scheduled jobs, due one after the other over a minute: delay of their starts."""
     with running_worker():
-        _wait_until_it_works()
+        _wait_until_worker_is_ready()
         with transaction.atomic(), connection.cursor() as cursor:
             ids = jobs.clock.using(run_after=timedelta(days=1)).defer_many([()] * sizes.scheduled)
             cursor.execute(
@@ -49,7 +49,7 @@ def lone_scheduled(sizes: Sizes) -> Figures:
     """Jobs scheduled one at a time: delay of their starts."""
     late = []
     with running_worker():
-        _wait_until_it_works()
+        _wait_until_worker_is_ready()
         for number in range(sizes.lone):
             delay = timedelta(seconds=0.1 + 1.4 * number / sizes.lone)
             job = jobs.clock.using(run_after=delay).defer()
@@ -59,7 +59,7 @@ def lone_scheduled(sizes: Sizes) -> Figures:
     return _percentiles(late)
 
 
-def _wait_until_it_works() -> None:
+def _wait_until_worker_is_ready() -> None:
     wait_until(lambda: jobs.clock.defer() and Job.objects.completed().exists())
     wait_until(_is_empty)
 

@@ -1,1 +1,1 @@
-"""What operators see and do, in the admin, the command line, the metrics and the doctor."""
+"""Everything for operators: the admin, the command line, the metrics and the doctor."""

@@ -1,6 +1,6 @@
-"""Counts that stop at a maximum, and a number of seconds that several queries share.
+"""Counts that stop at a maximum, and a time budget that several queries share.
 
-A page needs no exact number of a million jobs, and an exact count reads all of the jobs.
+A page does not need the exact number of a million jobs, and an exact count would read them all.
 """
 
 import json
@@ -13,29 +13,29 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 
 MOST_JOBS_COUNTED = 10_000
-"""The maximum of jobs that are counted in a list, or in a state."""
+"""A list, or a state of jobs, is counted up to this number."""
 
 MOST_BLOCKED, SCRAPED_BLOCKED = 10_000, 2_000
-"""The maximum of blocked jobs that are counted in all queues: for a page or a command, and for the metrics."""
+"""Blocked jobs in all queues are counted up to these numbers: for a page or command, and for the metrics."""
 
 MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
-"""The maximum of failed jobs of sequences that are read: for a page or a command, and for the metrics."""
+"""At most this many failed jobs of sequences are read: for a page or command, and for the metrics."""
 
 SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
-"""Queued and running jobs, for the metrics: arguments of `queues_now`, whose defaults are for pages and commands."""
+"""The arguments of `queues_now` for the metrics; its defaults are for pages and commands."""
 
 SCRAPED_KEYS = 500
-"""The maximum of keys with waiting jobs that the metrics read."""
+"""The metrics count keys with waiting jobs up to this number."""
 
-MOST_JOBS_OF_KEY = 500
+MOST_JOBS_OF_KEY_COUNTED = 500
 """The maximum of jobs of one key that are counted: of the jobs that hold a permit, and of the jobs that wait."""
 
 MOST_JOBS_OF_BATCH = 300_000
-"""The maximum of jobs of one batch in one status that are counted, if there is time."""
+"""The jobs of one batch in one status are counted up to this number, if there is time."""
 
 
 def grouped(number: int) -> str:
-    """The number with the separators that the language puts between its thousands."""
+    """Format a number with the thousands separators of the current language."""
     return str(number) if 0 <= number < 1_000 else number_format(number, force_grouping=True)
 
 
@@ -44,43 +44,43 @@ def rate_in_words(per_minute: float) -> str:
 
 
 def expected(jobs: "QuerySet[Any]") -> int:
-    """How many of these jobs the planner expects, from the statistics of the last ANALYZE. Reads no row."""
+    """Return PostgreSQL's estimate of the number of these jobs, from its statistics. Reads no rows."""
     [plan] = json.loads(jobs.order_by().values("pk").explain(format="json"))
     return int(plan["Plan"]["Plan Rows"])
 
 
 @dataclass(frozen=True)
 class Count:
-    """A number that is exact up to `cap`, and stands for "more" above it."""
+    """A number of jobs that is exact up to `cap`; a higher number only means that there are more."""
 
     found: int
     is_lower_bound: bool = False
-    """Whether there may be more, though fewer than the cap were found."""
+    """Whether there may be more jobs, although fewer than `cap` were found."""
     cap: int = field(default_factory=lambda: MOST_JOBS_COUNTED)
     estimate: int = 0
-    """About how many there are, if more than `cap`, and more than were found; 0 if nobody can tell."""
+    """An estimate of the number, if there are more than `cap`; 0 if there is no estimate."""
 
     @classmethod
     def of(cls, jobs: "QuerySet[Any]") -> "Count":
-        """Count `jobs`, in their order, as far as the cap."""
+        """Count `jobs`, in their order, up to the cap."""
         return cls(jobs[: MOST_JOBS_COUNTED + 1].count())
 
     @classmethod
     def in_any_order(cls, jobs: "QuerySet[Any]") -> "Count":
-        """Count the ids of `jobs` as far as the cap: without an order, PostgreSQL reads most indexes without the table.
+        """Count `jobs` up to the cap, in any order, so that PostgreSQL can often read an index without the table.
 
-        For few jobs, or for jobs that an index finds without the help of an order.
+        Use it for few jobs, or for jobs that an index finds without an ORDER BY.
         """
         return cls.of(jobs.order_by().values("pk"))
 
     def or_about(self, number: int) -> "Count":
-        """This count with `number` as its estimate, rounded to two digits, if the count stops below `number`."""
+        """Add `number`, rounded to two digits, as an estimate, if the count stopped below it."""
         rounded = round(number, 2 - len(str(number)))
         return replace(self, estimate=rounded) if self.is_capped and rounded > max(self.found, self.cap) else self
 
     @property
     def is_capped(self) -> bool:
-        """Whether there are more jobs than the cap, or may be more jobs than were found."""
+        """Whether there are, or may be, more jobs than were counted."""
         return self.is_lower_bound or self.found > self.cap
 
     @property
@@ -101,10 +101,10 @@ class Count:
 
 
 class TimeBudget:
-    """Divides a number of seconds among parts that run one after the other.
+    """Divides a number of seconds among steps that run one after the other.
 
-    A part gets `most` seconds, unless each later part would then have fewer than `least`. So a few parts may wait for a
-    locked table, and every other part still has its turn.
+    A step gets `most` seconds, unless a later step would then have fewer than `least`. So a few steps may wait for a
+    locked table, and all other steps still have their turn. `parts`: the number of steps.
     """
 
     def __init__(self, seconds: float, *, parts: int, most: float, least: float) -> None:
@@ -114,7 +114,7 @@ class TimeBudget:
         self._least = least
 
     def share(self) -> float:
-        """The seconds of the next part."""
+        """Return how many seconds the next step may take."""
         self._parts -= 1
         to_spare = self._ends_at - time.monotonic() - self._parts * self._least
         return min(self._most, max(self._least, to_spare))

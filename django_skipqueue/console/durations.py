@@ -1,4 +1,4 @@
-"""Durations and times as texts: written for pages and commands, and read from JSON and from the command line."""
+"""Durations and times as text: format them for pages and commands, and parse them from JSON and the command line."""
 
 import re
 from argparse import ArgumentTypeError
@@ -22,7 +22,7 @@ UNITS = (
 
 
 def span(duration: timedelta | float) -> str:
-    """A duration, or seconds: `3 ms`, `1.4 s`, `45 s`, `3 min 20 s`, `2 d 5 h`."""
+    """Format a duration, or a number of seconds: `3 ms`, `1.4 s`, `45 s`, `3 min 20 s`, `2 d 5 h`."""
     seconds = abs(duration.total_seconds() if isinstance(duration, timedelta) else duration)
     if seconds < 0.9995:
         decimals = 0 if seconds >= 0.01 or not seconds else 1
@@ -40,7 +40,7 @@ def span(duration: timedelta | float) -> str:
 
 
 def distance(moment: datetime, now: datetime) -> str:
-    """The time between `moment` and `now`, with its direction: `3 min ago`, `in 2 h`, `now`."""
+    """Describe `moment` relative to `now`: `3 min ago`, `in 2 h`, `now`."""
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
         return gettext("now")
@@ -48,12 +48,12 @@ def distance(moment: datetime, now: datetime) -> str:
 
 
 def exact(moment: datetime) -> str:
-    """A time to the second, in the current time zone."""
+    """Format a time to the second, in the current time zone."""
     return date_format(localtime(moment) if is_aware(moment) else moment, "Y-m-d H:i:s T")
 
 
 def roughly(duration: timedelta | float) -> str:
-    """A duration, or seconds, in its largest unit alone: `0 s`, `45 s`, `3 min`, `2 d`."""
+    """Format a duration, or a number of seconds, in its largest unit only: `0 s`, `45 s`, `3 min`, `2 d`."""
     seconds = abs(duration.total_seconds() if isinstance(duration, timedelta) else duration)
     size = next((size for size, _ in UNITS if seconds >= size), 1)
     return span(round(seconds / size) * size) if size > 1 else gettext("%(number)s s") % {"number": round(seconds)}
@@ -65,27 +65,27 @@ def _rounded(number: float, decimals: int) -> str:
 
 
 def moment_of(value: object) -> datetime | None:
-    """The time that PostgreSQL has written in JSON; `None` for other values, and for times that Python cannot have."""
+    """Parse a time from PostgreSQL's JSON. Return `None` for other values, and for times that Python cannot have."""
     try:
         moment = parse_datetime(value) if isinstance(value, str) else None
-    except ValueError:  # well formed, but no such day
+    except ValueError:  # well formed, but there is no such day
         return None
     return moment if moment and is_aware(moment) and FIRST_TIME <= moment < END_OF_TIME else None
 
 
 def clock_time(moment: datetime, now: datetime) -> str:
-    """A time to the second, in the current time zone; with its date unless that is today's."""
+    """Format a time to the second, in the current time zone; with the date unless it is today."""
     here, today = localtime(moment), localtime(now).date()
     return date_format(here, "H:i:s" if here.date() == today else "Y-m-d H:i:s")
 
 
 def held_since(name: str, since: datetime, now: datetime) -> str:
-    """Who has a running job outside of the workers: `with NAME since 14:02:11`."""
+    """Say which external system has a running job: `with NAME since 14:02:11`."""
     return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}
 
 
 SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-"""Seconds of each unit."""
+"""The number of seconds of each unit."""
 
 TYPED_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
 
@@ -93,30 +93,30 @@ DAYS_AGO = {"today": 0, "yesterday": 1}
 
 TYPED_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
-LONGEST_DURATION = timedelta(days=3_650)
+LONGEST_TYPED_DURATION = timedelta(days=3_650)
 
 
 def duration(text: str) -> timedelta:
-    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
+    """Parse `90s`, `15m`, `1h30m` or `2d`; a number without a unit means seconds."""
     if not TYPED_DURATION.fullmatch(text):
         raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
     seconds = sum(float(number) * SECONDS_OF_UNIT[unit or "s"] for number, unit in TYPED_PART.findall(text))
-    if not 0 < seconds <= LONGEST_DURATION.total_seconds():
-        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_DURATION.days}d.")
+    if not 0 < seconds <= LONGEST_TYPED_DURATION.total_seconds():
+        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_TYPED_DURATION.days}d.")
     return timedelta(seconds=seconds)
 
 
 def moment(text: str) -> timedelta | datetime:
-    """A duration, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
+    """Parse a duration, or a time in the project's time zone: `today`, `2026-11-25 14:00`."""
     if TYPED_DURATION.fullmatch(text):
         return duration(text)
     try:
         days_ago = DAYS_AGO.get(text)
         day = parse_date(text) if days_ago is None else localdate() - timedelta(days=days_ago)
-        found = parse_datetime(text) if day is None else datetime.combine(day, time())
-        if found is not None:
-            return make_aware(found, get_current_timezone()) if is_naive(found) else found
-    except (ValueError, OverflowError):  # of a date that does not exist
+        parsed = parse_datetime(text) if day is None else datetime.combine(day, time())
+        if parsed is not None:
+            return make_aware(parsed, get_current_timezone()) if is_naive(parsed) else parsed
+    except (ValueError, OverflowError):  # the date does not exist
         pass
     raise ArgumentTypeError(
         f"{text!r} is neither a duration such as 15m or 2d, nor a time such as yesterday, 2026-11-25 or "

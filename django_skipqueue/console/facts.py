@@ -1,7 +1,7 @@
-"""Renders the facts of a subject: as JSON, as texts of a table, and as gauges.
+"""Render the facts about a subject (a queue, a worker …): as JSON, as table cells, and as gauges of the metrics.
 
-A page or a command that shows a fact in its own way, such as a link or a bar, has a renderer for it: a function of the
-subject. `None` in place of a renderer hides the fact, because the renderer of another fact shows its value.
+If a page or a command shows a fact in a special way, such as a link or a bar, it has a renderer for this fact: a
+function of the subject. The renderer `None` hides a fact, because another fact's renderer already shows its value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from .durations import distance, span
 T = TypeVar("T")
 
 Renderers = Mapping[str, Callable[[T], Any] | None]
-"""Functions of the subject by the names of the facts."""
+"""For each fact's name, a function that renders the fact of a subject."""
 
 NOTHING = "\N{EN DASH}"
 """The text of a cell without a value."""
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
 
 
 def columns(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderers[T]) -> list[tuple[Fact[T], Any]]:
-    """The facts that are columns of a table of these subjects, each with its renderer, or `None` if it has no renderer.
+    """Return the facts that become columns of a table of these subjects, each with its renderer or `None`.
 
     An optional fact without a value is left out.
     """
@@ -39,16 +39,16 @@ def columns(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderer
         (fact, renderers.get(fact.name))
         for fact in facts
         if fact.title and renderers.get(fact.name, as_json) is not None
-        if not fact.is_optional or any(map(_is_there, map(fact.value, subjects)))
+        if not fact.is_optional or any(map(_has_value, map(fact.value, subjects)))
     ]
 
 
-def _is_there(value: Any) -> bool:
+def _has_value(value: Any) -> bool:
     return bool(value.found or value.is_capped) if isinstance(value, Count) else value is not None
 
 
 def on_page(fact: Fact[T], subject: T) -> str:
-    """The value on a page. A subject that has times has the database's time as `now`."""
+    """Format the fact's value for a page. A subject with times must have the database's time as `now`."""
     value = fact.value(subject)
     if value is None or value == "":
         return NOTHING
@@ -56,7 +56,7 @@ def on_page(fact: Fact[T], subject: T) -> str:
 
 
 def in_terminal(fact: Fact[T], subject: T) -> str:
-    """The value in a table of the command line; an empty string if nobody knows it."""
+    """Format the fact's value for a table of the command line; empty if it is unknown."""
     value = fact.value(subject)
     return "" if value is None else _text(fact, subject, value, in_words, "{:,}".format, terse_rate)
 
@@ -85,7 +85,7 @@ def _text(
 
 
 def series_of(fact: Fact[T], subjects: Sequence[T]) -> float | None:
-    """The value of a series: the sum of numbers of jobs, else the largest value; `None`: no subject has a time."""
+    """Return a metric's value: the sum for numbers of jobs, otherwise the maximum; `None` if no subject has a time."""
     values = [_number(value) for value in map(fact.value, subjects) if value is not None]
     if fact.unit == "jobs":
         return sum(values)
@@ -95,5 +95,5 @@ def series_of(fact: Fact[T], subjects: Sequence[T]) -> float | None:
 def _number(value: Any) -> float:
     if isinstance(value, datetime):
         return value.timestamp()
-    number: float = value.found if isinstance(value, Count) else value + 0  # of a bool an integer
+    number: float = value.found if isinstance(value, Count) else value + 0  # turns a bool into an integer
     return number

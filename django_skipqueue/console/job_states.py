@@ -1,9 +1,9 @@
-"""The states of jobs as operators see them, and the lists of jobs, each in the order of an index.
+"""The job states that operators see, and the job lists, which are sorted in the order of an index.
 
-The states are the statuses, and *retrying* apart from *scheduled*. A job that waits for its next attempt after a failed
-attempt is `scheduled`, as a job for tomorrow is. For operators a retrying job is the first sign of trouble.
+The states are the statuses, and in addition *retrying*. After a failed attempt, a job that waits for its next attempt
+is `scheduled`, just like a job for tomorrow. But to operators, a retrying job is the first sign of trouble.
 
-Invariant: the first page of every list is the front of an index; nothing is sorted, whatever the table's size.
+The first page of every list is the beginning of an index, so nothing is sorted, however large the table is.
 """
 
 from collections.abc import Mapping
@@ -32,21 +32,21 @@ STATES: Mapping[str, Any] = {
     RETRYING: _("retrying"),
     **{status.value: status.label for status in Status if status != Status.SCHEDULED},
 }
-"""Each state's label, in the order of the tabs."""
+"""The label of each state, in the order of the tabs."""
 
 
 def state_of(job: Job) -> str:
-    """The job's status, or 'retrying' if it is scheduled after a failed attempt."""
+    """Return the job's status, or 'retrying' if it is scheduled after a failed attempt."""
     return RETRYING if job.status == Status.SCHEDULED and job.attempts > 0 else str(job.status)
 
 
 def status_of(state: str) -> str:
-    """The status of the jobs in this state: that of retrying jobs is 'scheduled'."""
+    """Return the status of jobs in this state; for 'retrying' it is 'scheduled'."""
     return Status.SCHEDULED.value if state == RETRYING else state
 
 
 def is_in(state: str) -> Q:
-    """The condition that a job is in this state. A snooze counts no attempt."""
+    """Return the condition that a job is in this state. A snoozed job has no counted attempt."""
     condition = Q(status=status_of(state))
     if state == RETRYING:
         condition &= Q(attempts__gt=0)
@@ -57,10 +57,10 @@ def is_in(state: str) -> Q:
 
 @dataclass(frozen=True)
 class ScheduledCounts:
-    """The numbers of scheduled jobs that wait for their first attempt, and of those that wait for a retry.
+    """How many scheduled jobs wait for their first attempt, and how many for a retry.
 
-    No index separates them. So only the jobs that are due next are counted, `counts.MOST_JOBS_COUNTED` of them at most.
-    Most retries are among these jobs, because they are due soon.
+    No index separates these two kinds. So only the jobs that are due next are counted, at most
+    `counts.MOST_JOBS_COUNTED`. Most retries are among them, because they are due soon.
     """
 
     first: Count
@@ -70,13 +70,15 @@ class ScheduledCounts:
     def now(cls) -> "ScheduledCounts":
         due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.MOST_JOBS_COUNTED + 1]
         retrying = models.Count("attempts", filter=Q(attempts__gt=0))
-        found = due_next.aggregate(jobs=models.Count("attempts"), retrying=retrying)
-        is_lower_bound = found["jobs"] > counts.MOST_JOBS_COUNTED
-        return cls(Count(found["jobs"] - found["retrying"], is_lower_bound), Count(found["retrying"], is_lower_bound))
+        numbers = due_next.aggregate(jobs=models.Count("attempts"), retrying=retrying)
+        is_lower_bound = numbers["jobs"] > counts.MOST_JOBS_COUNTED
+        return cls(
+            Count(numbers["jobs"] - numbers["retrying"], is_lower_bound), Count(numbers["retrying"], is_lower_bound)
+        )
 
     @property
     def are_mostly_retries(self) -> bool:
-        """Whether the retries are too many to be counted, and more than the other scheduled jobs."""
+        """Whether there are too many retries to count, and more retries than other scheduled jobs."""
         return self.retrying.is_capped and self.retrying.found > self.first.found
 
 
@@ -85,7 +87,7 @@ EVERYTHING = Q()
 ALWAYS = Period()
 
 FEW_IDS = 50_000
-"""The maximum of ids in a period that is looked through for the queued or the scheduled jobs."""
+"""A period is searched by id for queued or scheduled jobs only if it has at most this many ids."""
 
 
 def time_column(state: str | None) -> str:
@@ -96,7 +98,7 @@ def time_column(state: str | None) -> str:
 
 @dataclass(frozen=True)
 class Order:
-    """The columns of an index that order a list. Jobs that are equal in them are ordered by id."""
+    """How a list is sorted: by these columns of an index, then by id."""
 
     keys: "tuple[F | Func[Any], ...]"
     descending: bool
@@ -114,7 +116,7 @@ class Order:
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
 
-OLDEST = Order((F("id"),), False, _("oldest first"))
+OLDEST_FIRST = Order((F("id"),), False, _("oldest first"))
 NEWEST = Order((F("id"),), True, _("newest first"))
 BY_STATUS = Order((F("status"), F("id")), True, _("by status, newest first"))
 LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
@@ -127,11 +129,11 @@ ORDERS: Mapping[str, Order] = {
     Status.FAILED: LAST_FINISHED,
     Status.DISCARDED: LAST_FINISHED,
 }
-"""The order of each status; of one that is not here, `OLDEST`."""
+"""The order of each status; of one that is not here, `OLDEST_FIRST`."""
 
 
 class Group(NamedTuple):
-    """The jobs with one id in a column, which has an index: `Group("batch_id", 4)`."""
+    """The jobs that have this id in an indexed column, such as `Group("batch_id", 4)`."""
 
     column: str
     id: int
@@ -142,7 +144,7 @@ class Group(NamedTuple):
 
 
 class Key(NamedTuple):
-    """The jobs with one text in a column. An index has those that wait at a gate, in the order of their admission."""
+    """The jobs that have this text in a column. An index lists the key's waiting jobs in the order of admission."""
 
     column: str
     text: str
@@ -160,24 +162,24 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Indexed:
-    """The jobs that one index finds, and keeps in order.
+    """A set of jobs that one index finds, already sorted.
 
-    These are all jobs, the jobs in one status, the jobs in one status and queue, the failed or the retrying jobs with
-    one cause, the jobs of a group, the blocked jobs that wait for one key, or the jobs with known ids.
+    The set is one of these: all jobs; the jobs of a status, or of a status and a queue; failed or retrying jobs with a
+    cause; the jobs of a group; the blocked jobs that wait for a key; or the jobs with given ids.
     """
 
     status: str | None = None
     queue_name: str | None = None
     period: Period = ALWAYS
-    """When the jobs finished; of running jobs, when they were claimed; of waiting jobs, when they were enqueued."""
+    """When finished jobs finished, when running jobs were claimed, or when waiting jobs were enqueued."""
     cause: Cause | None = None
-    """The cause of the last error; `None`: any cause, or none."""
+    """The cause of the jobs' last error; `None`: any or no cause."""
     key: Key | None = None
-    """Of blocked jobs, the key for which they wait; `None`: any, or none."""
+    """The key that blocked jobs wait for; `None`: any or no key."""
     group: Group | None = None
-    """The group of the jobs; `None`: any, or none."""
+    """The group of the jobs; `None`: any or no group."""
     ids: tuple[int, ...] | None = None
-    """Only the jobs with these ids; `None`: with any."""
+    """Only jobs with these ids; `None`: any id."""
 
     @classmethod
     def covering(
@@ -190,7 +192,7 @@ class Indexed:
         group: Group | None = None,
         ids: tuple[int, ...] | None = None,
     ) -> "Indexed":
-        """The smallest set that holds the jobs in `state`, in `queue_name` and in the period. `None`: in any."""
+        """Return the smallest indexed set that contains all jobs with these properties. `None`: any."""
         status = None if state is None else status_of(state)
         if ids is not None:
             return cls(status, ids=ids)
@@ -207,12 +209,12 @@ class Indexed:
 
     @property
     def time(self) -> str:
-        """The column to which the period belongs."""
+        """The column that the period is about."""
         return time_column(self.status)
 
     @property
     def is_by_id(self) -> bool:
-        """Whether the primary key finds the period."""
+        """Whether the period is found by the primary key."""
         return bool(self.period) and self.time == "enqueued_at"
 
     @property
@@ -228,7 +230,7 @@ class Indexed:
             return NEWEST
         if self.key is not None:
             return self.key.order
-        return OLDEST if self.is_by_id else ORDERS.get(self.status, OLDEST)
+        return OLDEST_FIRST if self.is_by_id else ORDERS.get(self.status, OLDEST_FIRST)
 
     def jobs(self) -> JobQuerySet:
         jobs: JobQuerySet = Job.objects.all()
@@ -253,15 +255,15 @@ class Indexed:
         return jobs.order_by(*self.order.by())
 
     def count(self, condition: Q = EVERYTHING) -> Count:
-        """The number of the jobs. The condition is on the first column of the index."""
+        """Count the jobs. `condition` must be on the first column of the index."""
         return Count.of(self._by_keys().filter(condition))
 
     def edge(self, length: int, *, after: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
-        """The keys of the job at the place `length`, from the start or `after`; `None` if no job comes after it."""
+        """Return the keys of the job at position `length`, from the start or `after`; `None` if no job follows it."""
         jobs = self._by_keys() if after is None else self._by_keys().filter(self.order.after(after))
-        found = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
-        return found[0] if len(found) == 2 else None
+        keys = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
+        return keys[0] if len(keys) == 2 else None
 
     def _by_keys(self) -> JobQuerySet:
-        """In the order of the index, without the id, so that most indexes are read without the table."""
+        """Sort the jobs by the index's columns, without the id, so that most indexes are read without the table."""
         return self.jobs().order_by(*self.order.by()[: len(self.order.keys)])

@@ -1,4 +1,4 @@
-"""The tasks of the package itself. Workers import this module as they import the `jobs` of every app."""
+"""The package's own task. Workers import this module like the module `jobs` of every app."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from ..jobs.decorator import job
 
 @job(name="django_skipqueue.apply_to_all", takes_context=True)
 def apply_to_all(context: JobContext, /, **action: Any) -> dict[str, int]:
-    """Apply a verb to all jobs that match a list of the admin. `console.admin.bulk` defers it, and has the code."""
-    from .admin.bulk import run  # workers of a project without the admin import this module too
+    """Apply a verb to all jobs that match a list in the admin: see `console.admin.bulk`, which defers this."""
+    from .admin.bulk import run  # not at the top, because projects without the admin import this module too
 
     return run(context, action)

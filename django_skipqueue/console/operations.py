@@ -1,6 +1,6 @@
-"""What operators have done to a job, by the column `operations` of its row: who, what, when and why.
+"""Read what operators have done to a job from the column `operations`: who, what, when and why.
 
-If a value of an entry is missing or has another type, the other values are read: other programs may write rows.
+Other programs may write rows. So if one value of an entry is missing or has a wrong type, the rest is still read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,39 +25,39 @@ class Operation:
     verb: str
     at: datetime
     by: str = ""
-    """The user's name; empty where a program did it."""
+    """The user's name; empty if a program did it."""
     reason: str = ""
     attempts: int = 0
-    """The number of attempts that the job had at that moment."""
+    """How many attempts the job had had at that time."""
     change: str = ""
-    """The value before and after the verb, if it set a value; or the job of which this job is a copy."""
+    """If the verb set a value, the value before and after; or the job that this job is a copy of."""
     since: datetime | None = None
-    """The start of the attempt that ended, if a worker released the running job, or the task snoozed."""
+    """If a worker released the running job, or the task snoozed it, when that attempt started."""
     times: int = 1
     """The number of snoozes in a row."""
     attempts_after: int | None = None
-    """The number of attempts that the job has had from then on, where they were counted anew; `None`: they were not."""
+    """The job's number of attempts after this operation, if the operation has changed it; otherwise `None`."""
 
 
 def operations_of(job: Job) -> list[Operation]:
-    """The oldest first."""
+    """Return the operations on a job, the oldest first."""
     read = map(_read, job.operations or [])
     return sorted((operation for operation in read if operation), key=lambda operation: operation.at)
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
-    """The number of attempts that count no more up to `moment` (`None`: all), such as those before a manual retry."""
-    anew = (each for each in operations if each.attempts_after is not None and (moment is None or each.at <= moment))
-    return sum(each.attempts - (each.attempts_after or 0) for each in anew)
+    """Return how many attempts no longer count up to `moment` (`None`: now), such as those before a manual retry."""
+    past = (operation for operation in operations if moment is None or operation.at <= moment)
+    return sum(each.attempts - each.attempts_after for each in past if each.attempts_after is not None)
 
 
 def number_of_attempts(job: Job) -> int:
-    """The number of attempts, with the attempts before manual retries."""
+    """Return the number of all attempts of a job, including those before manual retries."""
     return job.attempts + attempts_before(operations_of(job), None)
 
 
 def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int | None:
-    """The number of an attempt in the whole life of the job. The row starts at 1 again after a manual retry.
+    """Return an attempt's number in the job's whole life, because the row restarts at 1 after a manual retry.
 
     `number`: the number in the row. `moment`: a time within the attempt.
     """

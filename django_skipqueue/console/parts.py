@@ -1,4 +1,4 @@
-"""What parts give to operators: a `PartConsole` for each part. The admin and the commands read it; workers do not."""
+"""What an optional feature (a part) adds to the console: a `PartConsole`. Workers do not import it."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,51 +36,51 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class PartNotice:
-    """A notice on the page of a job."""
+    """A notice on a job's page."""
 
     template: str
     about: Any
-    """What the template shows, as `about`."""
+    """The template's variable `about`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartPage:
-    """A page of the admin beside the list of jobs."""
+    """An additional page of the admin."""
 
     name: str
-    """Its address is that of `admin:django_skipqueue_job_NAME`."""
+    """The name of its URL is `admin:django_skipqueue_job_NAME`."""
     path: str
     view: Callable[..., "HttpResponse"]
-    """Called with the `JobAdmin`, the request and what the path names, for one of the methods, by somebody who may view
-    jobs."""
+    """Called with the `JobAdmin`, the request and the values in the path, only for these methods, and only for users
+    who may view jobs."""
     methods: tuple[str, ...] = ("GET", "HEAD")
     permission: str = ""
-    """A further permission that the user needs, beside that to view jobs; an empty string: none."""
+    """A permission that the user needs in addition to viewing jobs, or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BarEntry:
-    """An entry of the bar over every page of the admin."""
+    """An entry of the navigation bar above every page of the admin."""
 
     label: Any
     page: str
-    """The name of its page, as `address_of` takes it. A list marks the entry on all pages of its model."""
+    """The name of its page, as in `address_of`. If it is a list, the entry is highlighted on all pages of the model."""
     others: tuple[str, ...] = ()
-    """The beginnings of the names of further pages on which it is marked."""
+    """The entry is also highlighted on pages whose names begin with these."""
     place: int
-    """The entries stand in the order of these numbers."""
+    """Entries are sorted by this number."""
     permission: str = "view_job"
-    """Who has it sees the entry."""
+    """Only users with this permission see the entry."""
     is_shown: Callable[[], bool] = lambda: True
     below: str = ""
-    """The page of another entry: this one is shown on its pages only."""
+    """The page of another entry. If set, this entry is only shown on the other entry's pages."""
     rules: tuple[str, ...] = ()
-    """The codes of the rules of whose findings in the verdict the entry shows the number."""
+    """The entry shows how many problems these rules have found."""
 
     def nearness(self, page: str) -> int:
-        """The length of the beginning that this entry has of the name of a page; 0: the page has another entry."""
+        """How well this entry fits a page: how many leading characters of the page's name match; 0 if none."""
         beginnings = (self.page.removesuffix("changelist"), *self.others)
-        return max((len(each) for each in beginnings if page.startswith(each)), default=0)
+        return max((len(beginning) for beginning in beginnings if page.startswith(beginning)), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +90,13 @@ class PartSection(Generic[T]):
     name: str
     template: str
     content: Callable[[T], Any]
-    """Returns what the template shows, as `content`. Its argument: what the page is about."""
+    """Returns the template's variable `content`. The argument is what the page is about."""
     css: str = ""
-    """The style sheet of the section; an empty string if it has none of its own."""
+    """The section's style sheet, or empty."""
     after: str = ""
-    """The name of the section of the dashboard that comes before it; an empty string: it is the first section."""
+    """The name of the dashboard's section that comes before it; empty if it is the first section."""
     is_of_queue: bool = False
-    """Whether it is about a queue, so that the page of a queue also has it."""
+    """Whether the page of a queue shows it too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,52 +105,52 @@ class PartCard:
 
     make: Callable[["Situation"], "Card"]
     after: str
-    """The name of the function of the card that comes before it."""
+    """The function name of the card that comes before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartStatus:
-    """What `skipqueue status` says about a part."""
+    """What `skipqueue status` prints about a part."""
 
     as_json: Mapping[str, Any]
-    """Fields of the object that `--json` prints."""
+    """Fields that `--json` adds to the object."""
     lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartFact:
-    """A fact on the page of a job, in its list of facts."""
+    """An entry in the list of facts on a job's page."""
 
     template: str
     content: Callable[["AbstractJob"], Any]
-    """Returns what the template shows, as `content`. Its argument may be an archived job."""
+    """Returns what the template shows, as `content`. Its argument may be the row of a pruned job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class External:
-    """What a part says of who runs jobs outside of the workers, and of the processes that hand these jobs on."""
+    """What a part tells about jobs that an external system runs, and about the processes that hand them over."""
 
     holder: Callable[["Job"], str]
-    """Returns the name of who has this running job; an empty string if a process of ours has it."""
+    """Returns the name of the external system that has this running job; empty if a worker has it."""
     explain: Callable[["Job", datetime, "Workforce"], str]
-    """Says what a queued or a running job waits for; an empty string if the console says it."""
+    """Explains what a queued or running job waits for; empty if the console explains it."""
     unserved: str
-    """What `skipqueue status` notes of a queue of theirs that no process serves."""
+    """The note of `skipqueue status` for such a queue if no process serves it."""
     processes: Callable[[int], str]
-    """Returns a number of these processes in words."""
+    """Returns a number of processes that hand jobs over, in words."""
     cells: Callable[["Store", Sequence["Worker"]], Mapping[str, Mapping[str, str]]]
-    """Returns cells for the list of workers, by the id of the row and the name of the column. A row that is external
-    shows these cells alone. The cell `detail` says what a process of the queue is."""
+    """Returns cells for the list of workers, by row id and column name. An external row shows only these cells. The
+    cell `detail` describes a process that hands jobs over."""
 
 
 @dataclass(frozen=True)
 class QueueSetting(Generic[T]):
-    """The value of an option that holds now for a queue, and whether somebody has changed it."""
+    """The current value of a queue's option, and whether somebody has changed it."""
 
     by_settings: T | None
-    """The value of the settings; `None` means unlimited."""
+    """The value in the settings; `None` means unlimited."""
     changed: T | None = None
-    """The value of the queue's row; 0 means unlimited; `None`: nobody has changed it."""
+    """The value in the queue's row; 0 means unlimited; `None` if nobody has changed it."""
 
     @property
     def is_changed(self) -> bool:
@@ -158,45 +158,45 @@ class QueueSetting(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The value that holds; `None` means unlimited."""
+        """The value that applies; `None` means unlimited."""
         return self.by_settings if self.changed is None else self.changed or None
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOption(Generic[T]):
-    """What a part lets operators set for each queue: where it is stored, its column in lists, and its page."""
+    """An option that operators can set for each queue: where it is stored, its column in lists, and its page."""
 
     name: str
-    """Of its column, for the style sheet."""
+    """The name of its column, for the style sheet."""
     column: str
-    """Of the row of a queue."""
+    """The database column in the table of queues."""
     names: Callable[[], Collection[str]]
-    """The queues that have a value in the settings, `None` included."""
+    """Returns the queues that have a value in the settings, even `None`."""
     by_settings: Callable[[str], tuple[str | None, T | None]]
-    """The key of the jobs of a queue, `None` if they have none, and the value of the settings."""
+    """Returns the key of a queue's jobs, or `None`, and the value in the settings."""
     form: type["SettingForm"]
     change: Callable[..., None]
     follow_settings: Callable[..., None]
     label: Any
-    """Of its column."""
+    """The label of its column."""
     is_always_shown: bool = False
-    """Whether it has a column even if no queue has a value."""
+    """Whether the column is shown even if no queue has a value."""
     page: str
-    """The end of its address, and its name."""
+    """The end of its page's URL, and the page's name."""
     button: Any
     button_in_full: Any
-    """The button with the name of the queue, for a screen reader."""
+    """The button's label with the queue's name, for screen readers."""
     title: Any
     heading: Any
     explanation: Any
     without: Any
-    """Says that the queue has no such setting."""
+    """The text for a queue that does not have this setting."""
     changed: Any
     follows_settings: Any
 
     @property
     def fact(self) -> Fact[Any]:
-        """The fact of a queue: the value that holds; `None` means unlimited."""
+        """The fact about a queue that shows the value; `None` means unlimited."""
 
         def value(queue: Any) -> Any:
             setting = queue.settings.get(self.name)
@@ -211,108 +211,110 @@ class QueueOption(Generic[T]):
         )
 
     def of_all(self) -> dict[str, QueueSetting[T]]:
-        """The settings of the queues that have one, by the name of the queue, `None` in the settings included."""
+        """Return the settings of all queues that have one, by the queue's name, even if the value is `None`."""
         changed = dict(Queue.objects.filter(**{f"{self.column}__isnull": False}).values_list("name", self.column))
         names = sorted({*self.names(), *changed})
         return {name: QueueSetting(self.by_settings(name)[1], changed.get(name)) for name in names}
 
     def of(self, queue_name: str) -> QueueSetting[T] | None:
-        """The setting of this queue; `None`: its jobs have no key, so a value would hold for no job."""
+        """Return the setting of this queue; `None` if its jobs have no key, so that a value would have no effect."""
         changed, (key, value) = self.changed_in_row(queue_name), self.by_settings(queue_name)
         return None if changed is None and key is None else QueueSetting(value, changed)
 
     def changed_in_row(self, queue_name: str) -> T | None:
-        """The value of the queue's row; `None`: nobody has changed it."""
-        found: T | None = Queue.objects.filter(name=queue_name).values_list(self.column, flat=True).first()
-        return found
+        """Return the value in the queue's row; `None` if nobody has changed it."""
+        value: T | None = Queue.objects.filter(name=queue_name).values_list(self.column, flat=True).first()
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartConsole:
-    """What one part gives. Each default is "nothing"."""
+    """Everything that one part adds to the console. All fields are optional."""
 
     carried: Callable[[], Mapping[str, str]] | None = None
-    """Returns what every address in the pages of the admin carries in its query."""
+    """Returns query parameters that every URL in the admin's pages must have."""
     over_page: Callable[["HttpRequest"], PartNotice | None] | None = None
-    """Returns what every page of the admin shows over its content."""
+    """Returns a notice that every page of the admin shows above its content."""
     admin_view: Callable[[Any, Callable[..., "HttpResponse"]], Callable[..., "HttpResponse"]] | None = None
-    """Wraps each view of the admin. Its first argument: the `OwnViews` that has the view."""
+    """Wraps each view of the admin. The first argument is the `OwnViews` to which the view belongs."""
     why_held_elsewhere: Callable[["Job", "JobSpec", "EncodedCall"], str] | None = None
-    """Says that a job cannot be copied because a job of another database holds its unique key; else an empty string.
-    Its arguments: the job, and the copy."""
+    """Explains that a job cannot be copied because a job in another database holds its unique key; otherwise empty. The
+    arguments are the job, and the copy's spec and call."""
     subcommands: tuple["Subcommand", ...] = ()
     verbs: tuple["Verb", ...] = ()
     """Verbs of operators, for the pages of jobs, the lists of jobs, and the command line."""
     rules: tuple["Rule", ...] = ()
     metrics: tuple["Scraped", ...] = ()
     known_since: Callable[["Store"], Mapping[tuple[str, str], datetime]] | None = None
-    """Returns since when problems are known, by the codes of their rules and their subjects."""
+    """Returns since when problems have been known, by the rule's code and the subject."""
     cards: tuple[PartCard, ...] = ()
     sections: tuple[PartSection["Situation"], ...] = ()
     task_sections: tuple[PartSection[str], ...] = ()
-    """Sections of the page of a task, about the task of this name."""
+    """Sections of a task's page. Their `content` gets the task's name."""
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
-    """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all queues."""
+    """Returns the throughput of queues in which jobs have ended recently, by name; an empty name means all queues."""
     usual_waits: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
     """Returns for how many seconds the oldest job of each of these queues usually waits at this hour."""
+    usual_runs: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
+    """Returns for how many seconds an attempt of each of these tasks usually runs at most."""
     known_queues: Callable[["Store", int], list[str]] | None = None
-    """Returns the names of queues that have ever had jobs. Its second argument: the maximum of names."""
+    """Returns the names of queues that have ever had jobs. The second argument is the maximum number of names."""
     status: Callable[["Store"], PartStatus] | None = None
     job_facts: tuple[PartFact, ...] = ()
     job_filters: Callable[[], Iterable[type[Any]]] | None = None
-    """Imports and returns filters of the list of jobs, each an `admin.jobs.filters.GroupFilter` or `KeyFilter`."""
+    """Imports and returns filters for the list of jobs: subclasses of `GroupFilter` or `KeyFilter`."""
     job_columns: Mapping[str, str] = field(default_factory=dict)
-    """Columns of the part in the job table that `skipqueue show` prints, each with its label."""
+    """The part's columns in the job table that `skipqueue show` prints, each with its label."""
     why_unchanged: Callable[[int], str] | None = None
-    """Says why a verb of operators has left the job with this id as it was; an empty string if it was not the part."""
+    """Explains why a verb has not changed the job with this id; empty if the part is not the reason."""
     why_existing: Callable[["Job", "Job"], str] | None = None
-    """Says why the enqueue of a copy of a job has returned another job. Its arguments: the job, and the other job."""
+    """Explains why copying a job has returned an existing job. The arguments are the job and the existing job."""
     job_keys: tuple[str, ...] = ()
-    """Columns of the part with keys, which may have secrets in them. `skipqueue show` prints them masked."""
+    """The part's columns with keys, in which `skipqueue show` masks secrets."""
     holds_up: Callable[["Job"], bool] | None = None
-    """Says whether a failed job holds other jobs up until somebody retries or discards it."""
+    """Returns whether a failed job makes other jobs wait until somebody retries or discards it."""
     holding_up: "Q | None" = None
-    """The condition of the failed jobs that hold other jobs up."""
+    """The condition that selects such failed jobs."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
-    """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
+    """Returns what becomes of jobs that are pruned, for the output of commands, by name."""
     after_prune: Callable[["Store"], None] | None = None
-    """Called when a command has pruned the jobs of a database."""
+    """Called after a command has pruned the jobs of a database."""
     bar_entries: tuple[BarEntry, ...] = ()
     pages: Callable[[], Iterable[PartPage]] = tuple
-    """Imports and returns pages of the admin."""
+    """Imports and returns additional pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None
-    """Returns what the page of a job says below the job's outcome."""
+    """Returns a notice for a job's page, shown below the outcome."""
     section_of_job: Callable[["AbstractJob"], PartNotice | None] | None = None
-    """Returns sections of the page of a job, below its facts. Its argument may be an archived job."""
+    """Returns a section of the page of a job, shown below the facts. The job may no longer be in the job table."""
     export: Callable[["Job"], Mapping[str, Any]] | None = None
     """Returns what `skipqueue show --json` prints of a job beside its columns."""
     lines_about: Callable[["Job"], Iterable[str]] | None = None
     """Returns the lines that `skipqueue show` prints of a job below its facts."""
     on_delete: Callable[[Collection[int], str], None] | None = None
-    """Called in the transaction that deletes jobs. Its arguments: their ids, and the alias of the database."""
+    """Called in the transaction that deletes jobs. The arguments are the jobs' ids and the database's alias."""
     find_job: Callable[["HttpRequest", str, str], str] | None = None
-    """Returns the address of the page of a job that has left the job table; an empty string if there is none, or the
-    user may not see it. Its arguments: the request, the id, and the name of the admin site."""
+    """Returns the URL of the page of a job that is no longer in the job table; empty if there is none, or if the user
+    may not see it. The arguments are the request, the job's id, and the name of the admin site."""
     explain: Callable[["Job", datetime], str] | None = None
-    """Says why a blocked job waits; an empty string if it does not wait for this part."""
+    """Explains why a blocked job waits; empty if it does not wait because of this part."""
     queue_options: tuple[QueueOption[Any], ...] = ()
-    """What operators may set for each queue."""
+    """Options that operators can set for each queue."""
 
     external: External | None = None
 
 
 def consoles() -> tuple[PartConsole, ...]:
-    """What each part gives."""
+    """Return the `PartConsole` of each part that has one."""
     return tuple(part.console() for part in installed_parts() if part.console)
 
 
 def sections_of(job: "AbstractJob") -> list[PartNotice]:
-    """The sections that parts have on the page of a job, or of an archived job."""
+    """Return the sections that parts have on the page of a job."""
     return [found for part in consoles() if part.section_of_job and (found := part.section_of_job(job))]
 
 
 def pages() -> tuple[PartPage, ...]:
-    """The pages of the parts beside the list of jobs."""
+    """Return the additional admin pages of all parts."""
     return tuple(page for part in consoles() for page in part.pages())
 
 
@@ -321,30 +323,37 @@ def queue_options() -> tuple[QueueOption[Any], ...]:
 
 
 def usual_waits(store: "Store", queue_names: Sequence[str]) -> dict[str, float]:
-    """For how many seconds the oldest job of each of these queues usually waits at this hour, where that is known."""
-    found = (console.usual_waits(store, queue_names) for console in consoles() if console.usual_waits)
-    return {name: seconds for waits in found for name, seconds in waits.items()}
+    """Return how many seconds the oldest job of each of these queues usually waits at this hour, if known."""
+    waits_by_part = (console.usual_waits(store, queue_names) for console in consoles() if console.usual_waits)
+    return {name: seconds for waits in waits_by_part for name, seconds in waits.items()}
+
+
+def usual_runs(store: "Store", tasks: Iterable[str]) -> dict[str, float]:
+    """For how many seconds an attempt of each of these tasks usually runs at most, where that is known."""
+    names = sorted(set(tasks))
+    found = (console.usual_runs(store, names) for console in consoles() if console.usual_runs and names)
+    return {name: seconds for runs in found for name, seconds in runs.items()}
 
 
 def why_unchanged(job_id: int) -> str:
-    """Why a verb has left this job as it was; an empty string if no part has kept it so."""
+    """Explain why a verb has not changed this job; empty if no part is the reason."""
     return next(filter(None, (part.why_unchanged(job_id) for part in consoles() if part.why_unchanged)), "")
 
 
 def why_existing(job: "Job", other: "Job") -> str:
-    """Why the enqueue of a copy of this job has returned another job."""
+    """Explain why copying this job has returned an existing job."""
     return next(filter(None, (part.why_existing(job, other) for part in consoles() if part.why_existing)), "")
 
 
 def why_held_elsewhere(job: Any) -> str:
-    """The message for a job whose unique key a job of another database holds, or may hold; else an empty string."""
+    """Explain that a job in another database holds, or may hold, this job's unique key; otherwise empty."""
     spec, call = spec_of(job), call_of(job, json.dumps(job.args), json.dumps(job.kwargs))
-    reasons = (each.why_held_elsewhere(job, spec, call) for each in consoles() if each.why_held_elsewhere)
+    reasons = (console.why_held_elsewhere(job, spec, call) for console in consoles() if console.why_held_elsewhere)
     return next(filter(None, reasons), "")
 
 
 def unreachable(alias: str) -> str:
-    """The message that the database of a key cannot be reached; an empty string if it can."""
+    """Return a message if the database cannot be reached; otherwise empty."""
     if can_be_reached(alias):
         return ""
     return gettext("The database %(alias)s cannot be reached") % {"alias": alias} + "."
@@ -355,10 +364,10 @@ def externals() -> tuple[External, ...]:
 
 
 def holder_of(job: "Job") -> str:
-    """The name of who has this running job outside of the workers; an empty string if a process of ours has it."""
+    """Return the name of the external system that has this running job; empty if a worker has it."""
     return next(filter(None, (external.holder(job) for external in externals())), "")
 
 
 def processes_in_words(number: int) -> str:
-    """A number of processes that hand jobs on, in words; an empty string if no part has any."""
+    """Return a number of processes that hand jobs over, in words; empty if no part has such processes."""
     return next((external.processes(number) for external in externals()), "")

@@ -1,8 +1,8 @@
-"""A period between two times: the jobs that were enqueued, claimed or finished then, and where their ids begin and end.
+"""A period of time, with the first and last id of the jobs that were enqueued in it.
 
-No index has `enqueued_at`, and none is needed: ids ascend in the order in which jobs are enqueued. A bisection of the
-primary key finds the first and the last id of a period. A job gets its id a moment after its `enqueued_at`:
-`LONGEST_ENQUEUE` allows for this moment.
+No index on `enqueued_at` is needed, because ids ascend in the order of enqueueing. A binary search in the primary key
+finds the first and last id of a period. A job gets its id shortly after its `enqueued_at`, for which `LONGEST_ENQUEUE`
+allows.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from django.db.models.functions import Now
 from ..queue.store import Store
 
 Moment = timedelta | datetime
-"""A time, or how long ago it was by the database's clock."""
+"""A time, or how long ago it was, by the database's clock."""
 
 LONGEST_ENQUEUE = timedelta(minutes=1)
-"""The longest time that an INSERT is expected to take from its start, which is `enqueued_at`, to the id of its job."""
+"""The longest expected time from the start of an INSERT, which is `enqueued_at`, until the job gets its id."""
 
-# Period.ids → the first id from which on no job was enqueued before this time; no row if there is no job. The time is
-# `moment`, which may be infinite, or `ago`, plus an allowance. Each probe halves the ids: at most 63 of them, each one
-# row. Index: the primary key.
+# Period.ids → the first id of a job that was enqueued at or after this time; no row if there is no job. The time is
+# `moment`, which may be infinite, or `ago`, plus an allowance. Each lookup halves the range of ids, so at most 63 rows
+# are read. Index: the primary key.
 FIRST_ID_SINCE = """
 WITH RECURSIVE wanted (moment) AS MATERIALIZED (
     SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval
@@ -55,15 +55,15 @@ SELECT low FROM bisected WHERE low >= high LIMIT 1
 @dataclass(frozen=True)
 class Period:
     since: Moment | None = None
-    """`None`: without a beginning."""
+    """The beginning; `None` if the period has no beginning."""
     before: Moment | None = None
-    """`None`: without an end."""
+    """The end; `None` if the period has no end."""
 
     def __bool__(self) -> bool:
         return self.since is not None or self.before is not None
 
     def of(self, column: str) -> Q:
-        """The condition that the time in this column is in the period."""
+        """Return the condition that the time in this column is in the period."""
         bounds = {f"{column}__gte": self.since, f"{column}__lt": self.before}
         return Q(
             **{
@@ -75,13 +75,13 @@ class Period:
 
     @cached_property
     def ids(self) -> tuple[int, int]:
-        """The ids between which the jobs are that were enqueued in this period; the second is one too high."""
+        """The range of ids of jobs that were enqueued in this period, as (first, last + 1)."""
         first = _first_id(self.since, otherwise="-infinity", allowance=-LONGEST_ENQUEUE)
         return first, _first_id(self.before, otherwise="infinity", allowance=LONGEST_ENQUEUE)
 
     @property
     def has_ids(self) -> Q:
-        """The condition that the id of a job is in `ids`."""
+        """The condition that a job's id is in the range `ids`."""
         first, end = self.ids
         return Q(pk__gte=first) if self.before is None else Q(pk__gte=first, pk__lt=end)
 

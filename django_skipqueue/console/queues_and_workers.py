@@ -1,9 +1,9 @@
-"""The queues and the workers as operators see them: what waits and runs, who serves it, who is alive, what is paused.
+"""What operators see of queues and workers: what waits and runs, which workers are alive, and what is paused.
 
-A queue is a name: no table has all queues. The known queues have jobs, tasks, workers, a limit or a pause. A worker is
-alive if its last heartbeat is young, by the database's clock.
+A queue is only a name, and no table lists all queues. A queue is known if it has jobs, tasks, workers, a limit or a
+pause. A worker is alive if its last heartbeat is recent, by the database's clock.
 
-Invariant: a few probes of indexes and a few rows of workers are read, whatever the number of jobs.
+Only a few index lookups and a few rows of workers are read, however many jobs there are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,15 +34,15 @@ from .parts import QueueSetting, consoles, externals, queue_options
 
 State = Literal["live", "late", "stale"]
 
-STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
+WORKER_STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
 """The label of each state."""
 
 MOST_WORKERS_READ = 1_000
-"""The maximum of workers that are read."""
+"""At most this many workers are read."""
 
 
 def state_after(age: timedelta) -> State:
-    """The state of a worker by the age of its heartbeat: `late` after two missed ones, `stale` if it counts as dead."""
+    """Return a worker's state by the age of its heartbeat: `late` after two missed heartbeats, `stale` if dead."""
     interval = min(settings.heartbeat_interval, settings.worker_timeout / 4)
     if age >= timedelta(seconds=settings.worker_timeout):
         return "stale"
@@ -54,11 +54,11 @@ class WorkerHealth:
     id: str
     name: str
     queues: tuple[str, ...]
-    """Empty: it serves all."""
+    """The queues that it serves; empty if it serves all queues."""
     slots: int
-    """How many jobs it runs at once; 0: it hands its jobs on to processes outside of the workers."""
+    """How many jobs it runs at once; 0 if it hands its jobs over to an external system."""
     age: timedelta
-    """Since its last heartbeat."""
+    """The time since its last heartbeat."""
 
     @property
     def state(self) -> State:
@@ -77,15 +77,15 @@ EVERYBODY = Q()
 
 @dataclass(frozen=True)
 class Workforce:
-    """All workers at one moment, also the workers without slots; without the rows that are external."""
+    """All workers at one moment, including workers without slots, but without external rows."""
 
     workers: tuple[WorkerHealth, ...]
 
     @classmethod
     def now(cls, condition: Q = EVERYBODY, *, using: str | None = None) -> "Workforce":
-        """The workers on this condition now, in the database `using` (default: the database of the setting).
+        """Read the workers that meet this condition, in the database `using` (default: the setting's database).
 
-        The workers with the youngest heartbeats come first.
+        The workers with the latest heartbeats come first.
         """
         rows = Worker.objects.db_manager(using).filter(condition, is_external=False).order_by("-heartbeat_at")
         columns = rows.annotate(age=Now() - F("heartbeat_at")).values_list("id", "name", "queues", "concurrency", "age")
@@ -106,20 +106,20 @@ class Workforce:
 
     @property
     def by_state(self) -> dict[str, int]:
-        """The numbers of live, late and stale workers. Workers without slots do not count."""
+        """How many workers are live, late and stale. Workers without slots do not count."""
         states = [worker.state for worker in self.workers if worker.slots]
-        return {state: states.count(state) for state in STATES}
+        return {state: states.count(state) for state in WORKER_STATES}
 
     @property
     def late_or_stale(self) -> list[WorkerHealth]:
-        found = (worker for worker in self.workers if worker.state != "live")
-        return sorted(found, key=lambda worker: worker.age)
+        not_live = (worker for worker in self.workers if worker.state != "live")
+        return sorted(not_live, key=lambda worker: worker.age)
 
     def serving(self, queue_name: str) -> list[WorkerHealth]:
         return [worker for worker in self.not_dead if worker.serves(queue_name)]
 
     def unserved(self, queue_names: Iterable[str]) -> list[str]:
-        """The queues among these that no live worker serves. Queues that run outside of the workers are left out."""
+        """Return the queues without a live worker. Queues of external systems are left out."""
         return [name for name in queue_names if name not in settings.external_queues and not self.serving(name)]
 
     def get(self, worker_id: str) -> WorkerHealth | None:
@@ -127,7 +127,7 @@ class Workforce:
 
 
 def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerHealth]:
-    """The dead workers that hold no running job, if another worker is live: nothing has to be done. Index: recover."""
+    """Return dead workers that need no action: they run no job, and another worker is live. Index: recover."""
     dead = [worker for worker in workforce.workers if not worker.is_live]
     if not dead or not any(worker.state == "live" for worker in workforce.workers):
         return []
@@ -137,12 +137,11 @@ def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerH
 
 
 def not_external(jobs: Any) -> Any:
-    """The jobs among these that a worker holds. A row does not say how long its job waits and runs elsewhere."""
+    """Leave out jobs of an external system, because their rows do not say how long they wait and run there."""
     return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_external=True).values("id"))
 
 
-# pages, commands, metrics → the number of blocked jobs by queue, among the `limit` blocked jobs that were enqueued
-# first. Index: blocked.
+# pages, commands, metrics → the number of blocked jobs by queue, among the `limit` oldest blocked jobs. Index: blocked.
 BLOCKED_BY_QUEUE = """
 SELECT queue_name, count(*)
 FROM (
@@ -151,20 +150,20 @@ FROM (
 GROUP BY queue_name
 """
 
-# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` reads → how many the planner expects. Reads no row.
+# metrics, if more jobs are blocked than `BLOCKED_BY_QUEUE` reads → PostgreSQL's estimate of their number. Reads no row.
 EXPECTED_BLOCKED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 """
 
 
 def blocked_now(store: Store) -> tuple[dict[str, int], bool]:
-    """The number of blocked jobs by queue, and whether there are more blocked jobs than were counted."""
+    """Return the number of blocked jobs by queue, and whether there are more than were counted."""
     queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
     return queues, sum(queues.values()) > MOST_BLOCKED
 
 
 def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
-    """The number of blocked jobs of each queue that has any. If there are more than `most` jobs, it is estimated."""
+    """Return the number of blocked jobs by queue. If there are more than `most` jobs, the numbers are estimates."""
     counts = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": most}))
     if sum(counts.values()) < most:
         return counts
@@ -172,45 +171,45 @@ def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
 
 
 MOST_QUEUES_LISTED = 500
-"""The maximum of queues in a list."""
+"""At most this many queues are listed."""
 
 MOST_PAUSED_READ = 1_000
-"""Paused queues that are read."""
+"""At most this many paused queues are read."""
 
 
 class QueueRate(NamedTuple):
     per_minute: float
-    """Jobs that ended: completed, failed or discarded."""
+    """How many jobs ended per minute: completed, failed or discarded."""
     waited: list[int]
-    """The histogram of the times from the due time to the start of an attempt."""
+    """The histogram of the waiting times, from when a job was due to the start of an attempt."""
     longest: float | None = None
-    """The longest wait in seconds; `None`: it is not known."""
+    """The longest waiting time in seconds; `None` if unknown."""
 
     @property
     def p95_wait(self) -> float | None:
-        """The seconds that 95 % of the attempts have waited at most; `None` without attempts."""
+        """95 % of the attempts waited at most this many seconds; `None` without attempts."""
         return quantile(self.waited, 0.95, self.longest)
 
 
 def rates_now(store: Store) -> dict[str, QueueRate]:
-    """The rates of the queues in which jobs have ended lately, by name; an empty name: of all queues together."""
+    """Return the throughput of queues in which jobs have ended recently, by name; an empty name means all queues."""
     return {name: rate for part in consoles() if part.queue_rates for name, rate in part.queue_rates(store).items()}
 
 
 @dataclass(frozen=True)
 class QueueState:
     now: QueueNow
-    """Its queued and running jobs."""
+    """The queue's queued and running jobs."""
     workers: Sequence[WorkerHealth] = ()
-    """The workers that serve it and do not count as dead."""
+    """The live workers that serve the queue."""
     pause: Queue | None = None
-    """Its row, if it is paused."""
+    """The queue's row if it is paused."""
     rate: QueueRate | None = None
-    """Of the last minutes; `None` if no part knows rates."""
+    """The throughput of the last minutes; `None` if no part measures it."""
     blocked: Count = field(default_factory=lambda: Count(0))
-    """Its jobs that wait for other jobs, or for a permit."""
+    """How many of its jobs wait for other jobs, or for a limit."""
     settings: Mapping[str, QueueSetting[Any]] = field(default_factory=dict)
-    """The settings that the queue has, by the names of the options."""
+    """The queue's settings, by the option's name."""
 
     @property
     def name(self) -> str:
@@ -226,23 +225,27 @@ class QueueState:
 
     @property
     def note(self) -> str:
-        """What is wrong with its workers: jobs wait and nobody serves it, or some are late."""
+        """A text if no worker serves the queue although jobs wait, or if some of its workers are late."""
         if not self.workers and self.now.queued:
-            unserved = [each.unserved for each in externals() if self.name in settings.external_queues]
+            unserved = [external.unserved for external in externals() if self.name in settings.external_queues]
             return unserved[0] if unserved else gettext("no worker serves it")
         late = sum(worker.state == "late" for worker in self.workers)
         return gettext("%(number)s of its workers late") % {"number": late} if late else ""
 
 
 _LABELS = ("queue",)
-QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", _LABELS)
+QUEUED = Metric(
+    "skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; a large number is an estimate.", _LABELS
+)
 OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", _LABELS)
 BLOCKED = Metric(
-    "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs, or a permit; an estimate above 2,000.", _LABELS
+    "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs or for a limit; above 2,000 an estimate.", _LABELS
 )
-RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", _LABELS)
+RUNNING_JOBS = Metric(
+    "skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", _LABELS
+)
 LONGEST = Metric(
-    "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", _LABELS
+    "skipqueue_longest_running_seconds", "gauge", "Seconds since the oldest running job was claimed.", _LABELS
 )
 IS_PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", _LABELS)
 
@@ -252,7 +255,7 @@ QUEUE: tuple[Fact[QueueState], ...] = (
     Fact("is_estimate", "", lambda queue: queue.now.is_estimate),
     Fact("oldest", _("oldest job"), lambda queue: queue.now.oldest, "seconds", "oldest_seconds", metric=OLDEST),
     Fact("blocked", _("blocked"), lambda queue: queue.blocked, "jobs", is_optional=True, metric=BLOCKED),
-    Fact("running", _("running"), lambda queue: queue.now.running, "jobs", metric=RUNNING),
+    Fact("running", _("running"), lambda queue: queue.now.running, "jobs", metric=RUNNING_JOBS),
     Fact("longest", _("longest"), lambda queue: queue.now.longest, "seconds", "longest_seconds", metric=LONGEST),
     Fact("rate", _("jobs/min"), lambda queue: queue.per_minute, "jobs per minute", "jobs_per_minute", is_optional=True),
     Fact("waited", _("waited (p95)"), lambda queue: queue.p95_wait, "seconds", "p95_wait_seconds", is_optional=True),
@@ -262,18 +265,18 @@ QUEUE: tuple[Fact[QueueState], ...] = (
     Fact("paused_until", "", lambda queue: queue.pause and queue.pause.paused_until),
     Fact("note", _("note"), lambda queue: queue.note, field=None),
 )
-"""The facts of a queue. What operators may set for it comes from parts: see `queue_facts`."""
+"""The facts about one queue. `queue_facts` adds the options that operators can set."""
 
 
 def queue_facts() -> tuple[Fact[QueueState], ...]:
-    """The facts of a queue, with the options that parts let operators set."""
+    """Return the facts about a queue, including the options that operators can set."""
     return (*QUEUE[:-1], *(option.fact for option in queue_options()), QUEUE[-1])
 
 
 def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
-    """The known queues, at most `MOST_QUEUES_LISTED`: the paused queues, then the queues with jobs, then others.
+    """Return the known queues, at most `MOST_QUEUES_LISTED`: paused queues first, then queues with jobs.
 
-    `rates`: what `rates_now` returns. Queries the rates and the `workforce` unless they are given.
+    `rates`: a result of `rates_now`. If `rates` or `workforce` is not given, it is read.
     """
     workforce = Workforce.now() if workforce is None else workforce
     options = {option.name: option.of_all() for option in queue_options()}
@@ -288,7 +291,7 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
 def active_queues(
     rates: Mapping[str, QueueRate] | None, workforce: Workforce, *, others: Iterable[str] = (), most: int | None = None
 ) -> list[QueueState]:
-    """The paused queues, the queues with jobs, the queues with a rate, and the `others`. They have no `settings`."""
+    """Return paused queues, queues with jobs or a throughput, and the `others`, without their `settings`."""
     rates = rates_now(Store.default()) if rates is None else rates
     busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED_READ]}
@@ -328,14 +331,14 @@ def pause_sentence(queue: Queue) -> str:
 
 
 def pause_end(time: datetime) -> str:
-    """The end of a pause, to the minute, in the time zone of the site."""
+    """Format the end of a pause, to the minute, in the current time zone."""
     return date_format(localtime(time), "Y-m-d H:i T")
 
 
 MOST_NAMES_OFFERED = 1_000
 
 MAX_LINKED_NAME_LENGTH = 200
-"""Characters of the longest name that is offered. A thousand longer names would fill the page."""
+"""Longer names are not offered as links, because a thousand of them would fill the page."""
 
 
 def known_queue_names() -> list[str]:

@@ -1,11 +1,11 @@
-"""Searches jobs: by the text of the search box, by criteria, by the cause of a failure, or by an id.
+"""Search jobs by the text of the search box, by criteria, by the cause of a failure, or by id.
 
 The text of the search box is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of the
-task, the queue, the error, the arguments or the result. A job must match all words. Invariant: the search never finds
-a masked value. Whoever could find it could guess it.
+task, the queue, the error, the arguments or the result. A job must match all words. The search never finds a masked
+value, because otherwise users could guess it by trying.
 
-A window is the part of a list in which a page searches for what no index finds. Invariant: no page searches more than
-`WINDOW_SIZE` jobs, and the page says which jobs. Each window is the next part of an index; nothing is sorted.
+If no index finds the jobs, a page searches only a window, which is a part of the list: at most `WINDOW_SIZE` jobs. The
+page says which jobs these are. Each window is the next part of an index, so nothing is sorted.
 
 A cause is written as `psp.errors.Unavailable in payments.gateway.capture`.
 """
@@ -43,13 +43,14 @@ def is_id(text: str) -> bool:
 
 
 WINDOW_SIZE = 50_000
-"""Jobs of a window. PostgreSQL searches them in some 20 ms, at worst 60."""
+"""The number of jobs in a window. PostgreSQL searches them in about 20 ms, at worst 60 ms."""
 
 QUEUED_WINDOW_SIZE = 20_000
-"""Jobs of a window of queued jobs. Their index has an expression, so PostgreSQL reads each row to find the end."""
+"""The number of jobs in a window of queued jobs. Because their index contains an expression, PostgreSQL must read each
+row to find the window's end."""
 
 MOST_WINDOWS = 20
-"""The maximum of windows of a list: beyond a million jobs it takes too long to find the start of a window."""
+"""The maximum number of windows of a list. Beyond a million jobs, finding the start of a window takes too long."""
 
 
 def size_of(indexed: Indexed) -> int:
@@ -60,21 +61,21 @@ def size_of(indexed: Indexed) -> int:
 class SearchWindow:
     indexed: Indexed
     number: int
-    """1 is the front of the list."""
+    """The number of the window; 1 is the beginning of the list."""
     start: tuple[Any, ...] | None
     end: tuple[Any, ...] | None
-    """The keys of the jobs after which the window begins and ends; `None`: it begins or ends with the list."""
+    """The window begins and ends after the jobs with these keys; `None`: at the beginning or end of the list."""
 
     @classmethod
     def at(cls, indexed: Indexed, number: int) -> "SearchWindow":
-        """The window of this number, `MOST_WINDOWS` at most; the first window if the list is too short."""
+        """Return the window with this number, at most `MOST_WINDOWS`; the first window if the list is too short."""
         size, number = size_of(indexed), min(number, MOST_WINDOWS)
         start = indexed.edge(size * (number - 1)) if number > 1 else None
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(size * number))
 
     def next(self) -> "SearchWindow | None":
-        """The window after this window; `None` if there is none. The keys find it at any depth."""
+        """Return the next window, or `None`. It is found by keys, so this is fast anywhere in the list."""
         if self.end is None:
             return None
         return SearchWindow(
@@ -96,7 +97,7 @@ class SearchWindow:
         return self.end is not None and self.number < MOST_WINDOWS
 
     def rest(self) -> Count:
-        """The number of jobs of the list after this window; an estimate if they are many."""
+        """Count the jobs of the list after this window; an estimate if there are many."""
         if self.end is None:
             return Count(0)
         counted = self.indexed.count(Q(self.indexed.order.after(self.end)))
@@ -106,7 +107,7 @@ class SearchWindow:
 
     @property
     def first(self) -> str:
-        """The place in the list of its first job; 1 is the front."""
+        """The position of the window's first job in the list, from 1."""
         return grouped((self.number - 1) * size_of(self.indexed) + 1)
 
     @property
@@ -120,7 +121,7 @@ class SearchWindow:
 
 
 IN = " in "
-"""The text between the class and the place. Neither name has a space."""
+"""The separator between exception class and function, which contain no spaces."""
 
 
 def cause_text(cause: Cause) -> str:
@@ -128,7 +129,7 @@ def cause_text(cause: Cause) -> str:
 
 
 def cause_query(cause: Cause) -> str:
-    """The query of an address that names the task and the cause."""
+    """Return the URL query that names the task and the cause."""
     return urlencode({"task": cause.task, "cause": cause_text(cause)})
 
 
@@ -146,9 +147,9 @@ def cause_of(job: Job) -> Cause | None:
 
 
 def has_raised(text: str) -> Q:
-    """The condition that a job's last error is of this class, and of this place if the text has one.
+    """Return the condition that a job's last error has this class, and was raised in this function if the text has one.
 
-    The class may be given without its module. No index is used.
+    The class may be given without its module. Uses no index.
     """
     exception, _, place = text.partition(IN)
     raised_class, raised_in = _of_last_error("exception"), _of_last_error("place")
@@ -167,10 +168,10 @@ NO_JOB = Q(pk__in=[])
 HAS_FAILED = is_in(Status.FAILED) | is_in(RETRYING)
 
 ESCAPE = r"\\u[0-9a-f]{4}|\\[a-z]"
-"""A character that JSON spells with letters."""
+"""A pattern for characters that JSON writes as an escape with letters."""
 
 INSIDE = r'(?:[^"\\]|\\.)'
-"""A character within a name in JSON."""
+"""A pattern for one character inside a JSON string."""
 
 QUOTED = r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' """
 SEARCH_TERM = re.compile(
@@ -182,26 +183,26 @@ SEARCH_TERM = re.compile(
 )
 
 LARGEST_SEARCHED_COLUMN = 8_000
-"""Bytes of a JSON column in its row. In a larger column, the search looks for a named argument only."""
+"""If a JSON column takes more bytes than this, only named arguments are searched in it."""
 
 JSON_COLUMNS = ("args", "kwargs", "result")
 
 SEARCHED_COLUMNS = ("task", "queue_name", "last_error", *(f"searched_{name}" for name in JSON_COLUMNS))
-"""The columns in which the search looks for a word."""
+"""The columns in which a word is searched."""
 
 PLAIN_TEXT = re.compile(r"[A-Za-z0-9_@.+-]+")
-"""A text that JSON spells as it is."""
+"""A pattern for text that JSON writes unchanged."""
 
 
 class Bytes(Func):
-    """The bytes that a value takes in its row; the value itself is not read."""
+    """SQL: the number of bytes that a value takes in its row, without reading the value."""
 
     function = "pg_column_size"
     output_field = IntegerField()
 
 
 class Text(Func):
-    """A column of JSON as text; NULL where it is large."""
+    """SQL: a JSON column as text; NULL if it is large."""
 
     template = (
         f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST_SEARCHED_COLUMN} THEN NULL "
@@ -216,37 +217,37 @@ class Search:
 
     @cached_property
     def words(self) -> list[re.Match[str]]:
-        """The text in words; quotes keep one together, and so does `=`."""
+        """The words of the text. Quotes and `=` keep a word together."""
         return list(SEARCH_TERM.finditer(clean(self.text, 1_000)))
 
     @property
     def names_an_id(self) -> bool:
-        """Whether at most one job can match. Then the primary key finds it, wherever it is."""
+        """Whether the text contains an id, so that the primary key finds the only possible job."""
         return any(word[0].startswith("#") and is_id(word[0][1:]) for word in self.words)
 
     @property
     def lone_number(self) -> int | None:
-        """The number, if the search is nothing but a number: it may be an id, or a value."""
+        """The number if the text is only a number, which may be an id or a value."""
         alone = self.words[0][0] if len(self.words) == 1 else ""
         return int(alone) if is_id(alone) else None
 
     @property
     def arguments(self) -> list[tuple[str, str]]:
-        """The arguments, or values in one, that all jobs must have: names and values, as typed."""
+        """The names and values of arguments that a job must have, as the user typed them."""
         return [(word["path"], word["value"]) for word in self.words if word["path"]]
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         jobs = _with_texts(jobs)
         for word in self.words:
             if word["path"]:
-                jobs = jobs.filter(_may_have(word["value"], *SEARCHED_COLUMNS))
+                jobs = jobs.filter(may_have(word["value"], *SEARCHED_COLUMNS))
             jobs = jobs.filter(_condition(word))
         return jobs
 
 
 def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
-    """The jobs among these that have this argument, as somebody has typed it: `order.id` and `42`."""
-    jobs = _with_texts(jobs).filter(_may_have(value, "searched_args", "searched_kwargs"))
+    """Filter jobs by an argument as the user typed it, such as `order.id` and `42`."""
+    jobs = _with_texts(jobs).filter(may_have(value, "searched_args", "searched_kwargs"))
     return jobs.filter(_has_argument(path.split("."), value))
 
 
@@ -254,14 +255,14 @@ def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
     return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
 
 
-def _may_have(text: str, *columns: str) -> Q:
-    """A fast condition that every job meets that has this value in an argument, or in a text.
+def may_have(text: str, *columns: str) -> Q:
+    """Return a fast condition that is true for every job that has this value in an argument or a text.
 
-    For a job without the value, the whole condition takes 3 µs, and this condition 1 µs.
+    For a job without the value, checking this condition takes 1 µs, and checking the whole condition 3 µs.
     """
     values = _values(text)
     spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
-    plain = spellings.pop().rpartition(".")[2]  # of the name of an exception, the class alone is searched
+    plain = spellings.pop().rpartition(".")[2]  # of an exception's name, only the class is searched
     if spellings or not PLAIN_TEXT.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
         return Q()
     is_large = Q()
@@ -269,8 +270,8 @@ def _may_have(text: str, *columns: str) -> Q:
         is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN))
     together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())  # without NULLs
     pattern = Value("%" + plain.replace("_", r"\_") + "%")
-    is_there = Func(together, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField())
-    return Q(is_there) | is_large
+    has_value = Func(together, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField())
+    return Q(has_value) | is_large
 
 
 def _condition(word: re.Match[str]) -> Q:
@@ -282,7 +283,7 @@ def _condition(word: re.Match[str]) -> Q:
         condition |= Q(pk=int(typed))
     if word["path"]:
         value = _unquoted(word["value"])
-        condition |= _raised(word["path"]) & Q(last_error__icontains=value) & _is_open()
+        condition |= _raised(word["path"]) & Q(last_error__icontains=value) & _has_no_masks()
         condition |= _has_argument(word["path"].split("."), word["value"])
     return condition
 
@@ -292,27 +293,27 @@ def _is_shown(text: str) -> Q:
     within = Q(last_error__icontains=text)
     for name in JSON_COLUMNS:
         within |= Q(**{f"searched_{name}__icontains": as_json})
-    return Q(task__icontains=text) | Q(queue_name__icontains=text) | _raised(text) | (within & _is_open())
+    return Q(task__icontains=text) | Q(queue_name__icontains=text) | _raised(text) | (within & _has_no_masks())
 
 
 def _raised(name: str) -> Q:
-    """The condition that the last attempt raised this class. `last_error` begins with the class, without its module.
+    """Return the condition that the last attempt raised this class, with which `last_error` begins.
 
-    `last_error` may also be a reason to discard the job, with a secret in it.
+    `last_error` may also be the reason of a discard, which may contain a secret.
     """
     last = name.rpartition(".")[2]
     if not re.fullmatch("[A-Za-z_]+", last):
         return NO_JOB
-    return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _is_open())
+    return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _has_no_masks())
 
 
-def _is_open() -> Q:
-    """The condition that nothing in the job is masked, by the names in the job. In doubt it does not hold."""
+def _has_no_masks() -> Q:
+    """Return the condition that nothing in the job is masked, judged by the names in it. In doubt it is false."""
     masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
     secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
     hint = "|".join(sorted({first for first, *_ in secrets}))
     name_of_secret = rf'"{INSIDE}*({"|".join(map(_spellings, secrets))})(?![a-z]){INSIDE}*": '
-    for name in JSON_COLUMNS:  # the hint is found fast, and rarely; the pattern takes 50 µs a row
+    for name in JSON_COLUMNS:  # the hint is fast and rarely matches; the pattern takes 50 µs per row
         masked |= Q(**{f"searched_{name}__iregex": hint}) & Q(**{f"searched_{name}__regex": name_of_secret})
     return ~masked
 
@@ -324,9 +325,9 @@ def _spellings(secret: list[str]) -> str:
 
 
 def _has_argument(path: list[str], text: str) -> Q:
-    """The condition that an argument, or a value in one, has this value: by its name, or its place in the task."""
+    """Return the condition that an argument, or a value inside it, has this value: by name, or by position."""
     name, *rest = path
-    found, values = NO_JOB, _values(text)
+    condition, values = NO_JOB, _values(text)
     for value in values:
         inner = reduce(lambda item, key: {key: item}, reversed(rest), value)
         if not may_be_searched(name, inner):
@@ -338,29 +339,29 @@ def _has_argument(path: list[str], text: str) -> Q:
             if name in places:
                 place = f"args__{places.index(name)}"
                 passed |= Q(**{f"{place}__contains" if rest else place: inner}, task=task.name)
-        found |= passed & ~Q(task__in=masking)
-    return found | (_has_path(path, values) & _is_open())
+        condition |= passed & ~Q(task__in=masking)
+    return condition | (_has_path(path, values) & _has_no_masks())
 
 
 def _has_path(path: list[str], values: list[Any]) -> Q:
-    """The condition that an argument has one of these values at this path, at any depth, also within lists."""
+    """Return the condition that an argument has one of these values at this path, at any depth, even in lists."""
     steps = "".join(f".{json.dumps(name)}" for name in path)
     wanted = Func(Value(f"$.**{steps} ? (@ == $values[*])"), template="%(expressions)s::jsonpath")
     scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
-    found = NO_JOB
+    condition = NO_JOB
     for name in ("args", "kwargs"):
         template = "jsonb_path_exists(%(expressions)s, true)"
         has_path = Func(F(name), wanted, scalars, template=template, output_field=BooleanField())
-        found |= Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN)) & Q(has_path)
-    return found
+        condition |= Q(LessThan(Bytes(F(name)), LARGEST_SEARCHED_COLUMN)) & Q(has_path)
+    return condition
 
 
 def _values(text: str) -> list[Any]:
-    """The values that the typed text can stand for: `42` the number or the text, `"42"` the text alone."""
+    """Return the values that the typed text can mean: `42` the number or the text, `"42"` only the text."""
     try:
         value = json.loads(text)
         encode("The value", value)
-    except (ValueError, RecursionError, InvalidArguments):  # no JSON, or none that a job could carry
+    except (ValueError, RecursionError, InvalidArguments):  # not JSON, or JSON that no job could have
         return [_unquoted(text)]
     return [value] if isinstance(value, str) else [value, text]
 
@@ -374,11 +375,11 @@ def _unquoted(word: str) -> str:
 
 @dataclass(frozen=True)
 class FoundByIndex:
-    """All jobs of some tasks that have an argument, found by the indexes of `SKIPQUEUE["SEARCHABLE"]`."""
+    """All jobs of some tasks with an argument, as found by the indexes of `SKIPQUEUE["SEARCHABLE"]`."""
 
     ids: tuple[int, ...]
     indexes: tuple[SearchIndex, ...]
-    """One for each task."""
+    """The index that was used for each task."""
 
     @classmethod
     def of(
@@ -387,9 +388,9 @@ class FoundByIndex:
         task: str | None,
         narrowed: Callable[[QuerySet[Job]], QuerySet[Job]],
     ) -> "FoundByIndex | None":
-        """The jobs of one task, or of all tasks, that have one of the arguments, and that `narrowed` keeps.
+        """Return the jobs of one task, or of all tasks, that have one of the arguments and pass `narrowed`.
 
-        `None` if no index has one of the arguments, or more jobs have its value than are counted.
+        `None` if there is no index on these arguments, or if too many jobs have the value.
         """
         store = Store.default()
         found: dict[str, tuple[SearchIndex, list[int]]] = {}
@@ -399,10 +400,9 @@ class FoundByIndex:
                 continue
             for index in usable(store, name, task):
                 if index.task not in found:
-                    lists = [
-                        index.find(store, json.dumps(value), limit=counts.MOST_JOBS_COUNTED + 1) for value in values
-                    ]
-                    if len(ids := [id for each in lists for id in each]) <= counts.MOST_JOBS_COUNTED:
+                    limit = counts.MOST_JOBS_COUNTED + 1
+                    ids = [id for value in values for id in index.find(store, json.dumps(value), limit=limit)]
+                    if len(ids) <= counts.MOST_JOBS_COUNTED:
                         found[index.task] = index, ids
         if not found:
             return None
@@ -417,19 +417,19 @@ class FoundByIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
-    """Conditions of which a job must meet all. A condition that is `None` or empty holds for every job."""
+    """Conditions that a job must meet, all of them. A condition that is `None` or empty is ignored."""
 
     state: str | None = None
     queue_name: str | None = None
     task: str | None = None
     cause: str | None = None
-    """The cause of the last error: a class, or a class and the place that raised it, as `cause_text` writes it."""
+    """The cause of the last error: an exception class, with or without the function, as in `cause_text`."""
     arguments: tuple[tuple[str, str], ...] = ()
-    """Names and values, as typed: `("payment_id", "42")`, `("order.id", "7")`."""
+    """Names and values as the user typed them: `("payment_id", "42")`, `("order.id", "7")`."""
     text: str = ""
-    """As in the search box of the admin."""
+    """A text as in the admin's search box."""
     period: Period = ALWAYS
-    """When a job has finished, or was claimed; in any other state, when it was enqueued."""
+    """When finished jobs finished, running jobs were claimed, or all other jobs were enqueued."""
 
     @cached_property
     def indexed(self) -> Indexed:
@@ -437,13 +437,13 @@ class Criteria:
 
     @property
     def are_searched(self) -> bool:
-        """Whether a condition needs a search: it is more than a state, a queue, or the time that orders the list."""
+        """Whether jobs must be searched, because no index finds these criteria."""
         is_narrower = self.period != self.indexed.period
         return bool(self.task or self.cause or self.arguments or self.text) or is_narrower
 
     @cached_property
     def by_index(self) -> FoundByIndex | None:
-        """The jobs that the indexes of `SEARCHABLE` find; with a `task`, all jobs that meet the criteria."""
+        """The jobs that the indexes of `SEARCHABLE` find. With a `task`, these are all jobs that meet the criteria."""
         arguments = [*self.arguments, *Search(self.text).arguments]
         return FoundByIndex.of(arguments, self.task, self.narrow)
 
@@ -454,7 +454,7 @@ class Criteria:
         return self.narrow(window.among(window.indexed.jobs()))
 
     def narrow(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """The jobs among these that meet the criteria."""
+        """Filter these jobs by the criteria."""
         if self.state is not None:
             jobs = jobs.filter(is_in(self.state))
         if self.queue_name is not None:

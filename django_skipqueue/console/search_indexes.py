@@ -1,10 +1,11 @@
-"""The indexes that a project has for searches: `SKIPQUEUE["SEARCHABLE"]` names the arguments of each task.
+"""Optional indexes for searches by argument. `SKIPQUEUE["SEARCHABLE"]` lists the arguments of each task.
 
-An index has one entry for each job of the task, with the value of one argument, by its name or by its place. No
-migration makes the index: `skipqueue index` builds it, and drops it when the setting no longer names the argument.
+An index has one entry per job of the task, with the value of one argument, whether it was passed by name or by
+position. There is no migration for it: `skipqueue index` builds the index, and drops it when the setting no longer
+lists the argument.
 
-The entry is a hash of the value: 8 bytes, however long the value is. With the value itself, the INSERT of a job would
-fail if the value were longer than a third of a page.
+The entry is an 8-byte hash of the value. If it were the value itself, the INSERT of a job would fail if the value is
+longer than a third of a page.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from .arguments import may_be_searched, positional_names
 
 INDEX_PREFIX = "skipqueue_search_"
 
-# skipqueue index: builds an index while jobs run. An argument without a place among `args` has NULL there.
+# skipqueue index → nothing. Builds an index while jobs run. `place` is NULL if the argument is never positional.
 CREATE_SEARCH_INDEX = """
 CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
     jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
@@ -32,8 +33,8 @@ CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
 WHERE task = {task}
 """
 
-# search → the ids of jobs of a task with this value, or one with the same hash. Each name and value is a literal, so
-# that PostgreSQL sees that the index has the task. Index: of this argument.
+# search → the ids of jobs of a task with this value, or with another value that has the same hash. Names and values are
+# literals, so that PostgreSQL sees that the index is for this task. Index: the argument's search index.
 FIND_BY_INDEX = """
 SELECT id
 FROM skipqueue_job
@@ -44,8 +45,8 @@ WHERE
 LIMIT {limit}
 """
 
-# search, skipqueue index, system check → the indexes of the job table with our prefix: schema, name, whether PostgreSQL
-# uses it, and whether a session builds it now. Reads the catalog.
+# search, skipqueue index, system check → the search indexes of the job table: schema, name, whether PostgreSQL uses it,
+# and whether a session is building it now. Reads the catalog.
 SEARCH_INDEXES = """
 SELECT
     namespace.nspname,
@@ -67,7 +68,7 @@ class SearchIndex:
     task: str
     argument: str
     place: int | None
-    """Among the positional arguments; `None`: it is always passed by name."""
+    """The position among positional arguments; `None` if the argument is always passed by name."""
 
     @property
     def name(self) -> str:
@@ -78,18 +79,18 @@ class SearchIndex:
         return f"{self.task} ({self.argument})"
 
     def create(self, store: Store) -> None:
-        """Build the index, on a connection in autocommit. An interrupted build leaves an invalid index."""
-        statement = self._sent(store, CREATE_SEARCH_INDEX, index=sql.Identifier(self.name))
+        """Build the index on a connection in autocommit mode. An interrupted build leaves an invalid index."""
+        statement = self._statement(store, CREATE_SEARCH_INDEX, index=sql.Identifier(self.name))
         store.execute(statement)
 
     def find(self, store: Store, value: str, *, limit: int) -> list[int]:
-        """The ids of jobs that may have this value, which is given as JSON."""
-        found = self._sent(store, FIND_BY_INDEX, value=sql.Literal(value), limit=sql.Literal(limit))
-        return [id for (id,) in store.rows(found)]
+        """Return the ids of jobs that may have this value. `value`: JSON text."""
+        statement = self._statement(store, FIND_BY_INDEX, value=sql.Literal(value), limit=sql.Literal(limit))
+        return [id for (id,) in store.rows(statement)]
 
-    def _sent(self, store: Store, template: str, **parts: sql.Composable) -> str:
-        own = {name: sql.Literal(getattr(self, name)) for name in ("task", "argument", "place")}
-        return sql.SQL(template).format(**own, **parts).as_string(store.connection.connection)
+    def _statement(self, store: Store, template: str, **parts: sql.Composable) -> str:
+        literals = {name: sql.Literal(getattr(self, name)) for name in ("task", "argument", "place")}
+        return sql.SQL(template).format(**literals, **parts).as_string(store.connection.connection)
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ def existing(store: Store) -> list[ExistingIndex]:
 
 
 def wanted() -> list[SearchIndex]:
-    """The indexes that the setting names; none for an argument that cannot have one."""
+    """Return the indexes that the setting asks for, without arguments that cannot have an index."""
     return [
-        SearchIndex(task, argument, _place(task, argument))
+        SearchIndex(task, argument, _position(task, argument))
         for task, arguments in settings.searchable.items()
         for argument in arguments
         if not _problem(task, argument)
@@ -115,7 +116,7 @@ def wanted() -> list[SearchIndex]:
 
 
 def problems() -> Iterator[str]:
-    """One sentence for each argument of the setting that no index can find."""
+    """Yield a sentence for each argument in the setting that cannot have an index."""
     for task, arguments in settings.searchable.items():
         yield from (problem for argument in arguments if (problem := _problem(task, argument)))
 
@@ -126,29 +127,31 @@ def _problem(name: str, argument: str) -> str:
         task = registry.get(name)
     except UnknownTask:
         return f"{setting}: no task is registered under this name."
-    kinds = {each.name: each.kind for each in task.signature.parameters.values()}
-    names = [each for each, kind in kinds.items() if kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    kinds = {parameter.name: parameter.kind for parameter in task.signature.parameters.values()}
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    names = [parameter for parameter, kind in kinds.items() if kind not in variable]
     if argument not in names and Parameter.VAR_KEYWORD not in kinds.values():
         return f"{setting}: the task has no argument {argument!r}.{did_you_mean(argument, names)}"
     if not may_be_searched(argument, "", task):
-        return f"{setting}: the values of {argument!r} are masked, and a masked value cannot be searched for."
+        return f"{setting}: the values of {argument!r} are masked, and masked values cannot be searched."
     return ""
 
 
-def _place(name: str, argument: str) -> int | None:
-    places = positional_names(registry.get(name))
-    return places.index(argument) if argument in places else None
+def _position(task: str, argument: str) -> int | None:
+    """Return the argument's position in the task's list of positional parameters; `None` if it is keyword-only."""
+    names = positional_names(registry.get(task))
+    return names.index(argument) if argument in names else None
 
 
 def usable(store: Store, argument: str, task: str | None) -> list[SearchIndex]:
-    """The indexes of this argument, of one task or of all, that the database has."""
-    named = [each for each in wanted() if each.argument == argument and task in (None, each.task)]
-    if not named:
+    """Return the existing indexes on this argument, of one task or of all tasks."""
+    candidates = [index for index in wanted() if index.argument == argument and task in (None, index.task)]
+    if not candidates:
         return []
-    valid = {each.name for each in existing(store) if each.is_valid}
-    return [each for each in named if each.name in valid]
+    valid = {index.name for index in existing(store) if index.is_valid}
+    return [index for index in candidates if index.name in valid]
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether the search compares this value as a whole, as an index does. In a list or a dict it looks for a part."""
+    """Whether a search compares this value as a whole, as an index does. Of lists and dicts, it compares parts."""
     return not isinstance(value, list | dict)

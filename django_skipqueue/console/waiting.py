@@ -1,7 +1,7 @@
-"""Says in a sentence why a job is not finished yet.
+"""Explain in a sentence why a job has not finished yet.
 
-Invariant: nothing is guessed: without a reason in the database there is no sentence. Every query reads a few rows, or
-counts as far as `console.counts.MOST_JOBS_COUNTED` along an index.
+Nothing is guessed: if the database shows no reason, there is no sentence. Every query reads a few rows, or counts up to
+`console.counts.MOST_JOBS_COUNTED` in an index.
 """
 
 from datetime import datetime
@@ -25,14 +25,14 @@ from .queues_and_workers import Workforce, pause_sentence
 from .rules.locks import locker_of
 
 LONGEST_NAME_IN_SENTENCE = 200
-"""Characters of a name or a key in a sentence."""
+"""A longer name or key is cut to this number of characters in a sentence."""
 
 UNKNOWN_TASK = f"{UnknownTask.__name__}: "
-"""The start of the error of a job whose worker does not have the task."""
+"""The error of a job begins with this if the worker does not know the task."""
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """What a job waits for; of a running job, that its worker is late, or who outside of the workers has it."""
+    """Explain what a job waits for; for a running job, that its worker is late, or which external system has it."""
     if sentence := _who_locks_it(job, now):
         return sentence
     match job.status:
@@ -54,8 +54,8 @@ def _who_locks_it(job: Job, now: datetime) -> str:
     if locker is None:
         return ""
     text = gettext(
-        "Its row has been locked since %(time)s by %(locker)s. Until that ends, no worker can claim the job, or write "
-        "its outcome."
+        "Its row has been locked since %(time)s by %(locker)s. While it is locked, no worker can claim the job or "
+        "store its outcome."
     )
     return text % {"time": clock_time(locker.since, now), "locker": locker.in_words}
 
@@ -70,15 +70,15 @@ def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
     if sentence := _by_who_is_external(job, now, workforce):
         return sentence
     if not workforce.not_dead:
-        return gettext("It waits for a worker: none is alive.")
+        return gettext("It waits for a worker, but no worker is alive.")
     if not workforce.serving(job.queue_name):
-        return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
-    text = gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.")
+        return gettext("It waits for a worker, but no live worker serves the queue “%(queue)s”.") % _queue(job)
+    text = gettext("It is the next job in the queue “%(queue)s”, and begins as soon as a slot is free.")
     return place_in_queue(job, text)
 
 
 def place_in_queue(job: Job, text_of_next: str) -> str:
-    """How many jobs workers claim before this job; for the next job this text, which may contain the `queue`."""
+    """Say how many jobs workers claim before this job. For the next job, return `text_of_next` with its queue."""
     place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
     earlier = LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place)
     queued = Job.objects.queued().filter(earlier, queue_name=job.queue_name)
@@ -86,8 +86,8 @@ def place_in_queue(job: Job, text_of_next: str) -> str:
     if not before.found:
         return text_of_next % _queue(job)
     return ngettext(
-        "%(number)s job of the queue “%(queue)s” comes before it.",
-        "%(number)s jobs of the queue “%(queue)s” come before it.",
+        "%(number)s job in the queue “%(queue)s” comes before it.",
+        "%(number)s jobs in the queue “%(queue)s” come before it.",
         before.found,
     ) % {"number": before, **_queue(job)}
 
@@ -101,12 +101,12 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     if job.run_after <= now and not workforce.not_dead:
         return gettext("It was due %(span)s ago, but no worker is alive.") % values
     if job.run_after <= now:
-        return gettext("It is due now, and goes into its queue within a second or two.")
+        return gettext("It is due now, and will be queued within a second or two.")
     text = gettext("Scheduled: due in %(span)s, at %(time)s.")
     if job.last_error.startswith(UNKNOWN_TASK):
         text = gettext(
-            "The worker that claimed it does not have its task: the task has another name now, or the worker runs "
-            "old code. Another try is due in %(span)s, at %(time)s."
+            "The worker that claimed it does not know its task: the task was renamed, or the worker runs old code. "
+            "The next try is due in %(span)s, at %(time)s."
         )
     elif job.attempts:
         text = gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.")
@@ -117,7 +117,7 @@ def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     worker = workforce.get(job.locked_by)
     if worker is None or worker.state == "live":
         return ""
-    text = gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
+    text = gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s, the job is recovered.")
     name, timeout = shorten(worker.name, LONGEST_NAME_IN_SENTENCE), span(settings.worker_timeout)
     return text % {"worker": name, "time": span(worker.age), "timeout": timeout}
 

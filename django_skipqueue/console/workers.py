@@ -1,7 +1,7 @@
-"""Workers as operators see them: what each worker runs, what operators have requested of it, and its last jobs.
+"""What operators see of workers: each worker's running jobs, pending requests and last jobs.
 
-Invariant: one query reads the jobs of all workers. The last jobs of a worker are looked for among a bounded number of
-the newest jobs, since no index has the worker of a finished job.
+A single query reads the jobs of all workers. No index contains the worker of a finished job, so a worker's last jobs
+are searched among a limited number of the newest jobs.
 """
 
 from collections import Counter
@@ -29,18 +29,18 @@ from .queues_and_workers import State, state_after
 
 @dataclass(frozen=True)
 class WorkerVerb:
-    """What operators may ask of a worker."""
+    """Something that operators can request of a worker."""
 
     name: str
     """The value of `WorkerRequest.request`."""
     label: Any
     question: Any
-    """With the worker's name."""
+    """The question, which contains the worker's name."""
     explanation: Any
     requested: Any
-    """The state until it is done."""
+    """The worker's state until the request has been carried out."""
     done: Any
-    """The message to the operator, with the worker's name."""
+    """The message for the operator, which contains the worker's name."""
     is_dangerous: bool
     request: Callable[[Worker], bool]
 
@@ -51,8 +51,8 @@ WORKER_VERBS = (
         label=_("Restart"),
         question=_("Restart the worker %(worker)s?"),
         explanation=_(
-            "It claims nothing more and finishes its jobs, however long they take. Then another process takes its "
-            "place."
+            "It claims no more jobs and finishes its running jobs, however long they take. Then a new process replaces "
+            "it."
         ),
         requested=_("restart requested"),
         done=_("The worker %(worker)s restarts once its jobs have ended."),
@@ -64,8 +64,8 @@ WORKER_VERBS = (
         label=_("Stop"),
         question=_("Stop the runworker of %(worker)s?"),
         explanation=_(
-            "The whole runworker stops as after SIGTERM, with all its workers. Jobs that still run at the end of the "
-            "shutdown timeout are released. What has started it may start it again."
+            "The whole runworker stops, with all its workers, as after SIGTERM. Jobs that still run at the end of the "
+            "shutdown timeout are released. Your service manager may start it again."
         ),
         requested=_("stop requested"),
         done=_("The runworker of %(worker)s stops."),
@@ -75,21 +75,21 @@ WORKER_VERBS = (
 )
 
 SHOWN_JOBS = 5
-"""Jobs of one worker that a list shows."""
+"""A list shows at most this many jobs per worker."""
 
 
 @dataclass(frozen=True)
 class ListedWorker:
     row: Any
-    """A `Worker` with `requested`, and with the database's time as `now`."""
+    """A `Worker` with the annotations `requested`, and `now`, the database's time."""
     held: HeldNow
     cells: Mapping[str, str]
-    """What a part shows of it, by the name of the column: see `External.cells`."""
+    """Cells from a part, by the name of the column: see `External.cells`."""
 
     @property
     def now(self) -> datetime:
-        found: datetime = self.row.now
-        return found
+        now: datetime = self.row.now
+        return now
 
     @property
     def state(self) -> State:
@@ -97,19 +97,19 @@ class ListedWorker:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether it is a process of ours that does not count as dead."""
+        """Whether it is a live process of this package, not of an external system."""
         return not self.row.is_external and self.state != "stale"
 
     @property
     def requested(self) -> str:
-        """What is requested of it, in words; an empty string: nothing."""
+        """The pending request, such as a restart, in words; empty if there is none."""
         return next((str(verb.requested) for verb in WORKER_VERBS if verb.name == self.row.requested), "")
 
     @cached_property
     def busy(self) -> tuple[int, int, int]:
-        """How many jobs it holds: in threads, in coroutines, and claimed ahead, waiting for a free slot.
+        """The number of jobs in threads, in coroutines, and waiting in the worker for a free slot.
 
-        Either kind of runner has as many slots. Jobs of tasks that this process does not have count as threads.
+        A worker has as many slots for coroutines as for threads. Jobs whose task is unknown here count as threads.
         """
         counts = Counter({False: 0, True: 0})
         for task, number in self.held.tasks.items():
@@ -137,27 +137,28 @@ WORKER: tuple[Fact[ListedWorker], ...] = (
     Fact("last_heartbeat", _("last heartbeat"), lambda worker: worker.row.heartbeat_at, "time", field="heartbeat_at"),
     Fact("started", _("started"), lambda worker: worker.row.started_at, "time", field="started_at"),
 )
-"""The facts of a worker."""
+"""The facts about one worker."""
 
 
 def worker_rows() -> QuerySet[Worker]:
-    """The rows with what `worker_states` needs."""
+    """Return the rows of workers, with the annotations that `worker_states` needs."""
     return Worker.objects.with_requests().annotate(now=Now())
 
 
 def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[ListedWorker]:
-    """These workers with the jobs that they hold now, `shown` jobs of each worker. One query reads all jobs.
+    """Return these workers with their current jobs, at most `shown` jobs each.
 
-    A row that is external has the cells of a part. The row is left out if no part has cells for it.
+    One query reads all jobs. For a row of an external system, a part provides the cells. Without cells, the row is left
+    out.
     """
     listed, held = list(rows), held_now(Store.default(), shown=shown)
-    cells = {pk: row for each in externals() for pk, row in each.cells(Store.default(), listed).items()}
-    found = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
-    return [worker for worker in found if worker.cells or not worker.row.is_external]
+    cells = {pk: row for external in externals() for pk, row in external.cells(Store.default(), listed).items()}
+    workers = (ListedWorker(row, held.get(row.pk, HeldNow({}, [])), cells.get(row.pk, {})) for row in listed)
+    return [worker for worker in workers if worker.cells or not worker.row.is_external]
 
 
 NEWEST_JOBS = 1_000
-"""How many jobs of each status are read to find the jobs of one worker."""
+"""To find the jobs of one worker, this many of the newest jobs of each status are read."""
 
 _RECENT = """(
     (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT (SELECT %(limit)s))
@@ -171,8 +172,9 @@ _RECENT = """(
     (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT (SELECT %(limit)s))
 )"""
 
-# page of a worker → the last jobs that processes of this name have run, among the `limit` newest of each status.
-# The limits are subqueries: a planner that expects few rows and sees the limit would read and sort all of a status.
+# page of a worker → the last jobs that processes with this name have run, among the `limit` newest of each status. The
+# limits are subqueries, because a planner that sees a small limit and expects few rows would read and sort all jobs of
+# a status.
 # Indexes: prune, recover, admit.
 LAST_JOBS_OF_WORKER = joined(
     """
@@ -185,9 +187,9 @@ LIMIT 20
     recent=_RECENT,
 )
 
-# page of a worker → the processes of this name that have run any of these jobs: the id, the number of the jobs, when
-# the first of them began, when the last ended, and how many of them the process left when it died. Indexes: prune,
-# recover, admit.
+# page of a worker → the processes with this name that have run any of these jobs: the id, the number of jobs, when the
+# first of them began, when the last ended, and how many jobs the process lost when it died. Indexes: prune, recover,
+# admit.
 PROCESSES_OF_WORKER = joined(
     """
 SELECT process, count(*) FILTER (WHERE NOT is_lost), min(began_at), max(ended_at), count(*) FILTER (WHERE is_lost)
@@ -216,7 +218,7 @@ class LastJob(NamedTuple):
     queue_name: str
     status: str
     attempts: int
-    """The attempts so far. A scheduled job with attempts waits for a retry."""
+    """The number of attempts so far. A scheduled job with attempts waits for a retry."""
     began_at: datetime | None
     ended_at: datetime | None
 
@@ -228,7 +230,7 @@ class PastProcess(NamedTuple):
     """When the first of these jobs began."""
     ended_at: datetime | None
     lost: int
-    """The jobs that were recovered from the process. If there are any, it has died."""
+    """How many jobs were recovered from the process. If there are any, the process has died."""
 
 
 def last_jobs_of(store: Store, worker_id: str) -> list[LastJob]:
@@ -237,6 +239,6 @@ def last_jobs_of(store: Store, worker_id: str) -> list[LastJob]:
 
 
 def processes_of(store: Store, worker_id: str) -> list[PastProcess]:
-    """The processes with the name of this worker that have run one of the newest jobs, the last process first."""
+    """Return the processes with this worker's name that have run one of the newest jobs, the latest first."""
     values = {"name": worker_name(worker_id), "limit": NEWEST_JOBS, "died": DEATH_EXCEPTION}
     return [PastProcess(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]

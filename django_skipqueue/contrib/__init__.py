@@ -1,1 +1,1 @@
-"""Django apps of their own, which a project adds to its `INSTALLED_APPS`."""
+"""Separate Django apps, which a project can add to its `INSTALLED_APPS`."""

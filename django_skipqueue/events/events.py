@@ -1,7 +1,7 @@
-"""The events: frozen values that describe what happened to jobs and workers. The sinks get every event.
+"""The event classes. An event describes what happened to jobs or workers, such as attempts that completed.
 
-An event about jobs covers a batch: all jobs that one statement has changed. The class of an event says which Django
-signal is sent for it, and writes its log lines.
+An event is given to all sinks, such as the log and Django's signals. An event about jobs is about all jobs
+that the same statement has changed. The event's class says which Django signal is sent, and writes the log lines.
 """
 
 import logging
@@ -25,10 +25,11 @@ SignalArguments = Iterator[tuple[str, dict[str, Any]]]
 @dataclass(frozen=True)
 class Event:
     level: ClassVar[int | None] = None
-    """The lowest level of its log lines; `None`: it is not logged."""
+    """The lowest level of the event's log lines; `None` if the event is not logged."""
     signal: ClassVar[Signal | None] = None
+    """The Django signal that is sent for the event; `None` for no signal."""
     sender: ClassVar[str] = "database"
-    """The field with the sender of the signal. The other fields are the arguments."""
+    """The name of the field that holds the signal's sender. The other fields are the signal's arguments."""
 
     @property
     def size(self) -> int:
@@ -36,10 +37,10 @@ class Event:
         return 1
 
     def write_lines(self) -> None:
-        """Write its log lines."""
+        """Write the log lines of this event."""
 
     def signal_arguments(self) -> SignalArguments:
-        """The sender and the arguments for each sending of its signal."""
+        """Yield the sender and the arguments for each time that the signal is sent."""
         values = dict(vars(self))
         yield values.pop(self.sender), values
 
@@ -49,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True)
 class JobsDeferred(Event):
-    """Jobs were inserted. Workers see them once the caller's transaction commits."""
+    """Jobs were inserted. Workers see the jobs once the caller's transaction commits."""
 
     signal, sender = signals.job_deferred, "task"
 
@@ -61,7 +62,7 @@ class JobsDeferred(Event):
 
 @dataclass(frozen=True)
 class JobsAdmitted(Event):
-    """Jobs were admitted to their queues: they are due, or a permit of their key is free."""
+    """Jobs were admitted to their queues, because they are due, or because a limit has room for them."""
 
     level, signal = logging.DEBUG, signals.jobs_admitted
 
@@ -116,7 +117,7 @@ class JobsRecovered(Event):
 
 
 def _time_of_day(moment: datetime) -> str:
-    """The local time; with the date if it is not today."""
+    """Format a time as local time, with the date if it is not today."""
     local = moment.astimezone()
     return f"{local:%H:%M:%S}" if local.date() == datetime.now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
 
@@ -200,9 +201,9 @@ class AttemptsCompleted(AttemptsEnded):
     level, line, signal = logging.INFO, "job_completed", signals.job_completed
 
     def write_lines(self) -> None:
-        """Write a line for each completed job; for a large batch one line, unless the level is DEBUG.
+        """Write a line for each completed job, or only one line for many jobs, unless the level is DEBUG.
 
-        Under load, writing a line would take twice as long as running the job, and nobody could read the lines.
+        Under load, writing a line takes twice as long as running a short job, and nobody can read this number of lines.
         """
         if len(self.attempts) <= LARGE_BATCH or logs.logger.isEnabledFor(logging.DEBUG):
             super().write_lines()
@@ -214,7 +215,7 @@ class AttemptsCompleted(AttemptsEnded):
 
 
 LARGE_BATCH = 50
-"""If more jobs than this are completed in one round trip, they share a line."""
+"""If more jobs than this are completed in one round trip, they share one log line."""
 
 
 class AttemptsRetrying(AttemptsEnded):
@@ -259,13 +260,13 @@ class LeasesLost(AttemptsEnded):
 
 @dataclass(frozen=True)
 class OutcomesDropped(Event):
-    """Outcomes that came from a broker were not written, and no job was taken from a worker."""
+    """Outcomes that an external worker reported were not written, for a harmless reason such as a repeated message."""
 
     level = logging.INFO
 
     attempts: Sequence[Attempt]
     reason: str
-    """Why nothing is wrong with the jobs."""
+    """Why the outcomes were not written."""
 
     @property
     def size(self) -> int:
@@ -324,7 +325,7 @@ class QueuePaused(Event):
     database: str
     queue_name: str
     until: datetime | None
-    """When the pause ends by itself; `None`: when somebody resumes the queue."""
+    """When the pause ends by itself; `None` if it lasts until somebody resumes the queue."""
     by: str
     reason: str
 
@@ -335,7 +336,7 @@ class QueuePaused(Event):
 
 @dataclass(frozen=True)
 class QueueResumed(Event):
-    """Somebody resumed a queue. A pause that ends by itself sends no event: no process does anything then."""
+    """Somebody resumed a queue. A pause that ends by itself sends no event, because no process does anything then."""
 
     level, signal, sender = logging.INFO, signals.queue_resumed, "queue_name"
 
@@ -352,7 +353,7 @@ class QueueResumed(Event):
 
 @dataclass(frozen=True)
 class OutcomeRefused(Event):
-    """PostgreSQL refuses every outcome for the row of this job, because somebody has changed the row by hand."""
+    """PostgreSQL refuses to write any outcome to this job's row, because somebody has changed the row by hand."""
 
     level = logging.ERROR
 
@@ -367,7 +368,7 @@ class OutcomeRefused(Event):
 
 @dataclass(frozen=True)
 class NotifyFailed(Event):
-    """Workers were not notified of a job in this queue. They find the job when they poll."""
+    """Workers could not be notified of a new job in this queue. They find the job when they next poll."""
 
     level = logging.WARNING
 

@@ -15,7 +15,7 @@ def stopping(signal_name: str, timeout: float) -> None:
 
 
 def stop_requested(worker: str, timeout: float) -> None:
-    """A supervisor stops because an operator has requested it, on the row of one of its workers."""
+    """A supervisor stops because an operator has requested this for one of its workers."""
     hint = "an operator has requested it; finishing running jobs"
     write(logging.INFO, "supervisor_stopping", {"worker": worker, "timeout": in_words(timeout), "hint": hint})
 
@@ -35,7 +35,7 @@ def recycling(worker: str, reason: str) -> None:
 
 
 def recycling_waits(worker: str, job_ids: Collection[int]) -> None:
-    """After an interruption, a worker waits long for its other jobs. The line names ten of the jobs."""
+    """A worker must be replaced after an interruption, but its other jobs run on. The line names ten of these jobs."""
     ids = ",".join(map(str, sorted(job_ids)[:10]))
     hint = "they may hang on a lock that the interrupted attempt has left taken"
     write_about_worker(logging.WARNING, "worker_not_recycled", worker, count=len(job_ids), ids=ids, hint=hint)
@@ -52,7 +52,7 @@ def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
 
 
 def supervisor_died(supervisor: str, cause: str, restart_in: float | None) -> None:
-    """A supervisor process ended unexpectedly; its steward starts another, unless it stops."""
+    """A supervisor process ended unexpectedly. Its parent process, the steward, starts another one, unless it stops."""
     restart = {} if restart_in is None else {"restart_in": in_words(restart_in)}
     write(logging.ERROR, "supervisor_died", {"supervisor": supervisor, "cause": cause, **restart})
 
@@ -63,7 +63,7 @@ def supervisor_not_started(supervisor: str, error: OSError, retry_in: float) -> 
 
 
 def steward_gone(supervisor: str, timeout: float) -> None:
-    """The steward of this supervisor has died. The supervisor stops as after a first signal."""
+    """The steward, which is the parent process of this supervisor, has died. The supervisor stops as after SIGTERM."""
     shown = {"supervisor": supervisor, "stopping_within": in_words(timeout)}
     write(logging.ERROR, "steward_gone", shown)
 
@@ -74,7 +74,7 @@ def supervisor_gone(worker: str, timeout: float) -> None:
 
 
 def part_died(worker: str, error: BaseException) -> None:
-    """A thread of the worker itself died; the process ends as well."""
+    """One of the worker's own threads died, so the worker process ends as well."""
     write_about_worker(logging.CRITICAL, "worker_broken", worker, reason=repr(error), error=error)
 
 
@@ -85,7 +85,7 @@ def worker_silent(worker: str, seconds: float) -> None:
 
 
 def worker_frozen(worker: str, seconds: float) -> None:
-    """The control loop of a worker has not responded for so long that the process is killed."""
+    """The control loop of a worker has not responded for a long time, so the process is killed."""
     hint = "standard error has its stacks; the process is killed and replaced"
     write_about_worker(logging.ERROR, "worker_frozen", worker, since=in_words(seconds), hint=hint)
 
@@ -100,7 +100,7 @@ def receiver_hangs(who: str, stack: str, hint: str) -> None:
 
 
 def claiming_paused(worker: str, reason: str) -> None:
-    """A worker stopped claiming, although there may be jobs and it has free slots."""
+    """A worker stopped claiming jobs, although it has free slots and there may be jobs."""
     write_about_worker(logging.WARNING, "claiming_paused", worker, reason=reason)
 
 
@@ -109,12 +109,12 @@ def claiming_resumed(worker: str) -> None:
 
 
 def heartbeat_refused(worker: str, error: BaseException) -> None:
-    """A worker could not write its heartbeat, although the database is connected."""
+    """PostgreSQL refused to write a worker's heartbeat, although the connection works."""
     write_about_worker(logging.ERROR, "heartbeat_refused", worker, reason=in_a_line(error))
 
 
 def row_gone(worker: str) -> None:
-    """The row of a live worker was deleted, because somebody counted the worker as dead."""
+    """The row of a live worker was deleted, because a supervisor took the worker for dead."""
     write_about_worker(logging.WARNING, "worker_row_gone", worker, hint="it counted as dead; it inserts its row again")
 
 
@@ -137,18 +137,18 @@ def service_back(service: str) -> None:
 
 
 def scrape_failed(part: str, error: BaseException, *, database: str | None = None) -> None:
-    """A query of `/metrics` failed; the other metrics are served. `database`: the alias, if there are several."""
+    """A query for `/metrics` failed. All other metrics are served. `database`: the alias, if there are several."""
     with log_context.about(database):
         write(logging.WARNING, "scrape_failed", {"part": part, "error": in_a_line(error)})
 
 
 def lines_dropped(count: int) -> None:
-    """Lines were dropped, because log handlers were slower than the lines came."""
+    """Log lines were dropped, because the log handlers could not write them fast enough."""
     write(logging.WARNING, "lines_dropped", {"count": count, "reason": "the log was blocked, or too slow"})
 
 
 def database_unreachable(alias: str, reason: str) -> None:
-    """One of several databases could not be reached when the command started; the others are served."""
+    """One of several databases could not be reached when the command started. The other databases are served."""
     hint = "it is served once it can be reached"
     shown = {"database": alias, "hint": hint, "error": reason}
     write(logging.ERROR, "database_unreachable", shown, extra={"database": alias})
@@ -165,23 +165,23 @@ def database_back(who: str) -> None:
 
 
 def sessions_ended(alias: str, count: int) -> None:
-    """Dead workers had left transactions open, with locks on their jobs: a machine froze, or lost power."""
+    """Sessions with open transactions of dead workers were ended. Their machine froze or lost power, for example."""
     shown = {"database": alias, "count": count, "reason": "dead workers had left transactions open"}
     write(logging.WARNING, "sessions_ended", shown, extra={"database": alias})
 
 
 def sessions_left(alias: str, count: int) -> None:
-    """The role of this supervisor may not end the sessions that dead workers have left."""
+    """The supervisor's database role is not allowed to end the sessions that dead workers have left open."""
     hint = "their jobs wait until the server gives up: manage.py skipqueue doctor prints the GRANT"
     write(logging.ERROR, "sessions_left", {"database": alias, "count": count, "hint": hint}, extra={"database": alias})
 
 
 def notifications_unavailable(who: str) -> None:
-    """A process did not get its own notification: a pooler gives each transaction another connection."""
+    """A process did not receive its own notification, because a pooler gives each transaction another connection."""
     hint = "it only polls, as behind a pooler in transaction mode: connect it directly, or say --no-listen"
     write(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
 
 
 def timeouts_refused(who: str, problem: str) -> None:
-    """The server timeouts could not be set when the connection was opened: a pooler refuses or ignores the option."""
+    """The server timeouts could not be set on the connection, because a pooler refuses or ignores the option."""
     write(logging.WARNING, "server_timeouts_refused", {"who": who, "error": problem})

@@ -1,6 +1,6 @@
-"""Format log lines: `key=value`, readable durations, and on a terminal colours and tracebacks.
+"""Format log lines as `key=value` pairs with readable durations. On a terminal, add colours and tracebacks.
 
-Invariant: a text from a row can neither start a new line nor control a terminal.
+A string from a job's row can neither start a new line nor send control characters to a terminal.
 """
 
 import logging
@@ -11,11 +11,11 @@ from ..conf import settings
 from ..values.records import handle_of
 
 LEVEL_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
-"""ANSI codes of the event, by level: dim, green, yellow, red."""
+"""The ANSI colour code of the event's name, by level: dim, green, yellow, red."""
 
-DIM = "2"
+TRACEBACK_COLOUR = "2"
 
-INDENT = "    "
+LOG_INDENT = "    "
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -25,9 +25,9 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 class LineFormatter(logging.Formatter):
-    """Time, level and message; a line that a task writes also has its job. Further lines and tracebacks are indented.
+    """Writes time, level and message, and for a line of a task also its job. Indents further lines and tracebacks.
 
-    `tracebacks`: whether to write the tracebacks of failed attempts as well.
+    `tracebacks`: whether to write the tracebacks of failed attempts.
     """
 
     def __init__(self, *, colour: bool, tracebacks: bool) -> None:
@@ -40,28 +40,28 @@ class LineFormatter(logging.Formatter):
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
             alias, job_id = getattr(record, "database", None), record.__dict__["job_id"]
-            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # an alias: there are several
-        words = (event or "").replace("_", " ")
-        shown = words if message.startswith(words) else ""
-        time = self._paint(DIM, self.formatTime(record, self.datefmt))
-        head = self._paint(LEVEL_COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {shown}")
-        below = [*(INDENT + line for line in others), *self._traceback(record)]
-        return "\n".join([f"{time} {head}{message[len(shown) :]}", *below])
+            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # one database: records have no alias
+        event_words = (event or "").replace("_", " ")
+        coloured = event_words if message.startswith(event_words) else ""
+        time = self._paint(TRACEBACK_COLOUR, self.formatTime(record, self.datefmt))
+        head = self._paint(LEVEL_COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {coloured}")
+        further_lines = [*(LOG_INDENT + line for line in others), *self._traceback(record)]
+        return "\n".join([f"{time} {head}{message[len(coloured) :]}", *further_lines])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
-        """The lines of the traceback. The traceback of a job is in its row, and is written only if configured."""
-        is_of_an_attempt = getattr(record, "event", None) and getattr(record, "job_id", None) is not None
-        if (is_of_an_attempt and not self._tracebacks) or not (record.exc_info or record.exc_text):
+        """The lines of the record's traceback. For failed attempts this is optional, because the job's row has it."""
+        is_about_attempt = getattr(record, "event", None) and getattr(record, "job_id", None) is not None
+        if (is_about_attempt and not self._tracebacks) or not (record.exc_info or record.exc_text):
             return []
         text = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
-        return [INDENT + self._paint(DIM, printable(line)) for line in text.splitlines()]
+        return [LOG_INDENT + self._paint(TRACEBACK_COLOUR, printable(line)) for line in text.splitlines()]
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
 
 
 def pairs(values: dict[str, Any]) -> str:
-    """`task=shop.send id=4 error="ValueError: no"`."""
+    """Format values as `task=shop.send id=4 error="ValueError: no"`."""
     return " ".join(f"{name}={_quoted(printable(str(value)))}" for name, value in values.items())
 
 
@@ -79,7 +79,7 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 job`, `2 jobs`."""
+    """Format a number with its noun: `1 job`, `2 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -88,9 +88,12 @@ def in_a_line(error: BaseException) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """A readable duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`."""
+    """Format a duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`.
+
+    A negative duration is `0s`. It may occur because a statement's time is a little older than the rows that it sees.
+    """
     if seconds <= 0:
-        return f"-{in_words(-seconds)}" if seconds else "0s"
+        return "0s"
     if seconds < 0.000_05:
         return "<0.1ms"
     if seconds < 0.0995:
@@ -104,5 +107,5 @@ def in_words(seconds: float) -> str:
 
 
 def job_name(alias: str, job_id: int) -> str:
-    """`42`, or `queue_1:42` where an id alone names no job. `alias`: the database with the job."""
+    """Return the id of a job, or if there are several databases its handle, such as `queue_1:42`."""
     return handle_of(alias, job_id) if settings.serves_several else str(job_id)

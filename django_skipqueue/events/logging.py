@@ -1,6 +1,6 @@
-"""For the `LOGGING` of a project: a formatter that writes JSON, and a filter that adds the job to each record.
+"""A JSON formatter, and a filter that adds the current job to each record, for the project's setting `LOGGING`.
 
-`runworker` uses both in its own set-up, which applies if the project configures no handler.
+`runworker` uses both by default, if the project configures no handler.
 """
 
 import json
@@ -12,25 +12,26 @@ from typing import Any
 from . import log_context
 
 STANDARD = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"))
-"""The attributes that every record has. All others come from `extra`, or from a filter."""
+"""The attributes that every log record has. Other attributes come from `extra`, or from a filter."""
 
-OWN = frozenset(("time", "level", "logger", "message", "exception", "stack"))
-"""The names of the object's own fields: no attribute takes their place."""
+OWN_FIELDS = frozenset(("time", "level", "logger", "message", "exception", "stack"))
+"""The fields that the formatter itself writes. An attribute of the record with such a name is left out."""
 
 
 class JobContextFilter(logging.Filter):
-    """Gives each record the job, and the worker, of the attempt in which it is written; `None` outside of attempts.
+    """Adds to each record the job and the worker of the attempt that writes it. Outside of attempts both are `None`.
 
-    Sets job_id, task, queue_name, attempt, worker_id and worker_name, and database if several hold queues. Attributes
-    that the record has stay as they are, so that a line of the queue itself names the job that it is about. Add it to
-    handlers: the filters of a logger see only records that are written to that logger itself.
+    Sets job_id, task, queue_name, attempt, worker_id and worker_name; and database, if several databases hold queues.
+    Attributes that the record already has stay as they are, because the queue's own log lines name the job that they
+    are about. Add this filter to handlers, because the filters of a logger see only records written to that logger
+    itself.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the record pass, with its attributes set."""
         job = log_context.job.get()
         worker: dict[str, Any] = log_context.worker if job else dict.fromkeys(log_context.worker)
-        found = {
+        attributes = {
             "job_id": job and job.id,
             "task": job and job.task,
             "queue_name": job and job.queue_name,
@@ -38,15 +39,16 @@ class JobContextFilter(logging.Filter):
             **worker,
             **(log_context.named_database() if job else {}),
         }
-        record.__dict__.update(found | record.__dict__)
+        record.__dict__.update(attributes | record.__dict__)
         return True
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes each record as one JSON object in one line: time (RFC 3339, UTC), level, logger, message.
+    """Writes each record as a JSON object in one line.
 
-    Next come all attributes given as `extra`, except those that are `None`; then the exception, as type, message and
-    stack. Values that are not JSON become texts. No record makes it raise.
+    The object has time (RFC 3339, UTC), level, logger and message; then all attributes given as `extra`, except
+    attributes that are `None`; then the exception with type, message and stack. Values that JSON cannot represent
+    become strings. The formatter never raises.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -60,7 +62,7 @@ class JsonFormatter(logging.Formatter):
         yield "logger", record.name
         yield "message", _message(record)
         for name, value in record.__dict__.items():
-            if name not in STANDARD and name not in OWN and value is not None:
+            if name not in STANDARD and name not in OWN_FIELDS and value is not None:
                 yield name, value
         if record.exc_info and record.exc_info[1]:
             yield "exception", self._exception(record, record.exc_info[1])
@@ -77,14 +79,14 @@ class JsonFormatter(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # arguments that do not fit the text, or whose own __str__ raises
+    except Exception:  # the arguments do not fit the message, or their `__str__` raises
         return f"{_as_text(record.msg)} {_as_text(record.args)}"
 
 
 def _as_json(value: object) -> str:
     try:
         return json.dumps(value, default=_as_text, allow_nan=False)
-    except Exception:  # keys that are no texts, circles, NaN, too many levels
+    except Exception:  # keys that are not strings, circular references, NaN, or too many levels
         return json.dumps(_as_text(value))
 
 

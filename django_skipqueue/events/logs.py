@@ -1,9 +1,10 @@
-"""The log lines about jobs, queues and workers: the event first, then `key=value`.
+"""The log lines about jobs, queues and workers. A line begins with the name of an event; then come `key=value` pairs.
 
-An event writes its lines by the functions with `write` in their names. The other functions write a line for which there
-is no event. `extra` has the figures for log processors. Every record has event, job_id, worker_id, worker_name and
-queue_name. Where several databases hold queues, a record about a database has its alias in the field database and in
-the text. Invariant: no line contains an argument of a job, and no value can start a new line.
+The classes in `events.events` write their log lines by the functions whose names begin with `write`. The other
+functions each write one particular line, for which there is no event class. `extra` has the numbers, for log
+processors. Every record has the attributes event, job_id, worker_id, worker_name and queue_name. If several databases
+hold queues, the field database and the text name the database. No line contains an argument of a job, and no value can
+start a new line.
 """
 
 import logging
@@ -35,16 +36,16 @@ def write(
     error: BaseException | None = None,
     traceback: str | None = None,
 ) -> None:
-    """Write `event`, with spaces, and `shown` as key=value.
+    """Write a line with the event's name, its underscores replaced by spaces, and the values of `shown` as key=value.
 
-    error: becomes the record's `exc_info`, for error trackers.
-    traceback: its text, in which secret arguments are masked; `None` if the formatter may make it from `error`.
+    error: becomes the record's `exc_info`, which error trackers read.
+    traceback: the traceback as text, with masked secrets. If it is `None`, the formatter formats that of `error`.
     """
     if not logger.isEnabledFor(level):
         return
     path, line, function, _ = logger.findCaller(stacklevel=2)
-    named = log_context.named_database()
-    shown = named | shown
+    database = log_context.named_database()
+    shown = database | shown
     record = logger.makeRecord(
         logger.name,
         level,
@@ -54,14 +55,14 @@ def write(
         (pairs(shown),) if shown else (),
         None if error is None else (type(error), error, error.__traceback__),
         function,
-        _extra(event, **(named | (extra or {}))),
+        _extra(event, **(database | (extra or {}))),
     )
     record.exc_text = traceback  # a formatter uses this text instead of formatting exc_info
     logger.handle(record)
 
 
 def _extra(event: str, **known: Any) -> dict[str, Any]:
-    """The five attributes that every record has, and `known`."""
+    """Return the attributes that every record has, updated with `known`."""
     return {"event": event, "job_id": None, "queue_name": None, **log_context.worker, **known}
 
 
@@ -70,13 +71,13 @@ def write_about_worker(level: int, event: str, worker: str, error: BaseException
 
 
 def write_about_queue(event: str, queue_name: str, *, level: int = logging.WARNING, **shown: Any) -> None:
-    """Write an event about one queue, without the empty values."""
-    given = {name: value for name, value in shown.items() if value}
-    write(level, event, {"queue": queue_name, **given}, extra={"queue_name": queue_name})
+    """Write a line about one queue, and leave out empty values."""
+    not_empty = {name: value for name, value in shown.items() if value}
+    write(level, event, {"queue": queue_name, **not_empty}, extra={"queue_name": queue_name})
 
 
 def write_about_attempt(level: int, event: str, attempt: Attempt, **more: Any) -> None:
-    """Write how an attempt has ended."""
+    """Write a line about an attempt that has ended, with its outcome's error. `more`: further values to show."""
     outcome = attempt.outcome
     error = {"error": outcome.last_error} if outcome.last_error else {}
     write(level, event, _attempt_shown(attempt) | more | error, extra=_attempt_extra(attempt), **_error(outcome))
@@ -88,7 +89,7 @@ def job_extra(job: ClaimedJob | RecoveredJob) -> dict[str, Any]:
 
 
 def number_of(job: ClaimedJob) -> str:
-    """The number of the attempt, of all attempts: `1/3`."""
+    """The number of the attempt, and the most attempts of the job: `1/3`."""
     return f"{job.attempt}/{job.max_attempts}"
 
 
@@ -108,6 +109,7 @@ def _attempt_extra(attempt: Attempt) -> dict[str, Any]:
 
 
 def _error(outcome: Outcome) -> dict[str, Any]:
+    """The arguments `error` and `traceback` for `write`, without secrets. Empty if the outcome has no exception."""
     if outcome.exception is None or outcome.error is None:
         return {}
     message, traceback = outcome.error["message"], outcome.error["traceback"]
@@ -115,7 +117,7 @@ def _error(outcome: Outcome) -> dict[str, Any]:
     return {"error": stand_in(outcome.exception, message) if is_secret else outcome.exception, "traceback": traceback}
 
 
-# Log lines without an event
+# Log lines without an event class
 
 
 def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
@@ -124,7 +126,7 @@ def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
 
 
 def backoff_failed(job: ClaimedJob, outcome: Outcome) -> None:
-    """The backoff of the job's task gave no delay, and the default backoff decided this outcome."""
+    """The backoff function of the task failed to return a delay, so the default backoff decided this outcome."""
     shown = {"task": job.task, "id": job.id, "error": outcome.last_error}
     write(logging.ERROR, "backoff_failed", shown, extra=job_extra(job))
 
@@ -145,19 +147,19 @@ def log_format_ignored(log_format: str) -> None:
 
 
 def reloading(changed: str, grace: float | None) -> None:
-    """Code has changed. `grace`: the seconds that running jobs have to end; `None`: no worker runs."""
+    """Code has changed, so the worker reloads. `grace`: how many seconds running jobs get; `None` if no worker runs."""
     hint = {} if grace is None else {"hint": f"jobs that still run in {in_words(grace)} are released"}
     write(logging.INFO, "worker_reloading", {"changed": changed, **hint})
 
 
 def waiting_for_change(code: int) -> None:
-    """The worker could not start with the changed code; the next change starts it again."""
+    """The worker could not start with the changed code. It is started again after the next change."""
     hint = "waiting for the next change; the reason is above"
     write(logging.ERROR, "worker_not_reloaded", {"exit_code": code, "hint": hint})
 
 
 def running_released(worker: str, count: int) -> None:
-    """Jobs that still ran when their worker had to end were released, after its timeout or a second signal."""
+    """Jobs were released that still ran when their worker had to end, after the shutdown timeout or a second signal."""
     reason = "they still ran when the worker had to end; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
@@ -176,28 +178,29 @@ def blocked(worker: str, lines: list[str]) -> None:
 
 
 def event_loop_blocked(worker: str, running: Mapping[str, float], stack: str, released: int) -> None:
-    """An `async def` task blocks the event loop: the jobs that waited for it were released.
+    """An `async def` task blocks the event loop, so the jobs that waited for the loop were released.
 
-    running: the seconds of each attempt in the loop, by its task and id. stack: the stack of the loop's thread.
+    running: for how many seconds each attempt in the loop has run, by task and job id.
+    stack: the stack of the event loop's thread.
     """
     longest = sorted(running, key=lambda name: -running[name])
     parts = [f"{name} for {in_words(running[name])}" for name in longest[:RUNNING_SHOWN]]
     if len(longest) > RUNNING_SHOWN:
         parts.append(f"{len(longest) - RUNNING_SHOWN} more")
     calls = innermost_calls(stack, STUCK_CALLS)
-    in_it = ", ".join(parts)
-    write_about_worker(logging.WARNING, "event_loop_blocked", worker, released=released, running=in_it, stack=calls)
+    attempts = ", ".join(parts)
+    write_about_worker(logging.WARNING, "event_loop_blocked", worker, released=released, running=attempts, stack=calls)
 
 
 def stuck(attempt: Attempt, error: str, stack: str) -> None:
-    """An attempt did not end when it was interrupted; another thread or coroutine replaces it."""
+    """An attempt did not end when it was interrupted, so another thread or coroutine takes its slot."""
     calls = innermost_calls(stack, STUCK_CALLS)
     shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "stack": calls}
     write(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
 
 
 def thread_replaced(attempt: Attempt, error: BaseException) -> None:
-    """The thread of an attempt could not be cleaned up after the task, and was replaced."""
+    """The thread that ran an attempt could not be cleaned up afterwards, and was replaced."""
     job = attempt.job
     shown = {"worker": attempt.worker, "task": job.task, "id": job.id, "reason": repr(error)}
     write(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
@@ -209,13 +212,13 @@ def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
 
 
 def rows_locked(worker: str, job_id: int, count: int) -> None:
-    """Outcomes wait, because their rows are locked. `job_id`: the id of the first job."""
+    """Outcomes wait, because another transaction has locked the rows of their jobs. `job_id`: the first job's id."""
     reason = "somebody has the rows locked"
     write_about_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
 
 
 def outcome_slow(job: ClaimedJob, outcome: Outcome, retry_in: float) -> None:
-    """PostgreSQL did not write this outcome in time, although it was sent alone."""
+    """PostgreSQL did not write this outcome in time, although the statement wrote no other outcome."""
     shown = {"task": job.task, "id": job.id, "status": outcome.status, "retry_in": in_words(retry_in)}
     write(logging.ERROR, "outcome_slow", shown, extra={"job_id": job.id, "queue_name": job.queue_name})
 

@@ -1,6 +1,6 @@
-"""The sinks of events, such as the log and Django's signals: a sink gets every event of the kinds that it wants.
+"""The sinks, which handle events. One sink writes log lines, and another sends Django signals.
 
-Invariant: the exception of a sink is logged, and reaches neither the other sinks nor the sender.
+If a sink raises an exception, the exception is logged. It reaches neither the other sinks nor the sender of the event.
 
 To add a sink, write a class with the two methods of `Sink`, and add an instance to `SINKS`.
 """
@@ -18,24 +18,25 @@ from .logs import logger
 Alive = Callable[[], None]
 
 Send = Callable[[Event], None]
-"""A function that sends an event: `send` in the caller's thread, or `EventDispatcher.send` in the dispatcher's."""
+"""A function that gives an event to the sinks: `send` does it in the caller's thread, `EventDispatcher.send` in
+another."""
 
 
 class Sink(Protocol):
-    """Gets events in the sender's thread. In a worker this is the thread of its `EventDispatcher`."""
+    """Handles events, in the thread that sends them. In a worker, this is the thread of its `EventDispatcher`."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether the sink gets events of this kind now. Called before every event, so it must take at most 0.2 µs."""
+        """Whether to give events of this class to the sink. Called before every event, so it must be fast (0.2 µs)."""
 
     def handle(self, event: Event, alive: Alive) -> None:
         """Process an event.
 
-        alive: call it between pieces of work. A sink counts as hanging if it does not call it for a minute.
+        alive: a sink must call this function between pieces of work, or else it counts as hanging after a minute.
         """
 
 
 class LogSink:
-    """Has events write their log lines. An event costs nothing if the logger has disabled its level."""
+    """Makes events write their log lines. An event costs nothing if its level is disabled."""
 
     def wants(self, kind: type[Event]) -> bool:
         return kind.level is not None and logger.isEnabledFor(kind.level)
@@ -64,6 +65,7 @@ SINKS: list[Sink] = [LogSink(), SignalSink()]
 
 
 def wanted(kind: type[Event]) -> bool:
+    """Whether any sink handles events of this class at the moment."""
     for sink in SINKS:
         try:
             if sink.wants(kind):
@@ -78,8 +80,8 @@ def wanted(kind: type[Event]) -> bool:
 def send(event: Event, alive: Alive = lambda: None) -> None:
     """Give the event to the sinks that want it, in this thread.
 
-    alive: an `EventDispatcher` gives it, to see that no sink hangs. Raises only `JobInterrupted`, which interrupts the
-    attempt that runs in this thread.
+    alive: the sinks call it while they work. An `EventDispatcher` uses it to notice that a sink hangs.
+    Raises only `JobInterrupted`, which interrupts the attempt that runs in this thread.
     """
     for sink in SINKS:
         try:

@@ -1,7 +1,7 @@
-"""The seam for tracers, such as those of OpenTelemetry and Sentry: they wrap each INSERT of jobs, and each attempt.
+"""Call tracers, such as those of OpenTelemetry and Sentry, before and after each INSERT of jobs and each attempt.
 
-Invariant: without a tracer nothing is called, and nothing is stored. An exception of a tracer is logged, and reaches
-neither the caller of `.defer()` nor the task.
+Without a tracer, nothing is called and nothing is stored. If a tracer raises an exception, the exception is logged. It
+reaches neither the caller of `.defer()` nor the task.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,45 +20,47 @@ from .logs import logger
 
 @dataclass
 class TracedInsert:
-    """The jobs of one INSERT."""
+    """One INSERT of jobs, as a tracer sees it."""
 
     given: JobSpec
-    """The columns that the caller gave."""
+    """The caller's spec: the columns that all jobs share."""
     size: int
+    """The number of jobs."""
     database: str
-    """The alias of the database that the jobs are put into."""
+    """The alias of the database into which the jobs are inserted."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Added to the metadata of each job. A tracer uses one key, which is its name."""
+    """What tracers add to the metadata of each job. Each tracer adds one key, which is the tracer's name."""
     job_ids: list[int] = field(default_factory=list)
-    """The ids of the jobs, once the jobs are inserted."""
+    """The ids of the jobs. Empty until the jobs are inserted."""
 
     @property
     def spec(self) -> JobSpec:
-        """The columns, with what the tracers have added."""
+        """The caller's spec with the metadata that tracers have added."""
         if not self.metadata:
             return self.given
         return self.given._replace(metadata=encode("metadata", decode(self.given.metadata) | self.metadata))
 
 
 AfterInsert = Callable[[BaseException | None], object]
-"""Called after the INSERT, with its error."""
+"""A tracer's function that is called after the INSERT, with the error or `None`."""
 
 Ended = Callable[[Outcome], object]
-"""Called at the end of the attempt with its outcome, before that is written. May add keys to `outcome.error`."""
+"""A tracer's function that is called at the end of an attempt, before the outcome is written. It may add keys to
+`outcome.error`."""
 
 
 class Tracer(Protocol):
-    """Both methods, and the functions that they return, are called in the thread or coroutine of the code they wrap."""
+    """The methods, and the functions that they return, are called in the thread or coroutine of the traced code."""
 
     def sending(self, batch: TracedInsert) -> AfterInsert | None:
-        """Called before an INSERT. `None`: the INSERT is not traced."""
+        """Called before an INSERT of jobs. Returns the function to call afterwards, or `None`."""
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
-        """Called before an attempt. `None`: the attempt is not traced. `attempted_job` is the name of its job."""
+        """Called before an attempt. Returns the function to call afterwards, or `None`. See also `attempted_job`."""
 
 
 def attempted_job(job: ClaimedJob) -> str:
-    """The id of the job whose attempt begins; the handle of the job if several databases hold queues."""
+    """The id of a job whose attempt begins, for display; if several databases hold queues, the job's handle."""
     return job_name(log_context.database.get() or settings.database, job.id)
 
 
@@ -67,13 +69,16 @@ tracers: list[Tracer] = []
 
 
 def use(tracer: Tracer) -> None:
-    """Use this tracer from now on, in place of an earlier tracer of its class. Call this before a worker starts."""
+    """Use this tracer from now on, instead of an earlier tracer of the same class. Call this before workers start."""
     tracers[:] = [*(other for other in tracers if type(other) is not type(tracer)), tracer]
 
 
 @contextmanager
 def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
-    """Trace the block, which inserts `size` jobs with the `spec` of the yielded object, and sets its `job_ids`."""
+    """Trace an INSERT of `size` jobs, which the `with` block does.
+
+    The block must insert the jobs with the `spec` of the yielded object, and set the object's `job_ids`.
+    """
     batch = TracedInsert(spec, size, database)
     started = [_guarded(tracer.sending, batch) for tracer in tracers]
     error: BaseException | None = None
@@ -86,11 +91,11 @@ def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
         for end in reversed(started):
             if end is not None:
                 _guarded(end, error)
-        error = None  # break the cycle: its traceback refers to this frame
+        error = None  # break the reference cycle: the error's traceback refers to this frame
 
 
 def attempt(job: ClaimedJob) -> Ended:
-    """Trace an attempt, until the returned function is called with its outcome."""
+    """Begin to trace an attempt. The caller calls the returned function with the outcome when the attempt ends."""
     started = [_guarded(tracer.attempt, job) for tracer in tracers]
 
     def ended(outcome: Outcome) -> None:
@@ -101,9 +106,10 @@ def attempt(job: ClaimedJob) -> Ended:
     return ended
 
 
-def _guarded(call: Callable[..., Any], given: object) -> Any:
+def _guarded(function: Callable[..., Any], argument: object) -> Any:
+    """Call a function of a tracer. If it raises, log the exception and return `None`."""
     try:
-        return call(given)
+        return function(argument)
     except Exception as error:  # not `JobInterrupted`, which ends the attempt that runs in this thread
         with suppress(Exception):  # the project's logging may be what raised
             logger.error("A tracer raised: %r", error, exc_info=error)

@@ -1,9 +1,8 @@
-"""Spans of OpenTelemetry: `send <queue>` around each INSERT of jobs, `process <queue>` around each attempt.
+"""Records OpenTelemetry spans: `send <queue>` around each INSERT of jobs, and `process <queue>` around each attempt.
 
-The spans follow the semantic conventions for messaging, version 1.44.0. The context travels in the metadata of the job,
-under the key `opentelemetry`. The span of each attempt is a child of the span that sent the job.
-
-Invariant: no text of a span contains a secret argument.
+The spans follow the semantic conventions for messaging, version 1.44.0. The trace context is stored in the job's
+metadata under the key `opentelemetry`. The span of each attempt is a child of the span that sent the job. No span
+contains the value of a secret argument.
 """
 
 from typing import Any
@@ -21,43 +20,44 @@ except ImportError as error:
     raise ImportError(f'{__name__} needs the API of OpenTelemetry: pip install "django-skipqueue[otel]"') from error
 
 CONVENTIONS = "https://opentelemetry.io/schemas/1.44.0"
-"""The schema of the spans."""
+"""The URL of the schema that the spans follow."""
 
 SYSTEM = "skipqueue"
 """The value of `messaging.system`."""
 
 OPENTELEMETRY_KEY = "opentelemetry"
-"""The key in a job's metadata. Its value has the headers of the propagator, such as `traceparent`."""
+"""The key in a job's metadata under which the propagator's headers are, such as `traceparent`."""
 
 
 def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     """Trace every `.defer()` and every attempt of this process, and of the workers that it starts.
 
-    Call it once, for example at the end of the settings, in web servers and workers alike. `tracer_provider`: in place
-    of the global one.
+    Call it once in each process, for example at the end of the settings, in web servers and workers alike.
+
+    tracer_provider: used in place of the global one.
     """
     tracing.use(OpenTelemetryTracer(tracer_provider))
 
 
 class OpenTelemetryTracer:
-    """See `tracing.Tracer`."""
+    """Makes OpenTelemetry spans. Implements `tracing.Tracer`."""
 
     def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("django_skipqueue", tracer_provider=tracer_provider, schema_url=CONVENTIONS)
 
     def sending(self, batch: TracedInsert) -> AfterInsert | None:
-        """See `tracing.Tracer`. Adds the context to the metadata of the jobs."""
+        """Start a span for the INSERT, and add the trace context to the metadata of the jobs."""
         span = self._tracer.start_span(
             f"send {batch.given.queue_name}",
             kind=trace.SpanKind.PRODUCER,
             attributes={**_attributes("send", batch.given.queue_name, batch.given.task)},
         )
         headers: dict[str, str] = {}
-        sent_in = trace.set_span_in_context(span)
-        propagate.inject(headers, sent_in)
+        span_context = trace.set_span_in_context(span)
+        propagate.inject(headers, span_context)
         if headers:
             batch.metadata[OPENTELEMETRY_KEY] = headers
-        token = context.attach(sent_in)
+        token = context.attach(span_context)
 
         def sent(error: BaseException | None) -> None:
             context.detach(token)
@@ -66,13 +66,13 @@ class OpenTelemetryTracer:
             elif batch.job_ids:
                 span.set_attribute("messaging.message.id", job_name(batch.database, batch.job_ids[0]))
             if error is not None:
-                _fail(span, _name(error), type(error).__name__)
+                _set_error(span, _name(error), type(error).__name__)
             span.end()
 
         return sent
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
-        """See `tracing.Tracer`."""
+        """Start a span for the attempt, as a child of the span in the job's metadata."""
         headers = decode(job.metadata).get(OPENTELEMETRY_KEY)
         parent = propagate.extract(headers) if isinstance(headers, dict) else None
         span = self._tracer.start_span(
@@ -90,7 +90,7 @@ class OpenTelemetryTracer:
         def ended(outcome: Outcome) -> None:
             context.detach(token)
             if span.is_recording():
-                _describe(span, outcome)
+                _record_outcome(span, outcome)
             span.end()
 
         return ended
@@ -106,13 +106,13 @@ def _attributes(operation: str, queue_name: str, task: str) -> dict[str, Any]:
     }
 
 
-def _describe(span: trace.Span, outcome: Outcome) -> None:
-    """Note the outcome, and the error. The texts of its entry have masks in place of secret arguments."""
+def _record_outcome(span: trace.Span, outcome: Outcome) -> None:
+    """Record the outcome and the error in the span. The texts of the error have masks in place of secret arguments."""
     span.set_attribute("skipqueue.outcome", outcome.next_status)
     entry = outcome.error
-    if entry is None or outcome.exception is None:  # without an exception the task chose this outcome itself
+    if entry is None or outcome.exception is None:  # no exception was raised, so the task chose this outcome itself
         if outcome.status == "failed":
-            _fail(span, entry["exception"] if entry else "failed", outcome.last_error or "")
+            _set_error(span, entry["exception"] if entry else "failed", outcome.last_error or "")
         return
     span.add_event(
         "exception",
@@ -122,10 +122,10 @@ def _describe(span: trace.Span, outcome: Outcome) -> None:
             "exception.stacktrace": entry["traceback"],
         },
     )
-    _fail(span, entry["exception"], outcome.last_error or "")
+    _set_error(span, entry["exception"], outcome.last_error or "")
 
 
-def _fail(span: trace.Span, error_type: str, description: str) -> None:
+def _set_error(span: trace.Span, error_type: str, description: str) -> None:
     span.set_attribute("error.type", error_type)
     span.set_status(trace.StatusCode.ERROR, description)
 

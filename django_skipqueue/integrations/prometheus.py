@@ -1,6 +1,6 @@
-"""A collector for projects that already serve metrics with `prometheus-client`: `REGISTRY.register(…)`.
+"""Adds the queue's metrics to those that a project already serves with the library `prometheus-client`.
 
-Invariant: to register it sends no query, so that it can be done in `ready()` or in `urls.py`.
+Registering the collector sends no query, so a project can do it in `ready()` or in `urls.py`.
 """
 
 from collections.abc import Iterator
@@ -28,24 +28,24 @@ FAMILIES: dict[str, Any] = {
 
 
 class SkipqueueCollector(Collector):
-    """All metrics of the queue, queried at each scrape: `REGISTRY.register(SkipqueueCollector())`."""
+    """Queries all metrics of the queue at each scrape. Use it as `REGISTRY.register(SkipqueueCollector())`."""
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without their series."""
+        """The name, help text and labels of each metric, without values."""
         return (_converted(Family(metric)) for metric in metrics())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """The metrics with their present values."""
         return map(_converted, scrape_all())
 
 
 def _converted(family: Family) -> Any:
-    """The family in the classes of the library."""
+    """Convert a metric and its values to the library's class."""
     name, kind, text, labels = family.metric
     converted = FAMILIES[kind](name, text, labels=labels)
-    for values, value in family.values.items():
+    for label_values, value in family.values.items():
         if isinstance(value, Histogram):
-            converted.add_metric(values, list(cumulative(value.counts)), value.total)
+            converted.add_metric(label_values, list(cumulative(value.counts)), value.total)
         else:
-            converted.add_metric(values, value)
+            converted.add_metric(label_values, value)
     return converted

@@ -1,7 +1,7 @@
-"""The plugin for pytest: fixtures around `django_skipqueue.testing`.
+"""The pytest plugin: fixtures for the helpers in `django_skipqueue.testing`.
 
-Invariant: loading it imports no model and reads no setting, because pytest loads it in every project of an environment,
-with or without Django, and before settings are chosen. Without a fixture of it in use, it does nothing.
+pytest loads this module in every project of the environment, even without Django, and before Django's settings are
+known. So loading it imports no model and reads no setting. It does nothing unless a test uses one of its fixtures.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,16 +25,16 @@ def run_jobs(request: pytest.FixtureRequest) -> "Callable[..., list[Job]]":
 
 @pytest.fixture
 def deferred_jobs(request: pytest.FixtureRequest) -> "CapturedJobs":
-    """The jobs that the test defers, as a list that grows: `django_skipqueue.testing.capture_deferred`."""
+    """A list of the jobs that the test has deferred so far. See `django_skipqueue.testing.capture_deferred`."""
     _require_database(request)
     from ..testing import capture_deferred
 
-    return capture_deferred().__enter__()  # without an end, at which the test may have left no usable transaction
+    return capture_deferred().__enter__()  # never exited, because the exit sends a query, which may be impossible then
 
 
 @pytest.fixture
 def inline_jobs(request: pytest.FixtureRequest) -> "Iterator[InlineJobs]":
-    """Run each job where the test defers it. The jobs that ran, as a list: `django_skipqueue.testing.run_inline`."""
+    """Run each job when the test defers it. Gives a list of the jobs that ran. See `testing.run_inline`."""
     _require_database(request)
     from ..testing import run_inline
 
@@ -56,7 +56,7 @@ def kill_after(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 def _require_database(request: pytest.FixtureRequest) -> None:
-    """Give the test access to the database as pytest-django's `db` does, if that is installed."""
+    """Request pytest-django's fixture `db` for this test, if pytest-django is installed."""
     from django.apps import apps
 
     if not apps.ready:

@@ -1,10 +1,9 @@
-"""The integration for Sentry: `sentry_sdk.init(integrations=[SkipqueueIntegration()])`.
+"""The Sentry integration, enabled by `sentry_sdk.init(integrations=[SkipqueueIntegration()])`.
 
-Each attempt has a scope and a transaction of its own, which continues the trace of the request that deferred the job.
-The headers of the trace travel in the metadata of the job, under the key `sentry`. With cron monitors, each job of a
-schedule has a check-in, and its attempts update the check-in.
-
-Invariant: in the events of an attempt, arguments are masked as in the admin. Each failure is captured once.
+Each attempt has its own scope, and its own Sentry transaction, which continues the trace of the request that deferred
+the job. The headers of the trace are stored in the job's metadata under the key `sentry`. With cron monitors, each job
+that a schedule makes has a check-in, which the job's attempts update. In the events of an attempt, secret arguments are
+masked as in the admin. Each failure is captured once.
 """
 
 import uuid
@@ -49,65 +48,66 @@ if TYPE_CHECKING:
 ORIGIN = "auto.queue.skipqueue"
 
 SENTRY_KEY = "sentry"
-"""The key in a job's metadata. Its value has the headers `sentry-trace` and `baggage`."""
+"""The key in a job's metadata under which the headers `sentry-trace` and `baggage` are."""
 
 EVENT_ID = "sentry_event_id"
-"""The key in a job's error entry."""
+"""The key in an item of a job's `errors` under which the id of the Sentry event is."""
 
 FLUSH_TIME = 2.0
 """How many seconds a stopping worker waits for its events to be sent."""
 
 SCHEDULE_KEY = "schedule"
-"""The key in a job's metadata: `METADATA_KEY` of the part `schedules`."""
+"""The key in a job's metadata under which the part `schedules` describes the schedule that made the job."""
 
 MONITOR_SLUG_LIMIT = 50
-"""Characters that Sentry allows in the slug of a monitor."""
+"""How many characters Sentry allows in a monitor's slug."""
 
 MONITORED_CRON_FIELDS = 5
-"""Fields of a cron expression that Sentry understands. A schedule with a sixth field (seconds) gets no monitor."""
+"""How many fields Sentry understands in a cron expression. A schedule with a sixth field (seconds) has no monitor."""
 
 INTERVAL_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
-"""The units of Sentry's intervals, in seconds."""
+"""The units in which Sentry takes an interval, and how many seconds each has."""
 
-FINAL = {"completed": "ok", "failed": "error", "discarded": "error"}
-"""The status of the check-in, by the status of a finished job. While a job is retried, its check-in is in progress."""
+CHECK_IN_STATUSES = {"completed": "ok", "failed": "error", "discarded": "error"}
+"""The check-in's status for each status of a finished job. Until the job is finished, its check-in is in progress."""
 
 
 @dataclass(frozen=True)
 class CheckIn:
-    """The check-in of one job. All attempts of the job compute one id, whichever process runs them."""
+    """The check-in of one job. Each attempt of the job computes the same id, whichever process runs it."""
 
     slug: str
     id: str
     config: dict[str, Any]
 
     def send(self, status: Any) -> None:
-        """Send the check-in with the times of its monitor. Sentry makes the monitor if there is none."""
+        """Send the check-in with its monitor's schedule. Sentry makes the monitor if it does not exist."""
         capture_checkin(monitor_slug=self.slug, check_in_id=self.id, status=status, monitor_config=self.config)  # type: ignore[arg-type]
 
 
 def check_in_of(job: ClaimedJob) -> CheckIn | None:
-    """The check-in of this job; `None` if no schedule made the job, or Sentry cannot know the schedule's times."""
+    """The check-in of this job. `None` if no schedule made the job, or if Sentry cannot express the schedule."""
     if f'"{SCHEDULE_KEY}"' not in job.metadata:
         return None
-    note = decode(job.metadata).get(SCHEDULE_KEY)
-    config = config_of(note) if isinstance(note, dict) else None
+    schedule = decode(job.metadata).get(SCHEDULE_KEY)
+    config = config_of(schedule) if isinstance(schedule, dict) else None
     if config is None:
         return None
-    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{attempted_job(job)} {note.get('planned_at')}").hex
-    return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:MONITOR_SLUG_LIMIT], id, config)
+    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{attempted_job(job)} {schedule.get('planned_at')}").hex
+    slug = slugify(str(schedule.get("name")).replace(".", "-"))[:MONITOR_SLUG_LIMIT]
+    return CheckIn(slug, id, config)
 
 
-def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
-    """When Sentry expects a check-in, by the rule in the job's metadata; `None` if it cannot know these times.
+def config_of(schedule: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Convert a schedule in a job's metadata to a monitor's configuration. Returns `None` if Sentry cannot express it.
 
-    The metadata may be the project's own, with anything in it.
+    Every type is checked, because a project may have written something else under this key of the metadata.
     """
-    cron, seconds = note.get("cron"), note.get("every")
+    cron, seconds = schedule.get("cron"), schedule.get("every")
     if isinstance(cron, str):
         if len(cron.split()) != MONITORED_CRON_FIELDS:
             return None
-        return {"schedule": {"type": "crontab", "value": cron}, "timezone": note.get("timezone")}
+        return {"schedule": {"type": "crontab", "value": cron}, "timezone": schedule.get("timezone")}
     for unit, size in INTERVAL_UNITS:
         if isinstance(seconds, int | float) and seconds >= size and seconds % size == 0:
             return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}
@@ -115,9 +115,10 @@ def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class SkipqueueIntegration(Integration):
-    """Captures the last failure of each job, and with `capture_retries` also failures that are retried.
+    """Captures the failure that ends a job, and with `capture_retries` also the failures that are retried.
 
-    monitor_schedules: make a cron monitor for each schedule of code and settings, with a check-in for each of its jobs.
+    monitor_schedules: have Sentry make a cron monitor for each schedule in code and settings, with a check-in for each
+    of the schedule's jobs.
     """
 
     identifier = "skipqueue"
@@ -128,7 +129,7 @@ class SkipqueueIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        """Called by Sentry's SDK, once for each process."""
+        """Connect to the queue. Sentry's SDK calls this once in each process."""
         tracing.use(SentryTracer())
         add_global_event_processor(_drop_logged)
         signals.worker_stopped.connect(_flush, dispatch_uid="django_skipqueue.integrations.sentry")
@@ -143,10 +144,10 @@ def _integration() -> SkipqueueIntegration | None:
 
 
 class SentryTracer:
-    """See `tracing.Tracer`."""
+    """Makes Sentry spans and events. Implements `tracing.Tracer`."""
 
     def sending(self, batch: TracedInsert) -> AfterInsert | None:
-        """See `tracing.Tracer`. Adds the headers to the metadata of the jobs."""
+        """Start a span for the INSERT, and add the headers of the trace to the metadata of the jobs."""
         if _integration() is None:
             return None
         with ExitStack() as stack:
@@ -159,7 +160,7 @@ class SentryTracer:
             return partial(_sent, batch, span, stack.pop_all())
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
-        """See `tracing.Tracer`."""
+        """Start a scope and a transaction for the attempt, and send the job's check-in."""
         integration = _integration()
         if integration is None:
             return None
@@ -167,12 +168,12 @@ class SentryTracer:
             scope = stack.enter_context(sentry_sdk.isolation_scope())
             tags = {"task": job.task, "queue": job.queue_name, "attempt": job.attempt, "job_id": job.id}
             scope.set_tags(tags | named_database())
-            scope.add_event_processor(partial(_describe, job))
+            scope.add_event_processor(partial(_add_job, job))
             transaction = sentry_sdk.continue_trace(
                 _headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
             )
-            sampled_by = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}}
-            span = stack.enter_context(sentry_sdk.start_transaction(transaction, custom_sampling_context=sampled_by))
+            sampled = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}}
+            span = stack.enter_context(sentry_sdk.start_transaction(transaction, custom_sampling_context=sampled))
             span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
             span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, attempted_job(job))
             span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, job.queue_name)
@@ -196,10 +197,10 @@ def _sent(batch: TracedInsert, span: Span, stack: ExitStack, error: BaseExceptio
 def _ended(
     integration: SkipqueueIntegration, span: Span, stack: ExitStack, check_in: CheckIn | None, outcome: Outcome
 ) -> None:
-    """Capture the failure while the scope exists. The id of the event becomes part of the error's entry."""
+    """Send the check-in, capture the failure, and end the span. The event's id is added to the job's error."""
     with stack:
-        if check_in is not None and outcome.status in FINAL:
-            check_in.send(FINAL[outcome.status])
+        if check_in is not None and outcome.status in CHECK_IN_STATUSES:
+            check_in.send(CHECK_IN_STATUSES[outcome.status])
         status = SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
         span.set_status(SPANSTATUS.INTERNAL_ERROR if outcome.status == "failed" else status)
         if outcome.exception is not None and outcome.error is not None and integration.captures(outcome.status):
@@ -218,22 +219,22 @@ def _headers(job: ClaimedJob) -> dict[str, str]:
     return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
 
 
-def _describe(job: ClaimedJob, event: "Event", _: "Hint") -> "Event":
-    """Add the job to an event of its attempt, and mask its secret arguments wherever they are."""
-    also: tuple[str, ...] = settings.redact
+def _add_job(job: ClaimedJob, event: "Event", _: "Hint") -> "Event":
+    """Add the job to an event of its attempt, and mask the secret arguments everywhere in the event."""
+    secret_names: tuple[str, ...] = settings.redact
     args, kwargs = decode(job.args), decode(job.kwargs)
     try:
         task = registry.get(job.task)
-        masked, also = task.redacted(args, kwargs), (*also, *task.redact)
+        masked, secret_names = task.redacted(args, kwargs), (*secret_names, *task.redact)
     except UnknownTask:
-        masked = redact(args, kwargs, also=also)
-    described = {"id": job.id, **named_database(), "task": job.task, "args": masked.args, "kwargs": masked.kwargs}
-    event.setdefault("contexts", {})["job"] = described
+        masked = redact(args, kwargs, also=secret_names)
+    job_context = {"id": job.id, **named_database(), "task": job.task, "args": masked.args, "kwargs": masked.kwargs}
+    event.setdefault("contexts", {})["job"] = job_context
     for value in event.get("exception", {}).get("values", []):
         value.update(_masked({"value": value.get("value")}, masked))
         for frame in (value.get("stacktrace") or {}).get("frames", []):
             if "vars" in frame:
-                frame["vars"] = _masked(redact((), frame["vars"], also=also).kwargs, masked)
+                frame["vars"] = _masked(redact((), frame["vars"], also=secret_names).kwargs, masked)
     return event
 
 
@@ -246,7 +247,7 @@ def _masked(value: Any, arguments: Redacted) -> Any:
 
 
 def _drop_logged(event: "Event", hint: "Hint") -> "Event | None":
-    """Drop the event that Sentry's logging integration makes of a log line, if the failure is already captured."""
+    """Drop the event that Sentry's logging integration makes of our log line, if the failure was already captured."""
     record, integration = hint.get("log_record"), _integration()
     if integration is None or record is None or not record.exc_info:
         return event

@@ -1,6 +1,6 @@
-"""Suggest the names of this queue for the names of another queue, and explain a database that the queue cannot use.
+"""Hints in error messages: our names for options and methods of other queues, and why a database cannot be used.
 
-Invariant: only `check_names`, which compares names, runs in calls that succeed.
+A call that succeeds runs only `check_names`, which is fast, because it only compares names.
 """
 
 import inspect
@@ -28,7 +28,7 @@ FOREIGN_METHODS = {
     "schedule": ".using(run_after=…).defer(…)",
     "si": ".s(…): no call takes the result of another one",
 }
-"""For each method of tasks in other queues: the replacement here."""
+"""Methods of tasks in other queue packages, each with our method to use instead."""
 
 RUN_AFTER_ADVICE = "run_after=timedelta(seconds=…)"
 MAX_ATTEMPTS_ADVICE = "max_attempts, which counts the first attempt as well: three retries are max_attempts=4"
@@ -65,49 +65,49 @@ FOREIGN_OPTIONS = {
     "order_by": 'sequence=by("…")',
     "ordering_key": 'sequence=by("…")',
 }
-"""For each option of other queues: the name here."""
+"""Options of other queue packages, each with our option to use instead."""
 
 
 SCHEDULES = ("cron", "crontab", "every", "interval", "periodic", "schedule")
-"""Options by which other queues enqueue a task again and again."""
+"""Options by which other queue packages enqueue a task at intervals."""
 
 
 def instead_of_method(name: str) -> str:
-    """The end of a message about an attribute that a task does not have."""
+    """The end of an error message about a missing attribute of a task: our method to use instead."""
     return f" Use {FOREIGN_METHODS[name]}." if name in FOREIGN_METHODS else ""
 
 
 def check_names(
     function: str, options: Mapping[str, Any], known: Collection[str], *, elsewhere: Collection[str] = ()
 ) -> None:
-    """Raise `TypeError` for an option that the function does not have, and suggest another option.
+    """Raise `TypeError` for an option that the function does not have, and suggest a similar option.
 
-    `elsewhere`: the options that only `@job` has.
+    known: the options that the function has. elsewhere: the options that only `@job` has.
     """
     for name in options:
         if name not in known:
             if name in SCHEDULES:
                 hint = " A schedule has a decorator of its own, above @job: @periodic('0 9 * * mon-fri')."
             else:
-                hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known), elsewhere)
+                hint = f" Give {name} to @job." if name in elsewhere else _suggestion(name, list(known), elsewhere)
             raise TypeError(f"{function}() has no option {name!r}.{hint}")
 
 
 def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
-    """A sentence about the first keyword argument that the task does not take; empty if the task takes all of them."""
+    """An error message about the first keyword argument that the task does not take; empty if it takes them all."""
     parameters = signature.parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return ""
     for name in keywords:
         if name not in parameters:
-            meant = did_you_mean(name, list(parameters)) if parameters else ""
+            hint = did_you_mean(name, list(parameters)) if parameters else ""
             if name in FOREIGN_OPTIONS or name in FOREIGN_OPTIONS.values():
-                meant = f" Options of a job are given before: .using({FOREIGN_OPTIONS.get(name, name)}).defer(…)."
-            return f"got an unexpected keyword argument {name!r}.{meant}"
+                hint = f" Options of a job are given before: .using({FOREIGN_OPTIONS.get(name, name)}).defer(…)."
+            return f"got an unexpected keyword argument {name!r}.{hint}"
     return ""
 
 
-def _meant(name: str, known: list[str], elsewhere: Collection[str]) -> str:
+def _suggestion(name: str, known: list[str], elsewhere: Collection[str]) -> str:
     option = FOREIGN_OPTIONS.get(name, "")
     own_name = option.split("=")[0].split(",")[0]
     if own_name in known:
@@ -119,7 +119,7 @@ FROM_ASYNC_CODE = "In async code, use `await task.adefer(…)`, or `await task.a
 
 
 def postgresql_hint(alias: str) -> str:
-    """Say which settings put the queue into a PostgreSQL database."""
+    """A hint which settings put the queue into a PostgreSQL database."""
     return (
         f"Set DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql', "
         "or SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database."
@@ -128,10 +128,10 @@ def postgresql_hint(alias: str) -> str:
 
 @contextmanager
 def explained(alias: str) -> Iterator[None]:
-    """Add a hint to the error of a `.defer()` if the cause is known. `alias`: the database that it most likely uses.
+    """If this block raises a database error, explain its likely cause. `alias`: the database that the block uses.
 
-    Raises `QueueUnavailable` in place of the error if the database is not PostgreSQL. In place of Django's error for
-    async code, which advises a thread, raises one that names `.adefer()`.
+    If the database is not PostgreSQL, raises `QueueUnavailable` instead. Django's error for async code suggests a
+    thread; it is replaced by an error that suggests `.adefer()`.
     """
     try:
         yield
@@ -141,7 +141,7 @@ def explained(alias: str) -> Iterator[None]:
 
 
 def explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None:
-    """Add the hint to the error, or raise another error in its place, as `explained` does."""
+    """Add a hint to a database error, or raise another error instead, as `explained` does."""
     if isinstance(error, SynchronousOnlyOperation):
         raise SynchronousOnlyOperation(FROM_ASYNC_CODE) from error
     connection = connections[alias]
@@ -152,10 +152,10 @@ def explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None
 
 
 def not_postgresql_message(alias: str) -> str:
-    """Say that this database is not PostgreSQL."""
+    """An error message that this database is not PostgreSQL."""
     return f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}."
 
 
 def migrate_command(alias: str) -> str:
-    """The command that creates the queue's tables."""
+    """The `manage.py` command that creates the queue's tables in this database."""
     return f"manage.py migrate django_skipqueue{'' if alias == 'default' else f' --database={alias}'}"

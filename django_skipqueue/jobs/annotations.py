@@ -1,10 +1,10 @@
-"""Choose the codec of an annotation: `None` if its values are plain JSON, as for most annotations.
+"""Choose a codec for each annotation of a task. The codec converts the arguments to JSON, and back.
 
-Invariant: nothing here raises. An annotation that cannot be read, or that says nothing about JSON, counts as plain, so
-that its values are checked as JSON.
+Most annotations, such as `int`, need no codec, because their values are plain JSON. Then the codec is `None`. The
+functions here never raise. An annotation that cannot be understood counts as plain, so that its values must be JSON.
 
-`CallTypes` has the codecs of the parameters of one task. Invariant: a task whose parameters are all plain JSON has no
-`CallTypes`, so that its calls cost nothing more.
+`CallTypes` has the codecs of all parameters of one task. A task whose parameters are all plain JSON has no `CallTypes`,
+so that its calls take no additional time.
 """
 
 import collections.abc
@@ -55,18 +55,18 @@ KINDS_OF_TYPES: dict[Any, frozenset[str]] = {
     list: frozenset((LIST,)),
     dict: frozenset((OBJECT,)),
 }
-"""The JSON of the plain types."""
+"""For each plain Python type, the kinds of JSON values that represent it."""
 
 UNIONS = (typing.Union, types.UnionType)
 SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 Known = dict[type, Dataclass]
-"""The codecs of the dataclasses around an annotation: a dataclass may contain itself."""
+"""The codecs of the dataclasses that contain an annotation. They end the recursion if a dataclass contains itself."""
 
 
 def codec_of(annotation: Any) -> Codec | None:
-    """The codec of an annotation whose names are resolved; `None`: plain JSON."""
+    """Return the codec for an annotation without forward references; `None` if its values are plain JSON."""
     try:
         return _codec_of(annotation, {})
     except RecursionError:  # an alias that contains itself
@@ -81,58 +81,63 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
     if origin is tuple or annotation is tuple:
         return _tuple(arguments, known)
     if origin in SEQUENCES and len(arguments) == 1:
-        item = _codec_of(arguments[0], known)
-        return None if item is None else ListOf(item)
+        item_codec = _codec_of(arguments[0], known)
+        return None if item_codec is None else ListOf(item_codec)
     if origin in MAPPINGS and len(arguments) == 2:
-        item = _codec_of(arguments[1], known) if _bare(arguments[0]) is str else None
-        return None if item is None else DictOf(item)
-    return _of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
+        value_codec = _codec_of(arguments[1], known) if _bare(arguments[0]) is str else None
+        return None if value_codec is None else DictOf(value_codec)
+    return _codec_of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
 
 
 def plain_types(annotation: Any) -> tuple[type, ...]:
-    """Of `str`, `int` and `float`, those that the annotation is, or that are in its union."""
+    """Which of `str`, `int` and `float` the annotation allows, itself or in a union."""
     return tuple(kind for kind in (str, int, float) if kind in _members(annotation))
 
 
 def scalar_types(annotation: Any) -> tuple[type, ...]:
-    """The types of an annotation of only texts, numbers, bools and None; empty for every other annotation."""
-    kinds = _members(annotation)
-    return kinds if set(kinds) <= {str, int, float, bool, types.NoneType} else ()
+    """The types of an annotation that allows only strings, numbers, bools and None; empty for all other annotations."""
+    allowed_types = _members(annotation)
+    return allowed_types if set(allowed_types) <= {str, int, float, bool, types.NoneType} else ()
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union; for any other annotation, only the annotation itself."""
     annotation = _bare(annotation)
-    return tuple(map(_bare, typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)))
+    is_union = typing.get_origin(annotation) in UNIONS
+    return tuple(map(_bare, typing.get_args(annotation) if is_union else (annotation,)))
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each annotation with its names resolved in these globals. Leaves out annotations that cannot be resolved."""
+    """Resolve the forward references of annotations. Leaves out annotations that cannot be resolved.
+
+    names: the globals of the module in which the annotations were written.
+    """
     for name, annotation in annotations.items():
         holder = types.SimpleNamespace(__annotations__={name: annotation})
-        with suppress(Exception):  # a name that is imported for type checkers alone, or an annotation that is no type
+        with suppress(Exception):  # the name is imported only for type checkers, or the annotation is not a type
             yield name, typing.get_type_hints(holder, dict(names), include_extras=True)[name]
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function, with `return`, that can be resolved."""
+    """The annotations of a function, including `return`, as far as they can be resolved."""
     function = inspect.unwrap(function)
     return dict(resolved(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})))
 
 
 def _bare(annotation: Any) -> Any:
-    """The type behind `Annotated`, `NewType` and `type` statements."""
+    """Unwrap `Annotated`, `NewType` and `type` statements to the underlying type."""
     while True:
         if typing.get_origin(annotation) is typing.Annotated:
             annotation = typing.get_args(annotation)[0]
         elif isinstance(annotation, typing.NewType):
             annotation = annotation.__supertype__
-        elif type(annotation).__name__ == "TypeAliasType":  # in `typing` from Python 3.12 on
+        elif type(annotation).__name__ == "TypeAliasType":  # a class of `typing` from Python 3.12 on
             annotation = annotation.__value__
         else:
             return annotation
 
 
-def _of_class(kind: type, known: Known) -> Codec | None:
+def _codec_of_class(kind: type, known: Known) -> Codec | None:
     if kind in SCALARS:
         return SCALARS[kind]
     if kind in known:
@@ -147,16 +152,16 @@ def _of_class(kind: type, known: Known) -> Codec | None:
 
 
 def _named_tuple(kind: Any, known: Known) -> Codec:
-    found = dict(resolved(getattr(kind, "__annotations__", {}), _globals_of(kind)))
-    return NamedTupleOf(kind, [_codec_of(found.get(name), known) for name in kind._fields])
+    annotations = dict(resolved(getattr(kind, "__annotations__", {}), _globals_of(kind)))
+    return NamedTupleOf(kind, [_codec_of(annotations.get(name), known) for name in kind._fields])
 
 
 def _dataclass(kind: type, known: Known) -> Codec | None:
     codec = known[kind] = Dataclass(kind)
-    annotations = {field.name: field.type for field in dataclasses.fields(kind)}
-    found = dict(resolved(annotations, _globals_of(kind)))
-    for field in dataclasses.fields(kind):
-        codec.codecs[field.name] = _codec_of(found[field.name], known) if field.name in found else None
+    written = {field.name: field.type for field in dataclasses.fields(kind)}
+    annotations = dict(resolved(written, _globals_of(kind)))
+    for name in written:
+        codec.codecs[name] = _codec_of(annotations[name], known) if name in annotations else None
     return codec
 
 
@@ -173,7 +178,10 @@ def _tuple(arguments: tuple[Any, ...], known: Known) -> Codec:
 
 
 def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
-    """The codec if the kind of JSON shows the type of a value; `None` if it does not, or if all types are plain."""
+    """The codec for a union. `None` if all its types are plain, or if several types become the same kind of JSON.
+
+    If two types became the same kind of JSON, such as a string, we could not tell which type a stored value has.
+    """
     members: list[tuple[Codec | None, frozenset[str], str]] = []
     models: list[type[Model]] = []
     plain: frozenset[str] = frozenset()
@@ -207,7 +215,7 @@ def _plain_kinds(annotation: Any) -> frozenset[str]:
         return KINDS_OF_TYPES[dict]
     try:
         return KINDS_OF_TYPES.get(origin, EVERY_KIND)
-    except TypeError:  # an annotation that cannot be a key
+    except TypeError:  # the annotation is not hashable
         return EVERY_KIND
 
 
@@ -219,74 +227,76 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class CallTypes:
+    """The codecs of a task's parameters, which convert the arguments of a call to JSON, and back."""
+
     def __init__(self, signature: Signature, codecs: Mapping[str, Codec | None]) -> None:
         parameters = signature.parameters.values()
         self.by_name = codecs
         """The codec of each parameter."""
-        self._places = [(each.name, codecs.get(each.name)) for each in parameters if each.kind in POSITIONAL]
-        self._named = {each.name for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY}
-        self._rest = next((each.name for each in parameters if each.kind is Parameter.VAR_POSITIONAL), "")
-        self._others = next((each.name for each in parameters if each.kind is Parameter.VAR_KEYWORD), "")
-        self._named -= {self._rest, self._others}
+        self._positional = [(param.name, codecs.get(param.name)) for param in parameters if param.kind in POSITIONAL]
+        self._keywords = {param.name for param in parameters if param.kind is not Parameter.POSITIONAL_ONLY}
+        self._var_args = next((param.name for param in parameters if param.kind is Parameter.VAR_POSITIONAL), "")
+        self._var_kwargs = next((param.name for param in parameters if param.kind is Parameter.VAR_KEYWORD), "")
+        self._keywords -= {self._var_args, self._var_kwargs}
         self.uses_database = any(codec is not None and codec.uses_database for codec in codecs.values())
-        """Whether decoding may send queries."""
+        """Whether decoding arguments may send database queries, to fetch model instances."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], signature: Signature) -> "CallTypes | None":
-        """The types of this function's parameters; `None` if all are plain JSON."""
+        """The codecs for this function's parameters; `None` if all parameters are plain JSON."""
         annotations = annotations_of(function)
         codecs = {name: codec_of(annotations[name]) for name in signature.parameters if name in annotations}
         return cls(signature, codecs) if any(codecs.values()) else None
 
     @classmethod
     def of_values(cls, function: Callable[..., Any], signature: Signature) -> "CallTypes":
-        """The types of the parameters declared as texts and numbers: a member that is one counts as its value."""
+        """Codecs for parameters annotated as strings or numbers: they replace an enumeration member by its value."""
         annotations = annotations_of(function)
-        kinds = {name: plain_types(annotations[name]) for name in signature.parameters if name in annotations}
-        return cls(signature, {name: MemberValue(found) for name, found in kinds.items() if found})
+        types_by_name = {name: plain_types(annotations[name]) for name in signature.parameters if name in annotations}
+        return cls(signature, {name: MemberValue(allowed) for name, allowed in types_by_name.items() if allowed})
 
     @classmethod
     def of_scalars(cls, function: Callable[..., Any], signature: Signature) -> "CallTypes":
-        """The types of the parameters declared as texts, numbers, bools and None, to check the values of a call."""
+        """Codecs that check the arguments for parameters annotated as strings, numbers, bools or None."""
         annotations = annotations_of(function)
-        kinds = {name: scalar_types(annotations[name]) for name in signature.parameters if name in annotations}
-        return cls(signature, {name: CheckedScalar(found) for name, found in kinds.items() if found})
+        types_by_name = {name: scalar_types(annotations[name]) for name in signature.parameters if name in annotations}
+        return cls(signature, {name: CheckedScalar(allowed) for name, allowed in types_by_name.items() if allowed})
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call as JSON. An argument may be JSON already. Raises `InvalidArguments`."""
+        """Convert the arguments of a call to JSON. An argument may already be JSON. Raises `InvalidArguments`."""
         return self._convert(encode_part, args, kwargs)
 
     def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call from their JSON. Raises `UndecodableArguments`, or `RowMissing`."""
+        """Convert the arguments of a call back from JSON. Raises `UndecodableArguments` or `RowMissing`."""
         return self._convert(decode_part, args, kwargs)
 
     def with_plain(
         self, normalize: Callable[[Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call. `normalize` is applied to each argument that is plain JSON."""
+        """Apply `normalize` to each argument of a call that is plain JSON, and return all arguments."""
         return self._convert(lambda codec, _, value: normalize(value) if codec is None else value, args, kwargs)
 
     def encode_one(self, name: str, value: Any) -> Any:
-        """The JSON of one argument by its name; of `*args` and `**kwargs` the whole list or dict."""
-        if name == self._rest and isinstance(value, list | tuple):
+        """Convert one argument to JSON. `name`: its parameter. For `*args` and `**kwargs`, pass the list or dict."""
+        if name == self._var_args and isinstance(value, list | tuple):
             codec = self.by_name.get(name)
             return encode_part(codec and ListOf(codec), name, value)
-        if name == self._others and isinstance(value, dict):
+        if name == self._var_kwargs and isinstance(value, dict):
             codec = self.by_name.get(name)
             return encode_part(codec and DictOf(codec), name, value)
-        is_parameter = name in self.by_name and name not in (self._rest, self._others)
+        is_parameter = name in self.by_name and name not in (self._var_args, self._var_kwargs)
         return encode_part(self.by_name[name] if is_parameter else self._codec(name), name, value)
 
     def _convert(
         self, convert: Callable[[Codec | None, str, Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        places, rest = self._places, self._rest
-        converted = [convert(codec, name, value) for (name, codec), value in zip(places, args, strict=False)]
+        positional, var_args = self._positional, self._var_args
+        converted = [convert(codec, name, value) for (name, codec), value in zip(positional, args, strict=False)]
         converted += [
-            convert(self.by_name.get(rest), f"{rest}[{number}]", value)
-            for number, value in enumerate(args[len(places) :])
+            convert(self.by_name.get(var_args), f"{var_args}[{number}]", value)
+            for number, value in enumerate(args[len(positional) :])
         ]
         return converted, {name: convert(self._codec(name), name, value) for name, value in kwargs.items()}
 
     def _codec(self, keyword: str) -> Codec | None:
-        return self.by_name.get(keyword if keyword in self._named else self._others)
+        return self.by_name.get(keyword if keyword in self._keywords else self._var_kwargs)

@@ -1,11 +1,10 @@
-"""Arguments and results of more types than JSON has: a codec converts values of one type to JSON, and back.
+"""Codecs for arguments and results of types that JSON does not have. A codec converts values to JSON, and back.
 
-Invariant: the JSON that `encode` returns is decoded to a value whose JSON is equal. So no value changes on its way. A
-value that would change is refused before anything is written.
+A value does not change on its way: a codec refuses a value that would not be decoded to an equal value.
 
-This file has first the codecs of single values, which become one string or number; then the codec of model instances,
-which become a reference to their row; then the codecs of values that hold other values. `annotations` chooses a codec
-for each annotation, once for each task.
+The file has three sections: codecs of single values, which become one string or number; the codec of model instances,
+which become a reference to their row; and codecs of values that contain other values. The module `annotations` chooses
+a codec for each annotation of a task.
 """
 
 import copy
@@ -34,47 +33,47 @@ EVERY_KIND = frozenset((NULL, BOOL, NUMBER, STRING, LIST, OBJECT))
 """The kinds of values that JSON has."""
 
 LONGEST_SHOWN_VALUE = 100
-"""Characters of a value in an error."""
+"""The most characters of a value that an error message shows."""
 
 
 class Codec(ABC):
-    """Converts the values of one type. In place of a codec, `None` stands for plain JSON."""
+    """Converts the values of one type. Where a codec is expected, `None` means that values are plain JSON."""
 
     kinds: frozenset[str] = frozenset((STRING,))
     """The kinds of JSON that the codec writes and reads."""
 
     also: frozenset[str] = frozenset()
-    """Further kinds that the codec reads: jobs that were deferred before the task was annotated may have them."""
+    """Further kinds of JSON that the codec reads, because jobs from before the task was annotated may contain them."""
 
     fetches: ClassVar[bool] = False
-    """Whether `decode` may send queries."""
+    """Whether `decode` itself may send database queries."""
 
     inner: Sequence["Codec | None"] = ()
-    """The codecs of the values that its values hold."""
+    """The codecs of the values that this codec's values contain."""
 
     @property
     def uses_database(self) -> bool:
-        """Whether this codec, or one within it, sends queries."""
+        """Whether this codec, or an inner codec, may send database queries."""
         return self.fetches or any(codec is not None and codec.uses_database for codec in self.inner)
 
     @abstractmethod
     def __str__(self) -> str:
-        """The type, for an error."""
+        """The name of the type, for error messages."""
 
     @abstractmethod
     def fits(self, value: Any) -> bool:
-        """Whether this is a value of the type, and not the JSON of such a value."""
+        """Whether `value` has this type. The JSON of such a value does not have the type."""
 
     @abstractmethod
     def encode(self, name: str, value: Any) -> Any:
-        """The JSON of a value of the type. The value may be JSON already. Raises `InvalidArguments`, with this name."""
+        """Convert a value to JSON. It may already be JSON. Raises `InvalidArguments`, which mentions `name`."""
 
     @abstractmethod
     def decode(self, name: str, value: Any) -> Any:
-        """The value of this JSON. Raises `UndecodableArguments` for the JSON of another type."""
+        """Convert JSON back to a value of the type. Raises `UndecodableArguments` for the JSON of another type."""
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """The values of a list of JSON; `name`: the name of the list."""
+        """Convert each item of a JSON list back. `name`: the name of the list, for error messages."""
         return [self.decode(f"{name}[{position}]", value) for position, value in enumerate(values)]
 
     def refuse(self, name: str, value: Any, advice: str = "") -> NoReturn:
@@ -88,17 +87,17 @@ class Codec(ABC):
 
 
 def encode_part(codec: Codec | None, name: str, value: Any) -> Any:
-    """The JSON of a value within another value; without a codec, the value itself."""
+    """Convert a value that another value contains to JSON. Without a codec, return it unchanged."""
     return value if codec is None else codec.encode(name, value)
 
 
 def decode_part(codec: Codec | None, name: str, value: Any) -> Any:
-    """The value of this JSON; without a codec, the JSON itself."""
+    """Convert the JSON of a contained value back. Without a codec, return it unchanged."""
     return value if codec is None else codec.decode(name, value)
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a JSON value; empty for a value that is not JSON."""
+    """The kind of a JSON value, such as `number`; empty for a value that is not JSON."""
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -113,18 +112,18 @@ def kind_of(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: its type and its `repr`, cut; only its type if `repr` raises."""
+    """Describe a value in an error message: its shortened `repr` and its type, or only its type if `repr` raises."""
     kind = type(value).__name__
     try:
         text = repr(value)
-    except Exception:  # a value of the project, whose own code raises
+    except Exception:  # `__repr__` of a class of the project may raise
         return f"of type {kind}"
     text = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[: LONGEST_SHOWN_VALUE - 1]}…"
     return text if isinstance(value, str | int | float | None) else f"the {kind} {text}"
 
 
 class Scalar(Codec):
-    """Values that become a text: `write` makes the text, `read` reads it, or raises `ValueError`."""
+    """Values that become a string. `write` makes the string. `read` reads it, or raises `ValueError`."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class Scalar(Codec):
         advice: str,
         not_: type | None = None,
     ) -> None:
-        """`not_`: a subclass whose values do not count as this type. `advice`: for the error about another value."""
+        """`not_`: a subclass whose values do not count as this type. `advice`: the end of error messages."""
         self._kind = kind
         self._write = write
         self._read = read
@@ -149,7 +148,7 @@ class Scalar(Codec):
         return isinstance(value, self._kind) and not (self._not is not None and isinstance(value, self._not))
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`. Reads and writes the text once more: a subclass may write a text that only it can read."""
+        """See `Codec`. Reads the string back as a check, because a subclass may write one that only it can read."""
         if not self.fits(value) and not isinstance(value, str):
             self.refuse(name, value, self._advice)
         try:
@@ -171,7 +170,7 @@ class Scalar(Codec):
 
 
 class Time(Scalar):
-    """Times of day. A time zone may have no offset without a date. Such a time zone would be lost."""
+    """Times of day. Refuses a time zone whose offset depends on the date, because the time zone would be lost."""
 
     def encode(self, name: str, value: Any) -> Any:
         if isinstance(value, datetime.time) and value.tzinfo is not None and value.utcoffset() is None:
@@ -180,7 +179,7 @@ class Time(Scalar):
 
 
 class Duration(Scalar):
-    """Durations, in the form of ISO 8601. A number counts as seconds: a task without annotations took seconds."""
+    """Durations in ISO 8601 form. A number counts as seconds, which a task without annotations may have stored."""
 
     also = frozenset((NUMBER,))
 
@@ -202,7 +201,7 @@ class Duration(Scalar):
 
 
 class Number(Scalar):
-    """Decimals, as strings. An integer counts as a Decimal."""
+    """Decimals, which become strings. An integer counts as a Decimal."""
 
     also = frozenset((NUMBER,))
 
@@ -210,14 +209,14 @@ class Number(Scalar):
         return super().encode(name, Decimal(value) if _is_number(value) and isinstance(value, int) else value)
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`. A float in a row was stored before the task was annotated."""
+        """See `Codec`. Also reads a float, which was stored before the task was annotated."""
         return super().decode(name, str(value) if _is_number(value) else value)
 
 
 class Enumeration(Codec):
-    """Members of one enumeration: stored by value if the values are strings or the members integers, else by name.
+    """Members of one enumeration. They are stored by value if the values are strings or integers, else by name.
 
-    Names are easier to read than other values, and do not change when members are added.
+    Other values are harder to read than names, and may change when members are added.
     """
 
     def __init__(self, kind: type[Enum]) -> None:
@@ -262,7 +261,7 @@ class Enumeration(Codec):
 
 
 class PlainTypes(Codec):
-    """Values that are JSON already. The subclasses check or convert them before they are encoded."""
+    """Values that are already JSON. Subclasses check or convert the values before they are encoded."""
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         self._kinds = kinds
@@ -275,7 +274,7 @@ class PlainTypes(Codec):
 
 
 class MemberValue(PlainTypes):
-    """Texts and numbers. A member of an enumeration of these, such as `TextChoices`, counts as its value."""
+    """Strings and numbers. A member of an enumeration such as `TextChoices` is replaced by its value."""
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, Enum) and isinstance(value, self._kinds)
@@ -285,9 +284,9 @@ class MemberValue(PlainTypes):
 
 
 class CheckedScalar(PlainTypes):
-    """Texts, numbers, bools and None, for the check of a call. An int is a float as well.
+    """Checks strings, numbers, bools and None against an annotation. An int also counts as a float.
 
-    A value that is not JSON passes: the encoder refuses it, and says what to pass instead.
+    A value that is not JSON passes this check, because the encoder refuses it later, and says what to pass instead.
     """
 
     def fits(self, value: Any) -> bool:
@@ -304,10 +303,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _duration(text: str) -> datetime.timedelta:
-    found = parse_duration(text)
-    if found is None:
+    duration = parse_duration(text)
+    if duration is None:
         raise ValueError("it is no ISO 8601 duration such as P1DT02H00M00S")
-    return found
+    return duration
 
 
 SCALARS: dict[type, Codec] = {
@@ -330,15 +329,15 @@ SCALARS: dict[type, Codec] = {
     Decimal: Number(Decimal, str, Decimal, advice="Pass a Decimal, an int, or a str such as '9.99'."),
     UUID: Scalar(UUID, str, UUID, advice="Pass a UUID, or its str()."),
 }  # fmt: skip
-"""The codec of each type of single values."""
+"""The codecs of types whose values become one string."""
 
 REFERENCE_KEYS = {"model", "pk", "database"}
 
 
 class Reference(Codec):
-    """Instances of some models, as `{"model": "shop.order", "pk": 42, "database": "default"}`.
+    """Model instances, which become `{"model": "shop.order", "pk": 42, "database": "default"}`.
 
-    Invariant: the task gets an instance of the row, in the database, that the caller passed.
+    Before the task runs, the codec fetches the instance again from the same row in the same database.
     """
 
     kinds = frozenset((OBJECT,))
@@ -370,7 +369,7 @@ class Reference(Codec):
         return {"model": meta.label_lower, "pk": pk, "database": value._state.db}
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`. Fetches the row; raises `RowMissing` if it is gone."""
+        """See `Codec`. Fetches the row from the database. Raises `RowMissing` if the row no longer exists."""
         return self._fetched([(name, value)])[0]
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
@@ -378,27 +377,27 @@ class Reference(Codec):
         return self._fetched([(f"{name}[{position}]", value) for position, value in enumerate(values)])
 
     def _fetched(self, references: Sequence[tuple[str, Any]]) -> list[Any]:
-        wanted: dict[tuple[str, str], set[Any]] = {}
+        pks_by_table: dict[tuple[str, str], set[Any]] = {}
         keys = []
         for name, value in references:
             if problem := self._problem(value):
                 self.fail(name, value, problem)
-            place = value["model"], value["database"]
+            table = value["model"], value["database"]
             pk = self._pk(name, value)
-            wanted.setdefault(place, set()).add(pk)
-            keys.append((place, pk))
-        found = {
+            pks_by_table.setdefault(table, set()).add(pk)
+            keys.append((table, pk))
+        instances = {
             (label, alias): apps.get_model(label)._base_manager.using(alias).in_bulk(pks)
-            for (label, alias), pks in wanted.items()
+            for (label, alias), pks in pks_by_table.items()
         }
-        for (name, value), (place, pk) in zip(references, keys, strict=True):
-            if pk not in found[place]:
+        for (name, value), (table, pk) in zip(references, keys, strict=True):
+            if pk not in instances[table]:
                 label = apps.get_model(value["model"])._meta.label
-                raise RowMissing(f"{name} is {label} {value['pk']!r}, which the database {place[1]!r} no longer has.")
-        return [found[place][pk] for place, pk in keys]
+                raise RowMissing(f"{name} is {label} {value['pk']!r}, which the database {table[1]!r} no longer has.")
+        return [instances[table][pk] for table, pk in keys]
 
     def _problem(self, value: Any) -> str:
-        """Why this is no reference to one of the models; empty if it is a reference."""
+        """Why `value` is not a reference to a row of one of the models; empty if it is one."""
         if not isinstance(value, Mapping) or value.keys() != REFERENCE_KEYS:
             return f"a reference to a row has the keys {', '.join(sorted(REFERENCE_KEYS))}"
         label, alias = value["model"], value["database"]
@@ -448,6 +447,8 @@ class ListOf(Codec):
 
 
 class TupleOf(Codec):
+    """Tuples with a fixed number of values, each of its own type."""
+
     kinds = frozenset((LIST,))
 
     def __init__(self, items: Sequence[Codec | None]) -> None:
@@ -462,15 +463,17 @@ class TupleOf(Codec):
     def encode(self, name: str, value: Any) -> Any:
         if not self.fits(value):
             self.refuse(name, value, f"Pass a tuple with {len(self.inner)} values.")
-        return [encode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self.inner)]
+        return [encode_part(codec, f"{name}[{index}]", value[index]) for index, codec in enumerate(self.inner)]
 
     def decode(self, name: str, value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(self.inner):
             self.fail(name, value)
-        return tuple(decode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self.inner))
+        return tuple(decode_part(codec, f"{name}[{index}]", value[index]) for index, codec in enumerate(self.inner))
 
 
 class NamedTupleOf(TupleOf):
+    """Named tuples of one class, which become lists."""
+
     def __init__(self, kind: Any, items: Sequence[Codec | None]) -> None:
         super().__init__(items)
         self._class = kind
@@ -480,7 +483,7 @@ class NamedTupleOf(TupleOf):
         return name
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`. A list and a tuple count as their values."""
+        """See `Codec`. A plain list or tuple with the right number of values fits as well."""
         return type(value) in (self._class, list, tuple) and super().fits(value)
 
     def decode(self, name: str, value: Any) -> Any:
@@ -488,6 +491,8 @@ class NamedTupleOf(TupleOf):
 
 
 class DictOf(Codec):
+    """Dicts with strings as keys, and with values of one type."""
+
     kinds = frozenset((OBJECT,))
 
     def __init__(self, item: Codec) -> None:
@@ -512,34 +517,34 @@ class DictOf(Codec):
 
 
 class Dataclass(Codec):
-    """Instances of one dataclass, as objects of the fields of its `__init__`. A missing field has its default."""
+    """Instances of one dataclass, which become JSON objects. A field that is missing in JSON gets its default."""
 
     kinds = frozenset((OBJECT,))
 
     def __init__(self, kind: type[Any]) -> None:
         self._class = kind
         self.codecs: dict[str, Codec | None] = {}
-        """By field. Filled in later, because a dataclass may contain itself."""
+        """The codec of each field. `annotations` fills this in later, because a dataclass may contain itself."""
         self._fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
         self._may_differ = may_differ(kind)
-        self._is_asked = False
+        self._is_checking_inner = False
 
     def __str__(self) -> str:
         return self._class.__qualname__
 
     @property
     def uses_database(self) -> bool:
-        if self._is_asked:  # the dataclass contains itself
+        if self._is_checking_inner:  # the dataclass contains itself
             return False
-        self._is_asked = True
+        self._is_checking_inner = True
         self.inner = [*self.codecs.values()]
         try:
             return super().uses_database
         finally:
-            self._is_asked = False
+            self._is_checking_inner = False
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`. An instance of a subclass does not fit: it would lose its further fields."""
+        """See `Codec`. An instance of a subclass does not fit, because its further fields would be lost."""
         return type(value) is self._class
 
     def encode(self, name: str, value: Any) -> Any:
@@ -556,14 +561,14 @@ class Dataclass(Codec):
             self.fail(name, value)
         if problem := self._problem(value):
             self.fail(name, value, f"it {problem}")
-        given = {field: decode_part(self.codecs[field], f"{name}.{field}", item) for field, item in value.items()}
+        decoded = {field: decode_part(self.codecs[field], f"{name}.{field}", item) for field, item in value.items()}
         try:
-            return self._class(**given)
+            return self._class(**decoded)
         except (TypeError, ValueError) as error:
             self.fail(name, value, str(error))
 
     def _encode_instance(self, name: str, value: Any) -> dict[str, Any]:
-        """The JSON of an instance. Refuses the instance if its fields would make a different one."""
+        """The JSON of an instance. Refuses an instance that would differ if it is made again from its fields."""
         encoded = {field: self._encode(name, field, getattr(value, field)) for field in self._fields}
         if self._may_differ and (why := difference(value)):
             raise InvalidArguments(
@@ -576,7 +581,7 @@ class Dataclass(Codec):
         return encode_part(self.codecs[field], f"{name}.{field}", value)
 
     def _problem(self, value: Mapping[str, Any]) -> str:
-        """A field that is unknown, or that is missing and has no default; empty if there is none."""
+        """A message about an unknown field, or a missing field without a default; empty if there is no such field."""
         for name in value:
             if name not in self._fields:
                 return f"has no field {name!r}"
@@ -588,7 +593,7 @@ class Dataclass(Codec):
 
 
 class OneOf(Codec):
-    """Values of several types, each of which has other kinds of JSON. The codec of plain types is `None`."""
+    """Values of a union of types, each of which becomes another kind of JSON. The codec of plain types is `None`."""
 
     def __init__(self, members: Sequence[tuple[Codec | None, frozenset[str], str]]) -> None:
         self.inner = self._codecs = [codec for codec, _, _ in members if codec is not None]
@@ -619,7 +624,7 @@ class OneOf(Codec):
         return decode_part(self._by_kind[kind], name, value)
 
     def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """See `Codec`. The rows of optional references are fetched together."""
+        """See `Codec`. Fetches all model instances of a list with one query, although some values may be `None`."""
         if len(self._codecs) != 1 or set(self._by_kind) - self._codecs[0].kinds != {NULL}:
             return super().decode_all(name, values)
         decoded = iter(self._codecs[0].decode_all(name, [value for value in values if value is not None]))
@@ -627,13 +632,13 @@ class OneOf(Codec):
 
 
 UNSET = object()
-"""In place of a field that is not set."""
+"""Stands for the value of a field that is not set."""
 
 
 def may_differ(kind: Any) -> bool:
-    """Whether making an instance may do more than set its fields from arguments. Called once for each class.
+    """Whether `__init__` may do more than set the fields from its arguments. Called once for each dataclass.
 
-    `__dataclass_fields__` has the fields, and each `ClassVar` and `InitVar`.
+    `__dataclass_fields__` contains the fields, and also each `ClassVar` and `InitVar`.
     """
     params = vars(kind).get("__dataclass_params__")  # missing in a subclass without the decorator
     arguments = [field for field in dataclasses.fields(kind) if field.init]
@@ -645,20 +650,20 @@ def may_differ(kind: Any) -> bool:
 
 
 def difference(value: Any) -> str:
-    """Why an instance that is made again from its fields would differ; empty if it would be equal."""
+    """How an instance that is made again from the fields would differ from the original; empty if it would be equal."""
     fields = dataclasses.fields(value)
     try:
-        again = type(value)(**{each.name: _copied(getattr(value, each.name)) for each in fields if each.init})
-    except Exception as error:  # raised by the project, or by Python, because the value of an `InitVar` is missing
+        again = type(value)(**{field.name: _copied(getattr(value, field.name)) for field in fields if field.init})
+    except Exception as error:  # raised by the project, or by Python because an `InitVar` is missing
         return f"it cannot be made again from its fields ({error})"
-    found = _differing(value, again)
-    return found and f"made again from its fields, its {found} is {shown(getattr(again, found, None))}"
+    name = _differing(value, again)
+    return name and f"made again from its fields, its {name} is {shown(getattr(again, name, None))}"
 
 
 def _differing(value: Any, other: Any) -> str:
-    """The first field in which two instances of a dataclass differ; empty if there is none.
+    """The name of the first field in which two instances of a dataclass differ; empty if they do not differ.
 
-    A field with `init=False` and `compare=False` may differ: a cache, for example.
+    A field with `init=False` and `compare=False`, such as a cache, may differ.
     """
     for field in dataclasses.fields(value):
         before, after = getattr(value, field.name, UNSET), getattr(other, field.name, UNSET)
@@ -678,7 +683,7 @@ def _copied(value: Any) -> Any:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values are equal. Two dataclasses without a comparison are equal if their fields are."""
+    """Whether two values are equal. Instances of a dataclass without `__eq__` are equal if their fields are equal."""
     if value is other:
         return True
     if type(value) is type(other):
@@ -690,5 +695,5 @@ def _is_same(value: Any, other: Any) -> bool:
             return not _differing(value, other)
     try:
         return bool(value == other)
-    except Exception:  # a comparison of the project's
+    except Exception:  # `__eq__` of a class of the project may raise
         return False

@@ -1,4 +1,4 @@
-"""`JobContext`: a task with `takes_context=True` reads its attempt from it, and can complete its own job by it."""
+"""`JobContext`, the first argument of a task with `takes_context=True`. It describes the attempt and its job."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Notes(Protocol):
-    """Collects the notes of an attempt, which `JobContext` adds. Adding never waits."""
+    """Collects the progress and the log lines that a task notes by its `JobContext`. Its methods never wait."""
 
     def note_progress(self, value: float, text: str) -> None:
         """Replace the progress."""
@@ -34,7 +34,7 @@ class Notes(Protocol):
 
 
 class AttemptHandle(Protocol):
-    """The part of the running attempt that `JobContext` needs."""
+    """The attributes of a running attempt that `JobContext` needs."""
 
     job: ClaimedJob
     worker: str
@@ -51,19 +51,19 @@ class AttemptHandle(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the attempt was interrupted because its job is no longer the worker's."""
+        """Whether the attempt was interrupted because its worker no longer holds the job."""
 
     def notes(self) -> "Notes":
-        """The progress and the log lines of the attempt, to add to them."""
+        """The object that collects the progress and the log lines of the attempt."""
 
     def with_notes(self, outcome: Outcome) -> Outcome:
-        """The outcome with everything that the attempt has noted."""
+        """Return a copy of the outcome with the progress and the log lines of the attempt."""
 
     def require_in_time(self) -> None:
         """Raise if the attempt was interrupted. Called in the transaction in which a task completes its job."""
 
     def note_completed(self, outcome: Outcome) -> None:
-        """Record that the job is completed. Called after that transaction is committed."""
+        """Record that the task has completed its own job. Called after the task's transaction is committed."""
 
 
 current_attempt: ContextVar[AttemptHandle | None] = ContextVar("skipqueue_attempt", default=None)
@@ -88,14 +88,14 @@ class JobContext(
     """The alias of the database that holds the job."""
     lease: int = 0
     started: float | None = None
-    """The start of the attempt, in monotonic seconds."""
+    """When the attempt started, by this process's monotonic clock."""
     is_atomic: bool = False
-    """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
+    """Whether the task has `@job(atomic=True)`, so that it shares a transaction with its outcome."""
     running: AttemptHandle | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, running: AttemptHandle, is_atomic: bool) -> "JobContext":
-        """The context of this attempt."""
+        """Make the context of a running attempt."""
         job = running.job
         return cls(
             job_id=job.id,
@@ -114,7 +114,7 @@ class JobContext(
     def current(cls) -> "JobContext | None":
         """The context of the attempt that runs in this thread or coroutine; `None` outside of attempts.
 
-        For code that tasks call, and for Django's tasks. Threads started by a task have none.
+        For code that tasks call, and for tasks of `django.tasks`. In a thread started by a task it returns `None`.
         """
         running = current_attempt.get()
         return None if running is None else cls.of(running, registry.get(running.job.task).atomic)
@@ -142,28 +142,28 @@ class JobContext(
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was cancelled, or taken from its worker, since the attempt began: no outcome is written then.
+        """Whether the job was cancelled or taken from its worker since the attempt began. Its outcome is not written.
 
-        Becomes true about a second after that. For code that catches `JobCancelled`, and for threads of the task.
+        Becomes true about a second later. For code that catches `JobCancelled`, and for threads that the task starts.
         """
         return self.running is not None and self.running.is_cancelled
 
     def progress(self, value: float, text: str = "") -> None:
-        """Note how much is done: from 0 to 1, and a short text, `progress(0.4, "40 of 100")`.
+        """Note how much is done, as a number from 0 to 1 with a short text: `progress(0.4, "40 of 100")`.
 
         Returns at once. The worker writes the last value about once a second, also while the task is in a transaction,
-        and with the outcome. Raises `InvalidOption` for a value that is not from 0 to 1. May be called from any thread
-        and from an `async def` task; where no worker runs the job, it only checks the values.
+        and again with the outcome. Raises `InvalidOption` for a value that is not from 0 to 1. May be called from any
+        thread, and from an `async def` task. If no worker runs the job, only checks the values.
         """
         checked = checked_progress(value), checked_text("text", text)
         if self.running is not None:
             self.running.notes().note_progress(*checked)
 
     def log(self, message: str, level: int | str = "INFO") -> None:
-        """Add a line to the log that is kept with the attempt, whatever `SKIPQUEUE["CAPTURE_LOGS"]` says.
+        """Add a line to the log that is stored with the attempt, whatever the setting `CAPTURE_LOGS` is.
 
         Returns at once, and writes to no other log. The last 500 lines are kept. Raises `InvalidOption` for a message
-        that is no str, or a level that `logging` does not have.
+        that is not a str, and for a level that `logging` does not have.
         """
         line = level_name(level), "", checked_text("message", message)
         if self.running is not None:
@@ -173,9 +173,9 @@ class JobContext(
         """Finish the job with `result` in the task's current transaction: both are committed, or neither is.
 
         Raises `CannotComplete` outside of `transaction.atomic()` on the queue's database, and in a task with
-        `atomic=True`; `InvalidArguments` for a result that is not JSON; and `LeaseLost` if the job is no longer this
-        worker's: do not catch it, so that the transaction is rolled back. Nothing that the task returns or raises after
-        the commit changes the outcome.
+        `atomic=True`; `InvalidArguments` for a result that is not JSON; and `LeaseLost` if this worker no longer holds
+        the job. Do not catch `LeaseLost`, so that the transaction is rolled back. After the commit, the outcome no
+        longer changes, whatever the task returns or raises.
         """
         if self.running is None:
             raise CannotComplete("No worker runs this job, so there is nothing to complete.")
@@ -193,13 +193,13 @@ class JobContext(
 
 
 def complete(database: str, settlement: Settlement, running: AttemptHandle) -> None:
-    """Write the outcome in the open transaction, and record it in the attempt after the commit.
+    """Write the outcome in the open transaction. After the commit, tell the attempt that its job is completed.
 
-    The hook that records it comes first, because no hook is called after a hook that raises.
+    The on-commit hook for this is moved to the front, because Django calls no further hooks after a hook that raises.
     """
     if not Store(database).settle([settlement], raises=True):
-        held = f"Job {job_name(database, settlement.job_id)} is no longer held by lease {settlement.lease}"
-        raise LeaseLost(f"{held}; what its task wrote is rolled back.")
+        problem = f"Job {job_name(database, settlement.job_id)} is no longer held by lease {settlement.lease}"
+        raise LeaseLost(f"{problem}; what its task wrote is rolled back.")
     running.require_in_time()
     transaction.on_commit(_Completion(running.note_completed, settlement.outcome), using=database)
     hooks = connections[database].run_on_commit
@@ -207,9 +207,9 @@ def complete(database: str, settlement: Settlement, running: AttemptHandle) -> N
 
 
 class _Completion(partial[None]):
-    """The commit hook that records in the attempt that its job is completed."""
+    """The on-commit hook that tells an attempt that its job is completed."""
 
 
 def is_completion(hook: object) -> bool:
-    """Whether a commit hook is the one that records the completion of a job."""
+    """Whether an on-commit hook is the hook that tells an attempt that its job is completed."""
     return isinstance(hook, _Completion)

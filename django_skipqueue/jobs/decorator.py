@@ -1,7 +1,7 @@
-"""`@job` makes a task out of a function, and registers it. `@with_options` gives the options to a task of Django's.
+"""The decorators `@job`, which makes a task of a function, and `@with_options`, which gives options to a Django task.
 
-Invariant: `@job` raises at import if a worker could not find the function, or could not run it with these options. The
-options of `@with_options` are checked at import, and kept on the function, where a backend may read them.
+`@job` raises at import if a worker could not find the function, or could not run it with these options. `@with_options`
+checks its options at import, and stores them on the function, where our backend for `django.tasks` reads them.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from .registry import registry
 from .task import ContextTask, Task, yields
 
 NOT_FROM_A_FILE = ("<stdin>", "<console>", "<string>")
-"""The file names that Python gives to code that is not in a file."""
+"""The file names that Python gives to code which is not in a file."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,34 +39,37 @@ def job(
 def job(
     function: Callable[..., Any] | None = None, /, *, takes_context: bool = False, **options: Unpack[TaskOptions]
 ) -> Any:
-    """Register a function, `def` or `async def`, as a task. Bare, or with options.
+    """Register a function, `def` or `async def`, as a task. Use it as `@job`, or with options as `@job(…)`.
 
-    name: the task's name in rows and logs; default `module.qualname`. Set it if the function may move.
-    queue_name, priority (-100…100, higher first), max_attempts: for its jobs, unless `.using()` says otherwise.
-    unique_key, or unique, made by `unique_by`: at most one job holds a key at a time.
-    until: how long: "finished", "started", or a timedelta from the enqueue, and until it is finished.
-    on_conflict: if a job holds the key: "skip" returns it, "replace" gives it the arguments and the due time of the
-    call if it waits, "raise" raises `UniqueKeyTaken`, "rerun" has one more run after the job that runs.
-    backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
-    retry_on: only these exceptions are retried, others fail the job at once; default: all but `RowMissing`.
-    discard_on: these discard the job at once.
+    name: the task's name in rows and logs; default `module.qualname`. Set it if the function may move to another
+    module.
+    queue_name, priority (-100…100, higher first), max_attempts: for the task's jobs, unless `.using()` changes them.
+    unique_key, unique: the key of a job, or how `unique_by` makes it. At most one job holds a key at a time.
+    until: how long a job holds its key, which is until it is "finished" or "started", or for at least a timedelta.
+    on_conflict: what happens if another job holds the key. "skip" returns that job. "replace" gives it the arguments
+    and the due time of the call, if it is waiting. "raise" raises `UniqueKeyTaken`. "rerun" runs the task once more
+    after it.
+    backoff: a function that takes the number of a failed attempt, and returns how many seconds to wait; default
+    `backoff.exponential()`.
+    retry_on: only these exceptions are retried, and others fail the job at once; default: all except `RowMissing`.
+    discard_on: these exceptions discard the job at once.
     timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
-    atomic: the function and its outcome share one transaction on the queue's database; `def` only.
-    redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
-    their like.
-    concurrency: how many of its jobs of a key may run at once: `limit(2, by="account_id")`.
-    sequence: its jobs run one after the other for each key: `by("order_id")`.
-    fair_by: the jobs of one tenant do not keep those of another waiting: `fair_by="tenant"` names the argument, or the
-    arguments. A job has one of these three.
-    rate: how many of its jobs of a key may start in a time: `rate("100/m", by="tenant")`.
-    retention: how long its finished jobs are kept, by status, where that is shorter than `SKIPQUEUE["RETENTION"]`:
+    atomic: the function and its outcome share one transaction on the queue's database. Only for `def` functions.
+    redact: names of arguments, at any depth, whose values the admin and the log mask, in addition to `password`,
+    `token` and similar names.
+    concurrency: how many jobs with the same key may run at once, such as `limit(2, by="account_id")`.
+    sequence: jobs with the same key run one after another, such as `by("order_id")`.
+    fair_by: one or several arguments that name a tenant. Many jobs of one tenant then do not keep the jobs of another
+    tenant waiting. A task has only one of `concurrency`, `sequence` and `fair_by`.
+    rate: how many jobs with the same key may start in a period, such as `rate("100/m", by="tenant")`.
+    retention: how long finished jobs are kept, by status, if this is shorter than `SKIPQUEUE["RETENTION"]`, such as
     `retention={"completed": timedelta(minutes=10)}`.
-    database: the alias of the database for its jobs, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
-    shard_by: under the placement `spread`, jobs whose values of these arguments are equal are in the same database.
+    database: the alias of the database for the task's jobs, instead of the database that the settings choose.
+    shard_by: with the placement `spread`, jobs with equal values of these arguments are in the same database.
     takes_context: the function takes a `JobContext` before its own arguments.
 
-    Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
-    used.
+    Raises `InvalidTask` for a function that a worker could not find again, and `InvalidOption` for a value that is not
+    valid.
     """
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
     given = checked(options)
@@ -83,7 +86,7 @@ def job(
         task: Task[Any, Any] = kind(
             function,
             name=options.get("name") or f"{function.__module__}.{function.__qualname__}",
-            # The timeout is not stored in the row, so that a changed one also applies to jobs already queued.
+            # The timeout is not stored in the row, so that a change of it also applies to jobs that are already queued.
             options=replace(given.options, timeout=None),
             timeout=given.options.timeout,
             policy=given.policy,
@@ -134,34 +137,34 @@ def _check_function(function: Callable[..., Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The checked options of a decorator, for the jobs of a task and for their attempts."""
+    """The checked options of `@job` or `@with_options`."""
 
     options: Options = field(default_factory=Options)
     backoff: Backoff | None = None
-    """`None`: not given."""
+    """`None` means the default backoff."""
     retry_on: tuple[type[BaseException], ...] | None = None
     discard_on: tuple[type[BaseException], ...] = ()
     redact: tuple[str, ...] = ()
 
     @property
     def policy(self) -> RetryPolicy:
-        """The policy that decides the outcome of an exception."""
+        """The policy that decides the outcome when the task raises an exception."""
         policy = RetryPolicy(retry_on=self.retry_on, discard_on=self.discard_on)
         return policy if self.backoff is None else replace(policy, backoff=self.backoff)
 
 
 def checked(options: RunOptions) -> Given:
-    """Check the options. Raises `InvalidOption` for a value that cannot be used."""
+    """Check the options of a decorator. Raises `InvalidOption` for a value that is not valid."""
     backoff = options.get("backoff")
     if backoff is not None:
         check_backoff(backoff)
-    own: dict[str, Any] = dict(options)
-    if "retention" in own:
-        for problem in own_retention_problems("retention", own["retention"]):
+    values: dict[str, Any] = dict(options)
+    if "retention" in values:
+        for problem in own_retention_problems("retention", values["retention"]):
             raise InvalidOption(problem)
-        own["retention"] = retention_column(own["retention"])
+        values["retention"] = retention_column(values["retention"])
     return Given(
-        Options().changed(own),
+        Options().changed(values),
         backoff=backoff,
         retry_on=_exceptions("retry_on", options.get("retry_on")),
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
@@ -170,17 +173,17 @@ def checked(options: RunOptions) -> Given:
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
-    """`retry_on` or `discard_on` as a tuple. A single class is allowed too."""
+    """Return the value of `retry_on` or `discard_on` as a tuple. It may be a single class."""
     if classes is None:
         return None
     listed = classes if isinstance(classes, tuple | list) else (classes,)
-    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
+    if not all(isinstance(item, type) and issubclass(item, BaseException) for item in listed):
         raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
     return tuple(listed)
 
 
 def _names_to_redact(names: Any) -> tuple[str, ...]:
-    """`redact` as a tuple. A single name is allowed too."""
+    """Return the value of `redact` as a tuple. It may be a single name."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
         raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")
@@ -188,25 +191,25 @@ def _names_to_redact(names: Any) -> tuple[str, ...]:
 
 
 ATTRIBUTE = "_skipqueue_options"
-"""The attribute of the function that has its options."""
+"""The attribute of a function in which `with_options` stores the options."""
 
 DJANGO_OPTIONS = ("queue_name", "priority")
-"""The options that Django's `@task` takes itself."""
+"""The options that Django's `@task` accepts itself."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
-    """Give a task of Django's the options that `@job` has: `@task` above `@with_options(timeout=30)`.
+    """Give options of `@job` to a Django task: write `@task`, and below it `@with_options(timeout=30)`.
 
-    Takes every option of `.using()` and of `@job` but these: `queue_name` and `priority`, which `@task` takes itself;
-    `run_after` and `database`, which belong to a call and to a backend; `name`, `atomic` and `takes_context`.
+    Accepts all options of `.using()` and of `@job`, except `queue_name` and `priority`, which `@task` accepts itself;
+    `run_after` and `database`, which belong to a call and to a backend; and `name`, `atomic` and `takes_context`.
 
-    The backend of this package reads the options; another backend does not. On Django 6.1, an option that `@task` or
-    `.using()` has as well takes precedence.
+    Only the backend of this package reads the options. On Django 6.1, an option that is also given to `@task` or
+    `.using()` takes precedence.
 
-    Raises `InvalidOption` for a value that cannot be used, and `InvalidTask` for an object that is not a function: put
-    `@with_options` below `@task`; `@job` takes the options itself.
+    Raises `InvalidOption` for a value that is not valid, and `InvalidTask` for an object that is not a function,
+    because `@with_options` must be below `@task`.
     """
     check_names("with_options", options, RunOptions.__annotations__)
     for name in DJANGO_OPTIONS:
@@ -214,7 +217,7 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
             raise InvalidOption(f"Give {name} to @task itself: @task({name}=…).")
     given = checked(options)
 
-    def keep(function: F) -> F:
+    def store_options(function: F) -> F:
         if not inspect.isfunction(function):
             raise InvalidTask(
                 f"@with_options takes a function, not {function!r}. Put it below @task, next to the function; "
@@ -225,10 +228,10 @@ def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
         setattr(function, ATTRIBUTE, given)
         return function
 
-    return keep
+    return store_options
 
 
 def options_given_to(function: Callable[..., Any]) -> Given | None:
-    """The options that `with_options` has kept on this function; `None` if it has none."""
-    found: Given | None = getattr(function, ATTRIBUTE, None)
-    return found
+    """The options that `with_options` has stored on this function; `None` if there are none."""
+    given: Given | None = getattr(function, ATTRIBUTE, None)
+    return given

@@ -1,9 +1,9 @@
-"""The options for enqueuing the jobs of a task.
+"""The options of `@job`, `with_options` and `.using()`, such as the queue and the priority of a task's jobs.
 
-Invariant: every `Options` object holds values that the table can store.
+An `Options` object checks its values when it is made, so that it only holds values that the table can store.
 
-The options of a part are in its `options.py`. This file lists their classes: each `TypedDict` for `@job`,
-`with_options` or `.using()`, and each subclass of `PartOptions` in `OPTIONS_OF_PARTS`.
+Each part defines its options in its own `options.py`. This file lists the `TypedDict` classes of the parts, for type
+checkers.
 """
 
 import json
@@ -18,6 +18,7 @@ from django.db import connections
 from ..exceptions import InvalidArguments, InvalidOption
 from ..parts.batches import options as batches
 from ..parts.databases import options as databases
+from ..parts.installed import given
 from ..parts.limits import options as limits
 from ..parts.rates import options as rates
 from ..parts.unique import options as unique_keys
@@ -36,7 +37,7 @@ class JobOptions(
     TypedDict,
     total=False,
 ):
-    """The options that `@job` and `.using()` share. `.using()` ignores one that is `None`."""
+    """The options that `@job` and `.using()` share. `.using()` ignores an option that is `None`."""
 
     queue_name: str | None
     priority: int | None
@@ -81,19 +82,13 @@ class TaskOptions(RunOptions, total=False):
     retention: Mapping[str, Retention]
 
 
-OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = (
-    unique_keys.Unique,
-    limits.TaskLimit,
-    rates.TaskRate,
-    databases.Shard,
-    batches.After,
-)
+OPTIONS_OF_PARTS: tuple[type[PartOptions], ...] = given("options", "OPTIONS")
 
 MAX_METADATA_BYTES = 4_000
-"""The largest metadata of a job: every claim reads the metadata of its jobs."""
+"""The most bytes of a job's metadata. It must be small, because every claim reads it."""
 
 RESERVED_METADATA = {"backend", "deferred", "opentelemetry", "schedule", "sentry"}
-"""The keys of `django.tasks`, of schedules and of tracers."""
+"""Keys of the metadata that the package itself uses, for `django.tasks`, schedules and tracers."""
 
 P = TypeVar("P", bound=PartOptions)
 
@@ -105,18 +100,20 @@ class Options:
     queue_name: str = "default"
     priority: int = 0
     max_attempts: int | None = None
-    """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """`None` means the value of `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
     timeout: float | None = None
     """Seconds that an attempt may take, set by `.using()`. The timeout of `@job` is `Task.timeout`."""
     retention: str | None = None
-    """The column, made by `retention_column`."""
+    """The value of the column `retention`, made by `retention_column`."""
     metadata: str = "{}"
-    """The column, made by `metadata_column`."""
+    """The value of the column `metadata`, made by `metadata_column`."""
     database: str | None = None
-    """The alias of the database for the jobs; `None`: `SKIPQUEUE["DATABASE"]`, or what a part chooses."""
+    """The alias of the database for the jobs. `None` means the setting `DATABASE`, or the database that a part
+    chooses."""
     of_parts: tuple[PartOptions, ...] = ()
-    """An object for each part of which an option was given, in the order of `OPTIONS_OF_PARTS`."""
+    """The options of parts: one object for each part with an option that was given, in the order of
+    `OPTIONS_OF_PARTS`."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
@@ -128,12 +125,14 @@ class Options:
             part.check_beside([other for other in self.of_parts if other is not part])
 
     def changed(self, given: Mapping[str, Any]) -> "Options":
-        """These options with the given values, by name. Raises `InvalidOption`."""
-        known = {type(part): part for part in self.of_parts}
+        """Return a copy of these options with the given values, by name. Raises `InvalidOption`."""
+        options_by_class = {type(part): part for part in self.of_parts}
         for kind in OPTIONS_OF_PARTS:
-            if own := {name: value for name, value in given.items() if name in NAMES_OF_OPTIONS[kind]}:
-                known[kind] = known.get(kind, kind()).changed(own)
-        of_parts = tuple(known[kind] for kind in OPTIONS_OF_PARTS if known.get(kind, kind()) != kind())
+            if values := {name: value for name, value in given.items() if name in NAMES_OF_OPTIONS[kind]}:
+                options_by_class[kind] = options_by_class.get(kind, kind()).changed(values)
+        of_parts = tuple(
+            options_by_class[kind] for kind in OPTIONS_OF_PARTS if options_by_class.get(kind, kind()) != kind()
+        )
         return replace(self, of_parts=of_parts, **{name: given[name] for name in given if name in CORE_OPTIONS})
 
     def check_using(self, given: Mapping[str, Any]) -> None:
@@ -142,11 +141,11 @@ class Options:
             (self.of_part(kind) or kind()).check_using(given)
 
     def of_part(self, kind: type[P]) -> P | None:
-        """The options of a part; `None` if no option of the part was given."""
+        """The options of the part with this class; `None` if no option of the part was given."""
         return next((part for part in self.of_parts if isinstance(part, kind)), None)
 
     def spec(self, task: str, **columns: Any) -> JobSpec:
-        """The columns of the task's jobs. `columns`: values that replace the values of the options."""
+        """The spec for new jobs of a task with these options. `columns`: values that replace those of the options."""
         spec = JobSpec(task, **{name: getattr(self, name) for name in SPEC_OPTIONS} | columns)
         for part in self.of_parts:
             spec = part.in_spec(spec)
@@ -154,7 +153,7 @@ class Options:
 
     @property
     def fixed_key(self) -> str | None:
-        """The unique key of every job; `None`: the jobs have none, or `makes_key`."""
+        """The unique key that all jobs share. `None` if the jobs have none, or if the key depends on the arguments."""
         return next((part.fixed_key for part in self.of_parts if part.fixed_key), None)
 
     @property
@@ -164,12 +163,12 @@ class Options:
 
     @property
     def calls_project(self) -> bool:
-        """Whether a `.defer()` calls a function of the project for these options."""
+        """Whether `.defer()` calls a function of the project to compute these options."""
         return any(part.calls_project for part in self.of_parts)
 
     @property
     def is_limited(self) -> bool:
-        """Whether jobs of the task may wait for the end of others."""
+        """Whether a job of the task may have to wait until other jobs end."""
         return any(part.is_limited for part in self.of_parts)
 
     def check_signature(self, signature: Signature) -> None:
@@ -179,7 +178,7 @@ class Options:
 
 
 NAMES_OF_OPTIONS = {kind: {field.name for field in fields(kind)} for kind in OPTIONS_OF_PARTS}
-"""The names of the options of each part."""
+"""For each part's class of options, the names of its options."""
 
 CORE_OPTIONS = {field.name for field in fields(Options)} - {"of_parts"}
 
@@ -188,14 +187,14 @@ SPEC_OPTIONS = [name for name in JobSpec._fields if name in CORE_OPTIONS]
 
 
 def retention_column(kept: Mapping[str, Retention]) -> str | None:
-    """A retention as the column stores it: seconds by status. Leaves out `None`, which the setting then has as well."""
-    times = {status: as_time(time) for status, time in kept.items()}
-    seconds = {status: time.total_seconds() for status, time in times.items() if time is not None}
+    """Encode a retention for its column: the seconds by status, without a status whose jobs are kept forever."""
+    durations = {status: as_time(duration) for status, duration in kept.items()}
+    seconds = {status: duration.total_seconds() for status, duration in durations.items() if duration is not None}
     return json.dumps(seconds) if seconds else None
 
 
 def metadata_column(metadata: Any) -> str:
-    """The metadata as the column stores it. Raises `InvalidOption` for a reserved key, and unless it is small JSON."""
+    """Encode metadata for its column. Raises `InvalidOption` for reserved keys, and if it is not small JSON."""
     if not isinstance(metadata, Mapping):
         raise InvalidOption(f"metadata must be a dict, not {type(metadata).__name__}.")
     if taken := RESERVED_METADATA & set(metadata):
@@ -213,7 +212,7 @@ def metadata_column(metadata: Any) -> str:
 
 
 def check_size(call: EncodedCall, most: int) -> EncodedCall:
-    """Return the call. Raises `InvalidArguments` if its arguments have more than `most` bytes."""
+    """Return the call. Raises `InvalidArguments` if its arguments are larger than `most` bytes."""
     size = size_of(call.args) + size_of(call.kwargs)
     if size > most:
         raise InvalidArguments(

@@ -1,11 +1,10 @@
-"""A task: a function whose calls can be deferred. `Task.defer` makes a job of a call.
+"""`Task`: a function whose calls can be deferred. `Task.defer` inserts a job, which calls the function later.
 
-Invariant: a call that cannot run (a wrong name, a missing argument, a value that is not JSON) raises before anything is
-written. A task gets values that are equal to the values that were passed, or have the types of its annotations.
+A call with a wrong name, a missing argument, or a value that is not JSON raises before anything is written. When the
+job runs, the function gets values that are equal to the passed values, or that have the types of its annotations.
 
-`call_columns` makes the columns of a job that depend on the arguments of its call, such as keys. A part reads the
-arguments from `Arguments`. Invariant: a call of a task without keys costs nothing there, and a call with keys reads
-only the arguments that are part of a key.
+`call_columns` makes the columns of a job that depend on the arguments, such as the key of a limit. Parts read the
+arguments from `Arguments`, which encodes only the arguments that are needed. For a task without keys it costs nothing.
 """
 
 import inspect
@@ -47,14 +46,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INTERNAL_PREFIX = "django_skipqueue."
-"""The names of the package's own tasks begin with this."""
+"""How the names of the package's own tasks begin."""
 
 
 class Task(Generic[P, R]):
     """A function registered with `@job`. Calling it calls the function; `.defer()` makes a job of the call."""
 
     alias: str | None = None
-    """The alias of the backend of a task of `django.tasks`."""
+    """For a task of `django.tasks`, the alias of its backend."""
 
     def __init__(
         self,
@@ -80,8 +79,10 @@ class Task(Generic[P, R]):
         self.runner = EVENT_LOOP if self.is_async else THREADS
         self.signature = _signature(function, takes_context)
         self._form = lru_cache(maxsize=64)(self._check_form)
-        # Cached for each form of call: `places_of` takes ten times as long as all else.
-        self.places = lru_cache(maxsize=64)(lambda count, keywords: places_of(self.signature, count, keywords))
+        # Cached by the number of positional arguments and the keywords, because `getters_of` is slow.
+        self.argument_getters = lru_cache(maxsize=64)(
+            lambda count, keywords: getters_of(self.signature, count, keywords)
+        )
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -91,12 +92,12 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
+    if not TYPE_CHECKING:  # so that type checkers still report attributes that do not exist
 
         def __getattr__(self, name: str) -> Any:
             """Raise `AttributeError`.
 
-            If another task queue has a method of this name, such as Celery's `delay`, the message names ours.
+            If tasks of another queue package have this method, such as Celery's `delay`, the message names our method.
             """
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{instead_of_method(name)}")
 
@@ -107,10 +108,10 @@ class Task(Generic[P, R]):
     def defer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
         """Insert a job in the caller's transaction, and return it.
 
-        Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
-        a job holds the unique key, returns that job, with `job.created` False, or does what `on_conflict` says.
+        Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If another
+        job holds the unique key, `on_conflict` decides; by default returns that job, whose `created` is then False.
         """
-        from ..models import Job  # tasks are made while apps are loading
+        from ..models import Job  # not at the top: tasks are defined while Django is still loading apps
 
         call, spec, alias = self.encoded(args, kwargs), self.spec(), ""
         registry.require_findable(self)
@@ -126,41 +127,41 @@ class Task(Generic[P, R]):
         return await sync_to_async(self.defer)(*args, **kwargs)
 
     def defer_many(self, calls: Sequence[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
-        """Insert a job for each of `calls`, in one round trip to each database, and return their ids in the same order.
+        """Insert a job for each call, in one round trip to each database. Returns the job ids, in the calls' order.
 
-        Each call is made by `.s()` of this task, whose arguments a type checker sees: `send.defer_many([send.s(1)])`;
-        or it is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the first is
-        written. A `unique_key` that is a function gets each call's arguments. The list that is returned also says which
-        jobs were `created`, `existing` or `replaced`.
+        A call is made by `.s()` of this task, so that a type checker sees its arguments:
+        `send.defer_many([send.s(1)])`. It may also be a dict of keyword arguments, or a tuple or list of positional
+        arguments. All calls are checked before the first job is written. If `unique_key` is a function, it gets each
+        call's arguments. The returned list also tells which jobs were `created`, `existing` or `replaced`.
 
-        Raises as `defer` does, and `InvalidOption` for a call of another task, or one with other options.
+        Raises the errors that `defer` raises, and `InvalidOption` for a call of another task or with other options.
         """
-        checked = list(self._calls(calls))
+        encoded_calls = list(self._encoded_calls(calls))
         registry.require_findable(self)
-        return insert_many(self, checked)
+        return insert_many(self, encoded_calls)
 
     async def adefer_many(self, calls: Sequence[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
         """`defer_many` for async code."""
         return await sync_to_async(self.defer_many)(calls)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """The task with arguments, checked as by `.defer()`: for `.defer_many()`, a `chain`, callbacks of a `Batch`."""
+        """Return the task with these arguments, for `.defer_many()`, a `chain`, or a callback of a `Batch`."""
         call = self.encoded(args, kwargs)
         return TaskCall(self.spec(), call, self.options.database, shard_of(self, call))
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
-        """The task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
+        """Return the task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
 
-        queue_name, priority, max_attempts, timeout, unique_key, unique, until, on_conflict: as for `@job`.
-        run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
-        database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
-        shard_key: under the placement `spread`, jobs with an equal one are in the same database.
-        metadata: a small dict of yours about the job, as JSON: the admin shows it, and `SKIPQUEUE["LINKS"]` can use it.
+        queue_name, priority, max_attempts, timeout, unique_key, unique, until, on_conflict: see `@job`.
+        run_after: a datetime, or a timedelta that counts from the moment of `.defer()`, by the database's clock.
+        database: the alias of the database to use, instead of the database that the settings choose.
+        shard_key: with the placement `spread`, jobs with an equal shard key are in the same database.
+        metadata: a small dict of your own about the job. The admin shows it, and `SKIPQUEUE["LINKS"]` can use it.
         after: jobs that must be finished before the new job begins.
-        after_failure: what happens if one of the jobs in `after` fails or is discarded: `wait` until it is retried and
-        completes (default), `discard` the new job, or `run` the new job nevertheless.
+        after_failure: what happens if a job in `after` fails or is discarded: `wait` until that job is retried and
+        completes (default), `discard` the new job, or `run` the new job anyway.
 
-        Raises `InvalidOption` for a value that cannot be used.
+        Raises `InvalidOption` for a value that is not valid.
         """
         check_names("using", options, UsingOptions.__annotations__, elsewhere=TaskOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -180,11 +181,11 @@ class Task(Generic[P, R]):
 
     @cached_property
     def call_types(self) -> "CallTypes | None":
-        """The types of the parameters, by their annotations; `None` if all are plain JSON.
+        """The codecs for the parameters, chosen by their annotations; `None` if all parameters are plain JSON.
 
-        Read at the first call, and not at import: the annotations may name what is imported later.
+        Annotations are read at the first call, because at import they may refer to names that are not defined yet.
         """
-        from .annotations import CallTypes  # loads Django's models: tasks are made while apps are loading
+        from .annotations import CallTypes  # not at the top: it loads Django's models, and apps may still be loading
 
         return CallTypes.of(self.__wrapped__, self.signature)
 
@@ -196,15 +197,15 @@ class Task(Generic[P, R]):
 
     @cached_property
     def result_type(self) -> "Codec | None":
-        """The codec of the return annotation; `None` if results are plain JSON, or not annotated."""
+        """The codec for the task's result; `None` if the result is plain JSON, or not annotated."""
         from .annotations import annotations_of, codec_of
 
         return codec_of(annotations_of(self.__wrapped__).get("return"))
 
     def encoded_result(self, result: Any) -> str:
-        """A result as JSON. If a result does not fit the annotation, it is stored only if it is plain JSON.
+        """Convert a result to JSON. A result that does not fit the annotation may be stored if it is plain JSON.
 
-        Raises `InvalidArguments` for a result that does not fit and is not JSON.
+        Raises `InvalidArguments` for a result that does not fit the annotation and is not JSON.
         """
         if self.result_type is not None:
             with suppress(InvalidArguments):
@@ -212,42 +213,45 @@ class Task(Generic[P, R]):
         return encode("The result", result)
 
     def result_of(self, job: "AbstractJob") -> R | None:
-        """The return value of the task in this job, in the type of its annotation; `None` if it returned nothing.
+        """What the task returned in this job, converted to the annotated type; `None` if it returned nothing.
 
-        Raises `UndecodableArguments` for a result that was stored in another form, and `RowMissing` if it is a model
-        instance whose row is gone.
+        Raises `UndecodableArguments` if the stored result does not fit the annotation, and `RowMissing` if the result
+        is a model instance whose row no longer exists.
         """
         return self.typed_result(job.result)
 
     def typed_result(self, stored: Any) -> R | None:
-        """A stored result in the type of the annotation, as `result_of` returns it."""
+        """Convert a stored result to the annotated type, as `result_of` does."""
         codec = self.result_type
         result: R | None = stored if stored is None or codec is None else codec.decode("The result", stored)
         return result
 
     def encoded_argument(self, name: str, value: Any) -> Any:
-        """The value of one argument as its job stores it; of `*args` and `**kwargs` the whole list or dict.
+        """Convert one argument to JSON, as a job stores it. For `*args` and `**kwargs`, the value is the list or dict.
 
         Raises `InvalidArguments` for a value that does not fit the annotation. Plain JSON is not checked.
         """
         return value if self.call_types is None else self.call_types.encode_one(name, value)
 
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-        """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
+        """Check the arguments of a call, and convert them to JSON, with the columns that depend on them.
+
+        Raises `InvalidArguments` and `InvalidOption`.
+        """
         names, keys, types = self._form(len(args), tuple(kwargs))
-        if django_settings.DEBUG:  # a mistake is easier to find here than in the worker
+        if django_settings.DEBUG:  # check types here, where a mistake is easier to find than in the worker
             self._scalars.encode(args, kwargs)
-        plain, named = args, kwargs
+        json_args, json_kwargs = args, kwargs
         if types is not None:
-            plain, named = types.encode(args, kwargs)
+            json_args, json_kwargs = types.encode(args, kwargs)
         try:
-            texts = texts_of(names, keys, plain, named)
+            texts = as_json(names, keys, json_args, json_kwargs)
         except FlattenedValue:
             from .annotations import CallTypes
 
-            # A member of an enumeration counts as its value where an annotation such as `str` asks for the value.
-            values = CallTypes.of_values(self.__wrapped__, self.signature).encode(plain, named)
-            texts = texts_of(names, keys, *values)
+            # If an annotation such as `str` asks for a value, a member of an enumeration is replaced by its value.
+            values = CallTypes.of_values(self.__wrapped__, self.signature).encode(json_args, json_kwargs)
+            texts = as_json(names, keys, *values)
         return check_size(EncodedCall(*texts, call_columns(self, args, kwargs)), load().max_argument_bytes)
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -255,9 +259,9 @@ class Task(Generic[P, R]):
         self._form(len(args), tuple(kwargs))
 
     def encoded_from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-        """Return the call of arguments that are JSON already, such as those of a row, with its unique key.
+        """Make a call of arguments that are already JSON, such as the arguments in a job's row.
 
-        Uses no code of the project, not even the types of the arguments, unless `unique_key` is a function.
+        This runs no code of the project, not even for the types of the arguments, unless `unique_key` is a function.
         """
         self._form(len(args), tuple(kwargs))
         call = EncodedCall(encode("args", args), encode("kwargs", kwargs), call_columns(self, args, kwargs))
@@ -265,39 +269,39 @@ class Task(Generic[P, R]):
 
     @property
     def is_internal(self) -> bool:
-        """Whether this is a task of the package itself: nobody else defers or schedules its jobs."""
+        """Whether this is one of the package's own tasks, which a project cannot defer or schedule."""
         return self.name.startswith(INTERNAL_PREFIX)
 
     @property
     def named_database(self) -> str | None:
-        """The alias of the database that its options name; `None`: the setting `PLACEMENT` chooses, or `DATABASE`."""
+        """The alias of the database that the task's options name; `None` if the settings choose the database."""
         return self.options.database
 
     @property
     def database(self) -> str:
-        """The alias of the database for its jobs, unless `SKIPQUEUE["PLACEMENT"]` chooses one for each job."""
+        """The alias of the database for the task's jobs, unless the setting `PLACEMENT` chooses one for each job."""
         return self.named_database or settings.database
 
     def spec(self) -> JobSpec:
-        """The columns that its jobs share, with which `.defer()` inserts them."""
+        """The spec with which `.defer()` inserts the task's jobs."""
         return self._spec
 
-    # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
+    # The executor calls the next two methods. The backend for `django.tasks` overrides them in its own class of tasks.
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """The first argument of a task with `takes_context`."""
         return context
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """The policy that decides the outcome of an exception in this job."""
+        """The policy that decides the outcome if the task raises an exception in this job."""
         return self.policy
 
     def redacted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Redacted:
-        """The arguments of one of the task's jobs, with a mask in place of the secret ones."""
+        """Mask the secrets in the arguments of one of the task's jobs."""
         return redacted_call(args, kwargs, names=self.argument_names(args), also=(*settings.redact, *self.redact))
 
     def argument_names(self, args: Sequence[Any]) -> list[str]:
-        """The parameter names of positional arguments, such as `rest[1]` in `*rest`; none for surplus arguments."""
+        """The parameter names of positional arguments. An argument of `*rest` has a name such as `rest[1]`."""
         names: list[str] = []
         for parameter in self.signature.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -306,16 +310,16 @@ class Task(Generic[P, R]):
                 names.append(parameter.name)
         return names[: len(args)]
 
-    def _calls(self, calls: Iterable[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
+    def _encoded_calls(self, calls: Iterable[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
         spec = self.spec()
         for position, call in enumerate(calls):
             try:
-                yield self._own(call, spec) if isinstance(call, TaskCall) else self.encoded(*parts_of(call))
+                yield self._checked(call, spec) if isinstance(call, TaskCall) else self.encoded(*split_call(call))
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 
-    def _own(self, call: TaskCall, spec: JobSpec) -> EncodedCall:
-        """The arguments of a call by `.s()`. Raises `InvalidOption` for another task or other options."""
+    def _checked(self, call: TaskCall, spec: JobSpec) -> EncodedCall:
+        """The arguments of a call made by `.s()`. Raises `InvalidOption` if it has another task or other options."""
         if call.spec.task != self.name:
             raise InvalidOption(f"{call.spec.task} is another task. Give calls of {self.name}, by its .s(…).")
         if (call.spec, call.database) != (spec, self.options.database):
@@ -326,12 +330,11 @@ class Task(Generic[P, R]):
         return call.call
 
     def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], "CallTypes | None"]:
-        """Check that the task is public, and that a call with these keywords fits the signature.
+        """Check that a call with `count` positional arguments and these keywords fits the signature.
 
-        count: the number of positional arguments.
-
-        Returns the names of the positional arguments, the keywords as JSON keys, and the types of the parameters. The
-        result is cached for each form of call, because this takes three times as long as the rest of a call.
+        Also checks that the task is not internal. Returns the names of the positional arguments, the keywords as JSON
+        keys, and the codecs of the parameters. The result is cached by `count` and `keywords`, because these checks
+        take three times as long as the rest of a call.
         """
         if self.is_internal:
             raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
@@ -346,7 +349,7 @@ class Task(Generic[P, R]):
 
 
 class ContextTask(Task[P, R]):
-    """A task whose function takes a `JobContext` first. A `.defer()` leaves it out; a direct call passes it."""
+    """A task whose function takes a `JobContext` first. `.defer()` omits the context; a direct call passes it."""
 
     def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
         """Call the function directly, with a context made by the caller."""
@@ -354,7 +357,7 @@ class ContextTask(Task[P, R]):
 
 
 def yields(function: Callable[..., Any]) -> bool:
-    """Whether a call of this function only makes a generator, and does not run its body."""
+    """Whether this is a generator function, so that calling it does not run its body."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -371,11 +374,11 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
 
 
 ARGUMENTS = repeat(True)
-"""The `is_argument` of `encode` for each argument."""
+"""The parameter `is_argument` of `encode`, repeated for each argument."""
 
 
-def parts_of(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """One item of `defer_many` as positional and keyword arguments."""
+def split_call(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Split a call that was given to `defer_many` into positional and keyword arguments."""
     if isinstance(call, list | tuple):
         return call, {}
     if isinstance(call, Mapping):
@@ -383,63 +386,64 @@ def parts_of(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Ma
     raise InvalidArguments(f"give task.s(…), a dict of keyword arguments, or a tuple of positional ones, not {call!r}.")
 
 
-def texts_of(
+def as_json(
     names: Sequence[str], keys: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """The positional arguments as a JSON list, the keyword arguments as a JSON object. Raises `InvalidArguments`.
+    """Encode the positional arguments as a JSON list, and the keyword arguments as a JSON object.
 
-    names: the names of the positional arguments. keys: the keywords as JSON keys.
+    names: the names of the positional arguments. keys: the keywords as JSON keys, such as `"size":`.
+    Raises `InvalidArguments`.
     """
     values = ",".join(map(encode, names, args, ARGUMENTS))
     pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values(), ARGUMENTS))) if kwargs else ""
     return f"[{values}]", f"{{{pairs}}}"
 
 
-Place = Callable[[Sequence[Any], Mapping[str, Any]], Any]
-"""Takes one argument from the positional arguments and the keyword arguments of a call."""
+ArgumentGetter = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+"""Takes the positional and the keyword arguments of a call, and returns one of the arguments."""
 
 
 class Arguments:
-    """The arguments of one call, which fit the signature: see `CallArguments`. Encodes only what a part asks for."""
+    """Gives parts the arguments of one call. Implements `CallArguments`. Encodes only arguments that a part reads."""
 
     def __init__(self, task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._task = task
         self.args = args
         self.kwargs = kwargs
-        self._places = task.places(len(args), tuple(kwargs))
-        self._redact = (*load().redact, *task.redact)  # `settings.redact` takes ten times as long
+        self._getters = task.argument_getters(len(args), tuple(kwargs))
+        self._redact = (*load().redact, *task.redact)  # not `settings.redact`, which takes ten times as long
 
     @property
     def task_name(self) -> str:
-        """See `CallArguments`."""
+        """The name of the task."""
         return self._task.name
 
     def hashed(self, names: Sequence[str]) -> dict[str, Any]:
-        """See `CallArguments`."""
-        given = {name: self._stored(name) for name in names if name in self._places}
+        """The stored values of these arguments, with a hash in place of each value that has a secret."""
+        stored = {name: self._stored(name) for name in names if name in self._getters}
         return {
             name: _hash(name, value) if has_secret(name, value, self._redact) else value
-            for name, value in given.items()
+            for name, value in stored.items()
         }
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
-        """See `CallArguments`."""
-        given = {name: self._stored(name) if name in self._places else None for name in names or self._places}
+        """The stored values of these arguments as JSON, with a hash in place of each value that has a secret."""
+        stored = {name: self._stored(name) if name in self._getters else None for name in names or self._getters}
         return {
             name: _hash(name, value) if has_secret(name, value, self._redact) else canonical(name, value)
-            for name, value in given.items()
+            for name, value in stored.items()
         }
 
     def _stored(self, name: str) -> Any:
-        return self._task.encoded_argument(name, self._places[name](self.args, self.kwargs))
+        return self._task.encoded_argument(name, self._getters[name](self.args, self.kwargs))
 
 
 def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The columns of parts that depend on the arguments, which fit the signature.
+    """The columns of parts that depend on the arguments. The arguments must already fit the signature.
 
-    Raises `InvalidOption` for a value that cannot be used.
+    Raises `InvalidOption` for a value that is not valid.
     """
-    if not task.options.of_parts:  # nearly all tasks: the rest takes as long as encoding a call
+    if not task.options.of_parts:  # true for most tasks, for which this function must cost nothing
         return NO_COLUMNS
     columns: dict[str, Any] = {}
     call = Arguments(task, args, kwargs)
@@ -452,53 +456,54 @@ SALT = "django_skipqueue.tasks.unique"
 
 
 def _hash(name: str, value: Any) -> str:
-    """A hash in place of a value that is, or contains, a secret, made with the oldest secret key of the project.
+    """Hash a value that is or contains a secret, with the oldest secret key of the project.
 
-    The hash stays when that key moves to `SECRET_KEY_FALLBACKS`: jobs that wait keep their keys, and processes with the
-    settings from before and after the move agree.
+    When the project replaces its `SECRET_KEY`, and moves the old one to `SECRET_KEY_FALLBACKS`, the hash stays the
+    same. So waiting jobs keep their keys, and processes with old and with new settings compute the same hash.
     """
-    oldest = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS][-1]
-    return f"hmac:{salted_hmac(SALT, canonical(name, value), oldest, algorithm='sha256').hexdigest()}"
+    oldest_key = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS][-1]
+    return f"hmac:{salted_hmac(SALT, canonical(name, value), oldest_key, algorithm='sha256').hexdigest()}"
 
 
 def canonical(name: str, value: Any) -> str:
-    """The value as JSON. Equal dictionaries have equal texts."""
+    """Encode a value as JSON with sorted keys, so that equal dictionaries become equal strings."""
     text = encode(name, value)
     return json.dumps(decode(text), ensure_ascii=False, sort_keys=True) if text[0] in "{[" else text
 
 
-def places_of(signature: inspect.Signature, count: int, keywords: Sequence[str]) -> dict[str, Place]:
-    """Where each argument is in a call with this number of positional arguments and these keywords, by name.
+def getters_of(signature: inspect.Signature, count: int, keywords: Sequence[str]) -> dict[str, ArgumentGetter]:
+    """For calls with `count` positional arguments and these keywords, make a getter for each argument, by name.
 
-    In the order of the parameters, and with the defaults. `*rest` is a tuple under its name. The arguments in
-    `**options` have their own names. Raises `InvalidArguments` if such a call does not fit.
+    The getters have the order of the parameters. The getter of a missing argument returns the default. The getter of
+    `*rest` returns a tuple. Each argument in `**options` has its own getter. Raises `InvalidArguments` if such a call
+    does not fit the signature.
     """
     try:
         bound = signature.bind(*range(count), **{keyword: keyword for keyword in keywords}).arguments
     except TypeError as error:
         raise InvalidArguments(f"{error}.") from None
-    places: dict[str, Place] = {}
+    getters: dict[str, ArgumentGetter] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
-            places[name] = _rest(count - len(bound.get(name, ())))
+            getters[name] = _rest(count - len(bound.get(name, ())))
         elif parameter.kind is parameter.VAR_KEYWORD:
-            places |= {keyword: _keyword(keyword) for keyword in sorted(bound.get(name, ()))}
+            getters |= {keyword: _keyword(keyword) for keyword in sorted(bound.get(name, ()))}
         elif name not in bound:
-            places[name] = lambda *_, default=parameter.default: default
-        elif isinstance(at := bound[name], int):
-            places[name] = _positional(at)
+            getters[name] = lambda *_, default=parameter.default: default
+        elif isinstance(position_or_keyword := bound[name], int):
+            getters[name] = _positional(position_or_keyword)
         else:
-            places[name] = _keyword(at)
-    return places
+            getters[name] = _keyword(position_or_keyword)
+    return getters
 
 
-def _positional(position: int) -> Place:
+def _positional(position: int) -> ArgumentGetter:
     return lambda args, _: args[position]
 
 
-def _rest(first: int) -> Place:
+def _rest(first: int) -> ArgumentGetter:
     return lambda args, _: tuple(args[first:])
 
 
-def _keyword(name: str) -> Place:
+def _keyword(name: str) -> ArgumentGetter:
     return lambda _, kwargs: kwargs[name]

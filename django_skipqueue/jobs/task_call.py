@@ -1,6 +1,6 @@
-"""`TaskCall`: a task with arguments, made by `.s()`: for `.defer_many()`, or for a part, such as a step of a chain.
+"""`TaskCall`: a task with its arguments, made by `.s()`, for `.defer_many()` or for the steps of a chain, for example.
 
-Invariant: the arguments fit the task, and the table can store them: they were checked when the call was made.
+The arguments are checked when the object is made, so that they always fit the task, and the table can store them.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class TaskCall(
     AfterCall,
 ):
-    """A task with arguments."""
+    """A task with the arguments of one call."""
 
     spec: JobSpec
     call: EncodedCall
     database: str | None = None
-    """The alias of the database; `None`: `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
+    """The alias of the database for the job; `None` if the settings choose the database."""
     shard: str | None = None
-    """The text of its shard key, if the task or the call has one."""
+    """The string whose hash chooses the database, if the task or the call has a shard key."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
-    """Called with each job that `defer` inserts. The backend of Django's tasks sends its signal from here."""
+    """Called with each job that `defer` inserts. The backend for `django.tasks` uses it to send Django's signal."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store."""
@@ -55,10 +55,10 @@ class TaskCall(
         return await sync_to_async(self.defer)()
 
     def in_database(self, alias: str) -> "TaskCall":
-        """The call for this database, unless the call names a database, or its key belongs to another database."""
+        """Return the call for this database, unless the call or its key already determines a database."""
         return self if self.database else replace(self, database=self.bound_to or alias)
 
     @property
     def bound_to(self) -> str | None:
-        """The alias of the only database that the call can be in; `None`: it can be in any database."""
+        """The alias of the only database in which the job may be; `None` if it may be in any database."""
         return self.database or placement().bound_to(self.spec, self.call, shard=self.shard)

@@ -21,15 +21,31 @@ CAUSE = Func(
     output_field=models.BigIntegerField(),
 )
 LIMIT_RANK = Func(
-    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN started_at IS NOT NULL OR attempts > 0 THEN -1 ELSE 0 END)",
+    template="""(CASE
+    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+    ELSE 0
+END)""",
     output_field=models.SmallIntegerField(),
+)
+HOLDS_PERMIT = Func(
+    template="""(
+    status IN ('queued', 'running')
+    OR gate = 'rate'
+    OR (
+        (started_at IS NOT NULL OR attempts > 0)
+        AND limit_kind IN ('sequence', 'halting')
+        AND status = 'scheduled'
+    )
+    OR (limit_kind = 'halting' AND status = 'failed')
+)""",
+    output_field=models.BooleanField(),
 )
 PRUNE_AT = Func(
     template="((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention->>status)::float8))",
     output_field=models.DateTimeField(),
 )
 INTERVALS = (1 / 10_000, 366 * 86_400.0)
-HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
 HALTS = Q(limit_kind="halting", status="failed")
 
 
@@ -60,13 +76,7 @@ JOB_INDEXES = [
     Index(
         fields=["limit_key"],
         name="skipqueue_job_limit_held",
-        condition=Q(limit_key__isnull=False)
-        & (
-            Q(status__in=["queued", "running"])
-            | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
-            | HALTS
-            | Q(gate="rate")
-        ),
+        condition=Q(limit_key__isnull=False) & Q(HOLDS_PERMIT),
     ),
     Index(
         *(F("limit_key"), LIMIT_RANK, F("id")),
@@ -159,7 +169,7 @@ CONSTRAINTS_OF_OTHERS = [
         CheckConstraint(
             name="skipqueue_schedule_times",
             condition=are_times(
-                *("created_at", "next_run_at", "fire_at", "last_run_at"),
+                *("created_at", "next_run_at", "fire_at", "last_run_at", "failing_since"),
                 *("skipped_at", "paused_at", "confirmed_at", "retired_at"),
             )
             & (Q(interval=None) | Q(interval__range=(timedelta(0), timedelta(days=36_600))))
@@ -511,6 +521,7 @@ class Migration(migrations.Migration):
                 ("last_run_at", models.DateTimeField(null=True, verbose_name="last run")),
                 ("last_job_id", models.BigIntegerField(null=True, verbose_name="last job")),
                 ("earlier_job_ids", BigIntegers(null=True)),
+                ("failing_since", models.DateTimeField(null=True)),
                 ("skipped_at", models.DateTimeField(null=True, verbose_name="last skipped")),
                 ("error", models.TextField(db_default="", verbose_name="error")),
                 ("paused_at", models.DateTimeField(null=True, verbose_name="paused at")),
@@ -603,6 +614,7 @@ class Migration(migrations.Migration):
                 ("failed", models.BigIntegerField(db_default=0)),
                 ("discarded", models.BigIntegerField(db_default=0)),
                 ("recovered", models.BigIntegerField(db_default=0)),
+                ("deaths", models.BigIntegerField(db_default=0)),
                 ("lost", models.BigIntegerField(db_default=0)),
                 ("waited", BigIntegers(null=True)),
                 ("ran", BigIntegers(null=True)),

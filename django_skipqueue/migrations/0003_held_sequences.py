@@ -4,12 +4,24 @@ The new index is there before the old index goes, so that every statement has on
 table of jobs against writes.
 """
 
-from django.db import migrations, models
-from django.db.models import Q
+from django.db import migrations
+from django.db.models import BooleanField, Func, Index, Q
 
 from ._postgresql import AddIndexConcurrently, RemoveIndexConcurrently, RenameIndex
 
-HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
+HOLDS_PERMIT = Func(
+    template="""(
+    status IN ('queued', 'running')
+    OR gate = 'rate'
+    OR (
+        (started_at IS NOT NULL OR attempts > 0)
+        AND limit_kind IN ('sequence', 'halting')
+        AND (status = 'scheduled' OR gate = 'held')
+    )
+    OR (limit_kind = 'halting' AND status = 'failed')
+)""",
+    output_field=BooleanField(),
+)
 
 
 class Migration(migrations.Migration):
@@ -20,16 +32,10 @@ class Migration(migrations.Migration):
     operations = [
         AddIndexConcurrently(
             "job",
-            models.Index(
+            Index(
                 fields=["limit_key"],
                 name="skipqueue_job_limit_held_new",
-                condition=Q(limit_key__isnull=False)
-                & (
-                    Q(status__in=["queued", "running"])
-                    | Q(HAS_BEGUN, Q(status="scheduled") | Q(gate="held"), limit_kind__in=["sequence", "halting"])
-                    | Q(limit_kind="halting", status="failed")
-                    | Q(gate="rate")
-                ),
+                condition=Q(limit_key__isnull=False) & Q(HOLDS_PERMIT),
             ),
         ),
         RemoveIndexConcurrently("job", "skipqueue_job_limit_held"),

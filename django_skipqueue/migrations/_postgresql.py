@@ -39,7 +39,7 @@ class AddIndex(OnPostgreSQL, migrations.AddIndex):
 
 
 class AddField(OnPostgreSQL, migrations.AddField):
-    """A column of a table with an index or a constraint of PostgreSQL's: SQLite makes such a table anew."""
+    """A column of a table with an index or a constraint of PostgreSQL's: SQLite copies such a table."""
 
 
 class AddIndexConcurrently(OnPostgreSQL, operations.AddIndexConcurrently):

@@ -1,7 +1,7 @@
-"""The tables as Django sees them.
+"""The Django models of all tables.
 
-`Job` is one request to run a task, `Queue` a queue that was paused, `Worker` a process that runs jobs, `WorkerRequest`
-a request to one. The other tables are of parts.
+`Job` is one request to run a task, `Queue` a queue that was paused or limited, `Worker` a process that runs jobs, and
+`WorkerRequest` an operator's request to such a process. All other models belong to parts.
 """
 
 from ..parts.alerts.models import Incident

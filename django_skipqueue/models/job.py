@@ -1,6 +1,6 @@
 """`Job`: one request to run a task.
 
-Only the methods of `Store` write a job's status, lease, attempts and times. The methods here call them.
+Only the methods of `Store` write a job's status, lease, attempts and times. The methods of the models call `Store`.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ class AbstractJob(
     of_rates.RateColumns,
     models.Model,
 ):
-    """A job in the job table or in the archive: all columns but the columns for claims."""
+    """The columns that a job has both in the job table and in a table for pruned jobs. `Job` adds those for claims."""
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))
@@ -81,23 +81,33 @@ class AbstractJob(
 
     @property
     def handle(self) -> str:
-        """A text that names the job and its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
+        """A string that names the job and its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
         return handle_of(self._state.db or settings.database, self.pk)
 
     @property
     def shown_id(self) -> str:
-        """The id alone; the handle if several databases hold queues."""
+        """The job's name for people: its id, or its handle if several databases hold queues."""
         return job_name(self._state.db or settings.database, self.pk)
 
     @property
     def current_progress(self) -> Progress | None:
-        """The progress of the attempt that runs, or of the last attempt of a finished job; `None` if it has none."""
+        """The progress of the running attempt, or of the last attempt if the job is finished; `None` if it has none."""
         return progress_of(self.progress)
 
     @property
     def worker_name(self) -> str:
-        """The name of the worker that holds the job, or held it last; the `worker_id` of a loop written by hand."""
+        """The name of the worker that holds or last held the job; for a job claimed by hand, the `worker_id`."""
         return worker_name(self.locked_by)
+
+
+def _of_parts(kind: str) -> list[Any]:
+    """The `indexes` or the `constraints` of the columns that parts give to jobs."""
+    bases = (
+        of_batches.BatchColumn,
+        *AbstractJob.__bases__,
+    )
+    of_columns = [getattr(base, "_meta", None) for base in bases]
+    return [each for options in of_columns if options for each in getattr(options, kind)]
 
 
 class Job(
@@ -113,18 +123,18 @@ class Job(
     deaths = StoredJSON(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     held = models.BooleanField(_("is held"), null=True)
-    """True while a part holds the job at the gate `held`, such as for the end of other jobs."""
+    """True while a part makes the job wait at the gate `held`, for example until other jobs end."""
     gate = models.TextField(_("gate"), null=True)  # noqa: DJ001 (NULL: it waits at no gate)
-    """The gate at which a blocked job waits: `held`, `limit` or `rate`. `ahead`: it runs, and was claimed ahead of its
-    permit."""
+    """The gate at which a blocked job waits: `held`, `limit` or `rate`. On a running job, `ahead` means that a worker
+    has claimed it before its limit had room for it."""
 
     objects = JobManager()
 
     created = True
-    """False on a job that `.defer()` returned because the job already held the unique key."""
+    """False on a job that `.defer()` returned because this job already held the unique key of the call."""
 
     replaced = False
-    """True on a job that already held the unique key, and has taken the arguments and the due time of the call."""
+    """True on a job that already held the unique key of the call, and got the arguments and due time of the call."""
 
     class Meta:
         db_table = "skipqueue_job"
@@ -137,14 +147,14 @@ class Job(
             models.Index(fields=["id"], name="skipqueue_job_blocked", condition=Q(status="blocked")),
             models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),
             models.Index(
-                # For the lists of the admin as well, which also show the jobs with a retention of their own.
+                # The admin's lists use this index as well, so it also has the jobs with their own retention.
                 fields=["status", "finished_at"],
                 name="skipqueue_job_prune",
                 condition=Q(status__in=_FINISHED),
             ),
             models.Index(
-                # The time at which a job with a retention of its own is to be deleted. In UTC, without a time zone: an
-                # index expression must not depend on the time zone of the session.
+                # The time at which a job with its own retention is to be deleted. It is in UTC, without a time zone,
+                # because an index expression must not depend on the session's time zone.
                 Func(
                     template=(
                         "((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention->>status)::float8))"
@@ -158,42 +168,38 @@ class Job(
                 fields=["queue_name", "-finished_at"], name="skipqueue_job_failed", condition=Q(status="failed")
             ),
             models.Index(
-                # The jobs that have failed, or will be tried again, by the cause of their last error.
+                # The jobs that have failed or will be retried, by the cause of their last error.
                 CAUSE,
                 F("status"),
                 F("id"),
                 name="skipqueue_job_cause",
                 condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
             ),
-            *of_batches.JOB_INDEXES,
-            *of_limits.JOB_INDEXES,
-            *of_rates.JOB_INDEXES,
+            *_of_parts("indexes"),
         )
         constraints = (
-            *of_unique.JOB_CONSTRAINTS,
-            *of_limits.JOB_CONSTRAINTS,
-            *of_rates.JOB_CONSTRAINTS,
+            *_of_parts("constraints"),
             models.CheckConstraint(
-                # The status is one of the seven, and it is a finished one exactly if `finished_at` is set.
+                # The status is one of the seven statuses. `finished_at` is set if the job is finished, and only then.
                 name="skipqueue_job_finished",
                 condition=Q(IsNull(F("finished_at"), True), status__in=_UNFINISHED)
                 | Q(IsNull(F("finished_at"), False), status__in=_FINISHED),
             ),
             models.CheckConstraint(
-                # A blocked job without a gate would wait for ever: nothing admits it.
+                # A blocked job without a gate would wait forever, because no gate would admit it.
                 name="skipqueue_job_gate",
                 condition=Q(Q(gate=None) | Q(gate="ahead"), ~Q(status="blocked"))
                 | Q(IsNull(F("gate"), False), status="blocked"),
             ),
-            # Values that would break statements, even if written by hand: a priority that no claim finds, a time that
-            # Python cannot represent, a list to which nothing can be appended.
+            # The constraints below refuse values that would break statements, if somebody writes them by hand: a
+            # priority that no claim finds, or a time that Python cannot represent.
             models.CheckConstraint(name="skipqueue_job_priority", condition=Q(priority__gte=-100, priority__lte=100)),
             models.CheckConstraint(
                 name="skipqueue_job_run_after",
                 condition=Q(run_after__gte=FIRST_TIME, run_after__lt=END_OF_TIME),
             ),
             models.CheckConstraint(
-                # Numbers that break Python or a statement: NaN, infinity, less than 0. None of them is large to read.
+                # Refuses NaN, infinity and negative numbers, which break Python or a statement.
                 name="skipqueue_job_numbers",
                 condition=Q(
                     is_number("timeout"),
@@ -206,7 +212,7 @@ class Job(
                 condition=are_times("started_at", "finished_at", "locked_at", "unknown_since"),
             ),
             models.CheckConstraint(
-                # Roll-ups have both in their primary key, and an index entry must fit into a third of a page.
+                # Tables of parts have both in their primary key, and an index entry must fit into a third of a page.
                 name="skipqueue_job_names",
                 condition=Q(
                     LessThanOrEqual(_bytes("queue_name"), MAX_KEY_BYTES),
@@ -221,32 +227,32 @@ class Job(
 
     @property
     def current_progress(self) -> Progress | None:
-        """The progress of the attempt that runs, or of the last attempt of a finished job; `None` if it has none."""
+        """The progress of the running attempt, or of the last attempt if the job is finished; `None` if it has none."""
         if self.status in WAITING:
             return None
         return progress_of(self.progress, self.lease if self.status == Status.RUNNING else self.lease - 1)
 
-    # The next methods are for the worker that holds the lease. If the lease is no longer valid, each raises LeaseLost
-    # and writes nothing.
+    # The next methods are for code that has claimed the job by hand, and holds the lease. If the lease is no longer
+    # valid, each method raises LeaseLost and writes nothing.
 
     def complete(self, result: Any = None) -> None:
         """Finish the job with `result`, which must be JSON."""
         self._settle(COMPLETED if result is None else Outcome("completed", result=encode("The result", result)))
 
     def fail(self, error: BaseException, *, policy: RetryPolicy | None = None) -> None:
-        """Record a failed attempt. `policy` decides whether the job is retried (default: with exponential backoff)."""
+        """Record a failed attempt. `policy` decides whether the job is retried; the default is exponential backoff."""
         entry = error_entry(error, attempt=self.attempts, worker=self.locked_by, duration_ms=0.0)
         decide = (policy or RetryPolicy()).decide
         self._settle(decide(error, entry, attempt=self.attempts, max_attempts=self.max_attempts))
 
     def release(self) -> None:
-        """Put the job back into its queue without charging the attempt."""
+        """Put the job back into its queue. The attempt does not count."""
         self._require_running()
         self._require_lease(self._store().release([self._ref]))
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
-        """Write the job's heartbeat. Without a heartbeat for the worker timeout, the job is recovered."""
+        """Write the job's heartbeat. A job without a heartbeat for `WORKER_TIMEOUT` seconds is recovered."""
         self._require_running()
         self._require_lease(self._store().heartbeat_job(self._ref))
 
@@ -262,8 +268,8 @@ class Job(
     def _require_running(self) -> None:
         self._require_lease(self.status == Status.RUNNING)
 
-    def _require_lease(self, changed: object) -> None:
-        if not changed:
+    def _require_lease(self, is_held: object) -> None:
+        if not is_held:
             raise LeaseLost(
                 f"Job {self.shown_id} is no longer held by lease {self.lease}: "
                 "it was settled, or somebody else has taken it."

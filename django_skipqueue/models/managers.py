@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 
 class JobQuerySet(of_steps.QuerySetStepVerbs, StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
-    """A query set of jobs, with filters by status and the verbs of operators."""
+    """A query set of jobs, with filters by status, and operations such as `retry`."""
 
 
 _JobManager = models.Manager.from_queryset(JobQuerySet)
 
 
-# Job.objects.claim → the claimed jobs, as whole rows. Workers send `queue.claim.CLAIM`, which returns fewer columns and
-# starts where the last claim has ended; its comment explains this statement. Index: claim, once for each queue.
+# Sent by Job.objects.claim. Claims jobs, and returns whole rows. Workers send `queue.claim.CLAIM` instead, which
+# returns fewer columns and starts where the last claim has ended; its comment explains the rest of this statement.
+# Index: claim, once for each queue.
 CLAIM_ROWS = """
 WITH found AS MATERIALIZED (
     SELECT job.ctid AS place, job.size
@@ -73,15 +74,15 @@ RETURNING job.*
 
 
 class JobManager(_JobManager["Job"]):
-    """`Job.objects`: uses the database named by `SKIPQUEUE["DATABASE"]`, and ignores the project's routers.
+    """`Job.objects`: uses the database in `SKIPQUEUE["DATABASE"]`, and ignores the project's database routers.
 
-    Its methods are for code that enqueues by name, and for worker loops written by hand. A query set does not have
-    these methods, because they would ignore its filters.
+    Its methods are for code that enqueues jobs by the name of a task, and for code that claims jobs in its own loop. A
+    query set does not have these methods, because they would ignore its filters.
     """
 
     @property
     def db(self) -> str:
-        """The alias of the database: the setting, or the alias that `db_manager` was given."""
+        """The alias of the database: the one given to `db_manager`, or else the setting."""
         return self._db or settings.database
 
     def get_queryset(self) -> JobQuerySet:
@@ -89,15 +90,16 @@ class JobManager(_JobManager["Job"]):
         return JobQuerySet(self.model, using=self.db)
 
     def by_handle(self, handle: str) -> "Job":
-        """The job of a handle, such as `queue_1:42`. The id alone names a job in the database of this manager.
+        """Return the job with a handle, such as `queue_1:42`, or with an id, in the database of this manager.
 
-        Raises `InvalidOption` for a text that is no handle, and `Job.DoesNotExist`.
+        Raises `InvalidOption` for a string that is not a handle, and `Job.DoesNotExist`.
         """
-        named = parse_handle(handle)
-        if named.database not in (None, *connections):
-            raise InvalidOption(f"{handle!r} names the database {named.database!r}, and DATABASES has no such alias.")
-        found: Job = self.db_manager(named.database or self.db).get(pk=named.id)
-        return found
+        reference = parse_handle(handle)
+        alias = reference.database
+        if alias not in (None, *connections):
+            raise InvalidOption(f"{handle!r} names the database {alias!r}, and DATABASES has no such alias.")
+        job: Job = self.db_manager(alias or self.db).get(pk=reference.id)
+        return job
 
     def enqueue(
         self,
@@ -111,11 +113,11 @@ class JobManager(_JobManager["Job"]):
     ) -> "Job":
         """Insert one job on the caller's connection.
 
-        args, kwargs: a list and a dict, or their JSON texts. metadata: the caller's own data about the job.
+        args, kwargs: a list and a dict, or strings with their JSON. metadata: the caller's own data about the job.
         columns: queue_name, priority, max_attempts, run_after (a timedelta counts from now), timeout (in seconds).
 
-        If a job holds `unique_key`, returns that job, with `created` False. Raises `InvalidOption` for a value that the
-        table cannot store, and `InvalidArguments` for arguments that are not JSON.
+        If another job holds `unique_key`, returns that job, with its attribute `created` set to False. Raises
+        `InvalidOption` for a value that the table cannot store, and `InvalidArguments` for arguments that are not JSON.
         """
         spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
         args = args if isinstance(args, str) else encode("args", list(args))
@@ -124,9 +126,9 @@ class JobManager(_JobManager["Job"]):
         return self.insert(spec, EncodedCall(args, kwargs, keys))
 
     def insert(self, spec: JobSpec, call: EncodedCall, *, database: str | None = None) -> "Job":
-        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if the spec says so.
+        """Enqueue a job from a spec and a call. Raises `UniqueKeyTaken` if `spec.on_conflict` is "raise".
 
-        database: the alias of the database; `None`: the database of this manager.
+        database: the alias of the database; by default the database of this manager.
         """
         store = Store(database or self.db)
         while True:
@@ -135,10 +137,10 @@ class JobManager(_JobManager["Job"]):
                 return self._as_enqueued(store.alias, enqueued)
             if enqueued:
                 holder = self.model._base_manager.using(store.alias).get(pk=enqueued.id)
-            elif found := unique_keys().holder(store, spec, call.unique_key or ""):
-                holder = found
+            elif current := unique_keys().holder(store, spec, call.unique_key or ""):
+                holder = current
             else:
-                continue  # the holder finished, or was claimed, between the two statements: the key is free again
+                continue  # the key became free between the two statements, because its holder finished or was claimed
             if spec.on_conflict == "raise":
                 raise unique_keys().taken_by(store.alias, [holder.pk])
             holder.created, holder.replaced = False, enqueued is not None
@@ -147,15 +149,15 @@ class JobManager(_JobManager["Job"]):
     def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
         """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first.
 
-        Each job must be completed, failed or released; `Job.heartbeat` keeps it from being recovered until then.
+        The caller must complete, fail or release each job, and until then call `Job.heartbeat`, or it is recovered.
         """
         values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
-        places = {name: place for place, name in enumerate(queue_names)}
+        positions = {name: position for position, name in enumerate(queue_names)}
         jobs = self.raw(CLAIM_ROWS, values, using=self.db)
-        return sorted(jobs, key=lambda job: (places[job.queue_name], -job.priority, job.run_after, job.pk))
+        return sorted(jobs, key=lambda job: (positions[job.queue_name], -job.priority, job.run_after, job.pk))
 
     def _as_enqueued(self, alias: str, enqueued: EnqueuedJob) -> "Job":
-        """Make the job from the values that were sent and those that the database returned, without another query."""
+        """Make the `Job` object from the sent values and the returned values, without another query."""
         spec, call = enqueued.spec, enqueued.call
         values = {
             **spec._asdict(),
@@ -174,7 +176,7 @@ class JobManager(_JobManager["Job"]):
             "errors": [],
         }
         names = self._columns
-        return self.model.from_db(alias, names, list(map(values.get, names)))  # the other columns are NULL
+        return self.model.from_db(alias, names, list(map(values.get, names)))  # all other columns are NULL
 
     @cached_property
     def _columns(self) -> list[str]:

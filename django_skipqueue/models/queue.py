@@ -1,4 +1,4 @@
-"""`Queue`: a queue that was ever paused, limited or rated. Any other queue needs no row."""
+"""`Queue`: a queue that was ever paused, or had a limit or a rate. All other queues have no row."""
 
 from datetime import timedelta
 from itertools import chain
@@ -32,7 +32,7 @@ _QueueManager = models.Manager.from_queryset(QueueQuerySet)
 
 
 class QueueManager(_QueueManager["Queue"]):
-    """`Queue.objects`: the queues that are or were paused, in the queue's database."""
+    """`Queue.objects`: the queues with a row, in the database of `SKIPQUEUE["DATABASE"]`."""
 
     def get_queryset(self) -> QueueQuerySet:
         """All queues with a row."""
@@ -46,13 +46,13 @@ class Queue(
     of_rates.RatedQueue,
     models.Model,
 ):
-    """A queue that was ever paused, limited or rated. Workers claim no jobs of a paused queue."""
+    """A queue that was ever paused, or had a limit or a rate. Workers claim no jobs of a paused queue."""
 
     name = models.TextField(_("name"), primary_key=True)
     paused_at = models.DateTimeField(_("paused at"), null=True)
     """`None` if the queue was resumed."""
     paused_until = models.DateTimeField(_("paused until"), null=True)
-    """The pause ends at this time by itself. `None`: it lasts until somebody resumes the queue."""
+    """When the pause ends by itself; `None` if it lasts until somebody resumes the queue."""
     paused_by = models.TextField(_("paused by"), db_default="")
     reason = models.TextField(_("reason"), db_default="")
     objects = QueueManager()
@@ -62,8 +62,8 @@ class Queue(
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         constraints = (
-            *of_limits.QUEUE_CONSTRAINTS,
-            *of_rates.QUEUE_CONSTRAINTS,
+            *of_limits.LimitedQueue._meta.constraints,
+            *of_rates.RatedQueue._meta.constraints,
             models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until")),
         )
 
@@ -74,18 +74,18 @@ class Queue(
     def pause(
         name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "", database: str | None = None
     ) -> None:
-        """Pause a queue. Once this is committed, new claims take no job from it. Claimed jobs still run.
+        """Pause a queue. Once this is committed, workers claim no more jobs from it. Claimed jobs still run.
 
-        `for_`: the time after which the pause ends by itself; `None`: it lasts until somebody resumes the queue. A
-        pause of a paused queue replaces the first pause. `database`: the alias of one database; by default the queue is
-        paused in all databases that hold queues, even if one of them refuses. Raises `InvalidOption` for a value that
-        cannot be used. Pauses a queue that no task, setting, worker or queued job names, but logs a warning: it may be
-        mistyped.
+        `for_`: how long the pause lasts; `None` means until somebody resumes the queue. If the queue is paused already,
+        the new pause replaces the old pause. `database`: the alias of one database; by default the queue is paused in
+        all databases that hold queues, even if one of them cannot be reached. Raises `InvalidOption` for a value that
+        is not valid. If no task, setting, worker or queued job has a queue with this name, logs a warning, because the
+        name may be mistyped.
         """
         in_each(database, lambda store: pause_queue(store, name, for_=for_, by=by, reason=reason))
-        known = DECLARED.union(settings.queues, *in_each(database, _queues_in_use))
-        if name not in known:
-            logs.unknown_queue(name, sorted(known))
+        known_queues = DECLARED.union(settings.queues, *in_each(database, _queues_in_use))
+        if name not in known_queues:
+            logs.unknown_queue(name, sorted(known_queues))
 
     @staticmethod
     def resume(name: str, *, by: str = "", database: str | None = None) -> bool:

@@ -8,6 +8,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from ..values import statuses
+
 if TYPE_CHECKING:
     from .job import Job
 
@@ -33,11 +35,11 @@ class Status(models.TextChoices):
         return self in FINISHED
 
 
-FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
+FINISHED = tuple(map(Status, statuses.FINISHED_STATUSES))
 """A job with one of these statuses never changes again, unless somebody retries it."""
 
-UNFINISHED = tuple(status for status in Status if status not in FINISHED)
-"""All statuses except the finished ones."""
+UNFINISHED = tuple(map(Status, statuses.UNFINISHED_STATUSES))
+"""The statuses of jobs that are not finished."""
 
 WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)
 """The statuses that are neither finished nor running."""
@@ -75,5 +77,5 @@ class StatusFilters(JobQuerySet):
         return self.filter(status="discarded")
 
     def unfinished(self) -> Self:
-        """Jobs that are not finished. One condition for each status: `IN` could not use the partial indexes."""
+        """Jobs that are not finished. There is one condition per status, because `IN` could not use partial indexes."""
         return self.filter(reduce(or_, [Q(status=status) for status in UNFINISHED]))

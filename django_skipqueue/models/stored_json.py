@@ -8,13 +8,14 @@ from ..values.codec import UNREADABLE
 
 
 class StoredJSON(models.JSONField):
-    """Reads a value that Python cannot decode, with thousands of levels or digits, as the text `UNREADABLE`.
+    """A JSON field that returns the string `UNREADABLE` for a value that Python cannot decode.
 
-    So the row can be shown and deleted. For PostgreSQL and migrations this is a `JSONField`.
+    Such a value has thousands of levels or digits. With this field, its row can still be shown and deleted. For
+    PostgreSQL and migrations this is a `JSONField`.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """The value, or `UNREADABLE`."""
+        """Return the decoded value, or `UNREADABLE`."""
         try:
             return super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):

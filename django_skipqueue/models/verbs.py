@@ -1,6 +1,6 @@
-"""The verbs of operators: for one job, such as `job.retry()`, and for the jobs of a query set.
+"""The operations that people do on jobs, such as `job.retry()`: for one job, and for the jobs of a query set.
 
-Each verb changes the jobs whose status allows it, and keeps in their rows who did it and why.
+Each operation changes only jobs whose status allows it, and records in their rows who did it and why.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +28,9 @@ else:
 
 
 class JobVerbs(Model):
-    """The verbs for one job. Each returns whether the job's status allowed it, and records `by` and `reason`.
+    """The operations on one job. Each returns whether the job's status allowed it, and records `by` and `reason`.
 
-    Raises `InvalidOption` for a value that cannot be used.
+    Each raises `InvalidOption` for a value that is not valid.
     """
 
     status: Any  # columns of the model
@@ -50,7 +50,7 @@ class JobVerbs(Model):
         return self._take_status(self._store().cancel([self.pk], by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> bool:
-        """Make a scheduled job claimable now."""
+        """Make a scheduled job due now."""
         return self._take_status(self._store().run_now([self.pk], by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
@@ -58,7 +58,7 @@ class JobVerbs(Model):
         return self._take_status(self._store().postpone([self.pk], run_after, by=by, reason=reason))
 
     def reschedule(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
-        """Set the due time of a waiting job, to an earlier or a later one; a timedelta counts from now."""
+        """Set the due time of a waiting job to an earlier or a later time; a timedelta counts from now."""
         return self._take_status(self._store().reschedule([self.pk], run_after, by=by, reason=reason))
 
     def change_queue(self, queue_name: str, *, by: str = "", reason: str = "") -> bool:
@@ -82,7 +82,7 @@ class JobVerbs(Model):
         return jobs.get(pk=copies[self.pk]) if copies else None
 
     def _take_status(self, changed: Mapping[int, str]) -> bool:
-        """Set the status that the statement has written, if it changed the job. Returns whether it did."""
+        """If the statement has changed the job, set the new status on this object. Returns whether it was changed."""
         if self.pk in changed:
             self.status = Status(changed[self.pk])
         return bool(changed)
@@ -92,10 +92,10 @@ class JobVerbs(Model):
 
 
 class QuerySetVerbs(JobQuerySet):
-    """The verbs for the jobs of a query set. Each returns the number of changed jobs.
+    """The operations on the jobs of a query set. Each returns the number of changed jobs.
 
-    They work in batches, with one statement for each batch. `Job.objects` does not have these methods, as it does not
-    have `delete`: for all jobs, call `Job.objects.all().retry()`.
+    They change the jobs in batches, with one statement for each batch. Like `delete`, they are not methods of
+    `Job.objects`. To change all jobs, call `Job.objects.all().retry()`, for example.
     """
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:
@@ -111,7 +111,7 @@ class QuerySetVerbs(JobQuerySet):
         return self._in_batches(lambda ids: Store(self.db).cancel(ids, by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> int:
-        """Make scheduled jobs, retries among them, claimable now."""
+        """Make scheduled jobs, including retries, due now."""
         return self._in_batches(lambda ids: Store(self.db).run_now(ids, by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> int:
@@ -120,7 +120,7 @@ class QuerySetVerbs(JobQuerySet):
         return self._in_batches(lambda ids: Store(self.db).postpone(ids, run_after, by=by, reason=reason))
 
     def reschedule(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> int:
-        """Set the due time of waiting jobs, to an earlier or a later one; a timedelta counts from now."""
+        """Set the due time of waiting jobs to an earlier or a later time; a timedelta counts from now."""
         check_run_after(run_after)
         return self._in_batches(lambda ids: Store(self.db).reschedule(ids, run_after, by=by, reason=reason))
 
@@ -147,15 +147,15 @@ class QuerySetVerbs(JobQuerySet):
     def _in_batches(self, change: Callable[[list[int]], Mapping[int, object]]) -> int:
         """Change these jobs in batches. One query finds the ids of all jobs before the first change.
 
-        The result of the query is read a batch at a time: the database holds the rest. The query set is not evaluated
+        The result of the query is read one batch at a time, from a server-side cursor. The query set is not evaluated
         again for each batch, because its filter may depend on jobs that an earlier batch has changed.
         """
         return sum(len(change(ids)) for ids in _batches(self._newest_first().iterator(BATCH_ROWS)))
 
     def _newest_first(self) -> "models.QuerySet[Job, int]":
-        """The ids of the jobs, the newest job first: of several jobs with one unique key, a retry takes the first."""
+        """The ids of the jobs, the newest first, because a retry changes only the first job with each unique key."""
         query = self.query
-        if query.is_sliced or query.combinator or query.distinct_fields:  # another order would choose other jobs
+        if query.is_sliced or query.combinator or query.distinct_fields:  # ordering it again would choose other jobs
             jobs = self.model._base_manager.using(self.db).filter(pk__in=self.values("pk"))
         else:
             jobs = self

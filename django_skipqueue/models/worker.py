@@ -1,7 +1,7 @@
-"""`Worker`: one process that runs jobs. `WorkerRequest`: a request of an operator to a worker process.
+"""`Worker`: one process that runs jobs. `WorkerRequest`: an operator's request to a worker process.
 
-Invariant: a request is not in the row of its worker. A transaction that makes a request and stays open locks only the
-request, which heartbeats read as it was committed.
+A request has its own row, not a column of the worker's row. So if the transaction that makes a request stays open, it
+does not lock the worker's row, and cannot block the worker's heartbeats.
 """
 
 from datetime import timedelta
@@ -28,7 +28,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.filter(heartbeat_at__gt=Now() - within, is_external=False)
 
     def with_requests(self) -> "WorkerQuerySet":
-        """Each worker with its request in `requested`: `restart`, `stop`, or empty."""
+        """Add to each worker the attribute `requested`: `restart`, `stop`, or empty."""
         requests = WorkerRequest._base_manager.filter(worker_id=OuterRef("pk"))
         return self.annotate(
             requested=Coalesce(Subquery(requests.values("request")), Value(""), output_field=models.TextField())
@@ -42,36 +42,36 @@ class WorkerManager(_WorkerManager["Worker"]):
     """`Worker.objects`: the processes that run jobs, in the queue's database."""
 
     def get_queryset(self) -> WorkerQuerySet:
-        """All workers, in the queue's database."""
+        """All workers in the queue's database."""
         return WorkerQuerySet(self.model, using=self._db or settings.database)
 
 
 class Worker(models.Model):
-    """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered.
+    """One worker process. The process and its supervisor write its heartbeats. Without these its jobs are recovered.
 
-    A carrier that holds jobs also has a row, with `is_external`, although it is not a worker.
+    A carrier that holds jobs also has a row, with `is_external`, although it is not one of our worker processes.
     """
 
     id = models.TextField(primary_key=True, editable=False)
-    """`NAME:12 hex digits`, new at every start of a process, so that it always identifies who ran a job."""
+    """`NAME:12 hex digits`. Each process gets a new id, so that the id always tells which process ran a job."""
     name = models.TextField(_("name"))
     hostname = models.TextField(_("host"))
     pid = models.IntegerField(_("process id"))
     queues = StoredJSON(_("queues"), default=list)
     concurrency = models.IntegerField(_("concurrency"))
-    """The number of its slots; 0: it runs no jobs, and hands the jobs that it claims on to a carrier."""
+    """How many jobs the process runs at once. 0 if it runs no jobs, but passes them on to a carrier."""
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     memory_mb = models.IntegerField(_("memory in MiB"), null=True)
-    """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
+    """The memory of the process when its supervisor last wrote the heartbeat; only on systems with /proc."""
     jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
     """The number of attempts that the process had settled at the last heartbeat."""
     deployment = models.TextField(_("deployment"), db_default="")
-    """The setting `DEPLOYMENT` of the process; empty without one."""
+    """The setting `DEPLOYMENT` of the process; empty if it is not set."""
     version = models.TextField(_("version"), db_default="")
     """The version of the package in the process; empty for a version that did not write it."""
     is_external = models.BooleanField(_("external"), db_default=False, editable=False)
-    """Whether the row is for a carrier and not for a worker: it is permanent, and its jobs are not recovered by age."""
+    """Whether the row is for a carrier. It is permanent, and its jobs are not recovered after a timeout."""
 
     objects = WorkerManager()
 
@@ -91,14 +91,14 @@ class Worker(models.Model):
         return self.name
 
     def restart(self) -> bool:
-        """Have this process finish its jobs, however long they take, and be replaced. Returns whether its row exists.
+        """Let this process finish its jobs, however long they take, then replace it. Returns whether its row exists.
 
         Its supervisor is notified, and acts within about a second; without notifications, at its next heartbeat.
         """
         return self._store().request_of_worker(self.pk, "restart")
 
     def stop(self) -> bool:
-        """Have the `runworker` that this process belongs to stop, as after SIGTERM. Returns whether the row exists."""
+        """Stop the `runworker` command of this process, as SIGTERM does. Returns whether the worker's row exists."""
         return self._store().request_of_worker(self.pk, "stop")
 
     def _store(self) -> Store:
@@ -113,7 +113,7 @@ class WorkerRequest(models.Model):
     """One request to one worker. The row is deleted once the worker has ended."""
 
     worker_id = models.TextField(primary_key=True)
-    """The id of the worker. No foreign key: its check would lock the row of the worker."""
+    """The id of the worker. It is no foreign key, because the check of a foreign key would lock the worker's row."""
     request = models.TextField()
     """`restart` or `stop`."""
 

@@ -1,1 +1,1 @@
-"""The features: a folder each, around a core that names none of them."""
+"""The optional features, each in a folder of its own. The core imports none of them."""

@@ -1,6 +1,6 @@
 """Claim jobs, and find queued jobs.
 
-Workers send `CLAIM` beside a settle: `exchange` of `queue.settle`. The testing kit calls `claim`.
+Workers send `CLAIM` together with a settle, by `queue.settle.exchange`. The testing tools call `claim`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,16 @@ from .session import limit_statements
 if TYPE_CHECKING:
     from .store import Store
 
-# worker → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
-# time. Returns only the columns of `ClaimedJob`: whole rows would halve the speed.
-# Each claim gives the job a lease number that it never had before.
-# Index: claim, once for each queue, starting after a position: the negated priority, the due time in seconds since the
-# epoch, and the id. The position -101, -infinity, 0 is the front. The outer LIMIT stops the inner scans, so that no row
-# is locked that is not claimed.
-# A paused queue is skipped before its jobs are read: one probe for each queue. As a scalar subquery the planner
-# cannot make a join of it, which could change the order of the queues, or lock rows first.
-# The claim ends after the job whose arguments bring the total, as stored, to 4 MB: one claim of hundreds of jobs must
-# not return a gigabyte. The cost of computing this total is too small to measure.
-# The chosen rows are locked, so their ctid is stable. Updating by ctid saves a lookup: 8 % of the statement's time.
+# Sent by workers. Claims at most `limit` jobs from the queues in the listed order; within a queue by priority, then by
+# due time. Returns only the columns of `ClaimedJob`, because returning whole rows would halve the speed. Each claim
+# gives the job a lease number that it never had before. Index: claim, once for each queue, starting after a position:
+# the negated priority, the due time in seconds since the epoch, and the id. The position -101, -infinity, 0 is the
+# front of a queue. The outer LIMIT stops the inner scans, so that no row is locked which is not claimed. A paused queue
+# is skipped before its jobs are read, which takes one index probe for each queue. The check is a scalar subquery,
+# because the planner could turn a join around: that could change the order of the queues, or lock rows first. The claim
+# ends after the job whose arguments bring the total stored size to 4 MB, because one claim of hundreds of jobs must not
+# return a gigabyte. The cost of computing this total is too small to measure. The chosen rows are locked, so their ctid
+# is stable. Updating by ctid saves a lookup: 8 % of the statement's time.
 CLAIM = joined(
     """
 WITH found AS MATERIALIZED (
@@ -67,8 +66,9 @@ chosen AS MATERIALIZED (
     to_run=to_run(),
 )
 
-# worker that runs a suspect alone → the job, which another worker of its supervisor has claimed and not begun. That
-# ends the lease of the claim. No attempt is charged: the claim has charged it. Index: the primary key.
+# Sent by a worker process that runs one suspect job alone, because two workers died while they ran this job. Takes over
+# the job, which another worker of the same supervisor has claimed but not begun, and returns it. The other worker's
+# lease ends. The claim has already counted this attempt. Index: the primary key.
 TAKE_OVER = joined(
     """
 UPDATE skipqueue_job AS job
@@ -81,8 +81,9 @@ WHERE job.id = %(id)s AND job.lease = %(lease)s
     claimed=CLAIMED,
 )
 
-# worker without a list of queues, supervisor → the names of the queues with queued jobs: at most `limit` names,
-# alphabetically after `after`; without the paused ones, unless `with_paused`. Index: claim, one probe for each name.
+# Sent by supervisors, and by workers that serve all queues. Returns the names of the queues with queued jobs: at most
+# `limit` names, alphabetically after `after`. Leaves out paused queues, unless `with_paused` is true. Index: claim, one
+# probe for each name.
 QUEUES_WITH_JOBS = """
 WITH RECURSIVE queue AS (
     (
@@ -121,9 +122,9 @@ WHERE
 LIMIT %(limit)s
 """
 
-# worker, after a claim timed out → for each queue the id and the position of the first job after the given position.
-# For a queue without such a job: no id, and a position with the current time. Locks nothing and reads no arguments: if
-# it is slow, dead index entries are the cause. Index: claim, once for each queue.
+# Sent by a worker after a claim timed out. Returns for each queue the id and the position of the first job after the
+# given position. For a queue without such a job, returns no id, and a position with the current time. Locks nothing and
+# reads no arguments. So if this statement is slow, dead index entries are the cause. Index: claim, once for each queue.
 FIRST_IN_QUEUES = """
 SELECT
     queue.name AS queue_name,
@@ -155,7 +156,7 @@ def claim(store: "Store", *, queue_names: Sequence[str], limit: int, worker_id: 
 
 
 def take_over(store: "Store", suspect: LeaseRef, *, worker_id: str) -> ClaimedJob | None:
-    """Claim a job that another worker has claimed and not begun. `None`: that lease has ended."""
+    """Take over a job that another worker has claimed but not begun. Returns `None` if the lease is no longer valid."""
     id, lease = suspect
     rows = store.rows(TAKE_OVER, {"id": id, "lease": lease, "worker_id": worker_id})
     return ClaimedJob(*rows[0]) if rows else None
@@ -164,9 +165,9 @@ def take_over(store: "Store", suspect: LeaseRef, *, worker_id: str) -> ClaimedJo
 def queues_with_jobs(
     store: "Store", *, after: str = "", limit: int | None = None, with_paused: bool = False
 ) -> list[str]:
-    """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`.
+    """The names of the queues with queued jobs: at most `limit` names, alphabetically after `after`.
 
-    `with_paused`: also those that are paused, whose jobs nobody claims now.
+    `with_paused`: also return paused queues, whose jobs no worker claims at the moment.
     """
     values = {"after": after, "limit": limit, "with_paused": with_paused}
     return [name for (name,) in store.rows(QUEUES_WITH_JOBS, values)]
@@ -175,10 +176,11 @@ def queues_with_jobs(
 def first_in_queues(
     store: "Store", queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], seconds: float
 ) -> list[tuple[str, int | None, QueuePosition]]:
-    """Find the first job to claim in each queue, searching from the queue's position in `after`.
+    """Find the first job to claim in each queue. The search in a queue starts after the queue's position in `after`.
 
-    Returns (queue name, job id, position of the job). For a queue without such a job the id is None, and the
-    position is that of a job of priority 0 that is due now. `seconds` replaces the connection's statement timeout.
+    Returns (queue name, job id, position of the job). For a queue without a job to claim, the id is None, and the
+    position is where a job of priority 0 that is due now would be. `seconds` replaces the connection's statement
+    timeout.
     """
     with transaction.atomic(using=store.alias):
         limit_statements(store, seconds)

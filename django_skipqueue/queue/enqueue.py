@@ -1,4 +1,4 @@
-"""Insert jobs, on the caller's connection and in the caller's transaction. Tasks make a job of each deferred call."""
+"""Insert jobs, on the caller's connection and in the caller's transaction. `.defer()` calls this module."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -27,9 +27,9 @@ from .unique_keys import explained_deadlock, unique_keys
 if TYPE_CHECKING:
     from .store import Store
 
-# enqueue of a job that is due now and has no key, no batch and no time limit or retention of its own → its id, and the
-# time of the enqueue, which is also its due time. ENQUEUE takes a third longer: it writes 13 more columns, and looks
-# for the holder of a key.
+# Sent by `enqueue` for a plain job: it is due now, and has no key, no batch, no time limit and no retention of its own.
+# Returns the job's id and the time of the enqueue, which is also its due time. `ENQUEUE` takes a third longer, because
+# it writes 13 more columns, and checks whether another job holds the unique key.
 ENQUEUE_PLAIN = """
 INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, metadata)
 VALUES (
@@ -38,7 +38,8 @@ VALUES (
 )
 RETURNING id, enqueued_at"""
 
-# enqueue → the columns that the database has set; no row if a job holds the unique key. Index: unique.
+# Sent by `enqueue`. Returns the columns that the database has set; no row if another job holds the unique key. Index:
+# unique.
 ENQUEUE = joined(
     """
 {insert}{unless_held}
@@ -48,10 +49,10 @@ RETURNING id, status, gate, run_after, enqueued_at, true AS is_new
     unless_held=PIECES["unless_held"],
 )
 
-# enqueue of a plain job outside of a transaction → as ENQUEUE_PLAIN, and what was set, as the second of four results.
-# The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it, in a transaction of its
-# own. A setting of the session keeps what was inserted, under a text that is different in each call; PostgreSQL takes
-# the setting back if the INSERT is not committed.
+# Sent by `enqueue` for a plain job outside of a transaction. The client sends all of it in one message: the INSERT, its
+# commit, and a NOTIFY in a separate transaction. The second of the four results has the columns of `ENQUEUE_PLAIN`. If
+# the connection fails meanwhile, we must know whether the job was inserted. So the statement stores the job's id in a
+# session setting, with the random text `call`. PostgreSQL resets the setting if the INSERT is not committed.
 ENQUEUE_AND_NOTIFY = joined(
     """
 BEGIN;{insert}, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
@@ -61,17 +62,18 @@ SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commi
     insert=ENQUEUE_PLAIN,
 )
 
-# enqueue, after an error of ENQUEUE_AND_NOTIFY → the id of the job and the time of the enqueue; no row if the job is
-# not committed, or if a pooler has moved the client to another session. Reads no table.
+# Sent by `enqueue` after `ENQUEUE_AND_NOTIFY` failed. Returns the id of the job and the time of the enqueue; no row if
+# the job is not committed, or if a pooler has moved the client to another session. Reads no table.
 INSERTED = """
 SELECT part[2]::bigint, part[3]::timestamptz
 FROM string_to_array(current_setting('skipqueue.inserted', true), '|') AS part
 WHERE part[1] = %(call)s
 """
 
-# enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
-# and the seconds until all are due.
-# There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
+# Sent by `enqueue_many` for calls without unique keys. Returns one row: the ids of the inserted jobs, how many of these
+# jobs are queued, and the seconds until the jobs are due.
+# There is no ON CONFLICT, because PostgreSQL would then insert each row tentatively and confirm it, which takes a sixth
+# longer.
 ENQUEUE_MANY = joined(
     """
 WITH inserted AS (
@@ -91,15 +93,16 @@ NO_CONTEXT = nullcontext()
 
 
 def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
-    """Insert one job, and return what was written. Returns `None` if a job holds the call's unique key.
+    """Insert one job, and return it. Returns `None` if another job holds the call's unique key.
 
-    If the spec says so, a waiting holder takes the arguments and the due time of the call, and is returned.
+    But if `spec.replaces` and the other job is waiting, that job gets the arguments and the due time of the call, and
+    is returned.
 
-    Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
-    transaction waits for this one with a key that this one waits for.
+    Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if this
+    transaction and another transaction wait for each other's unique keys.
     """
-    spec, around = _in_context(store, spec)
-    with around:
+    spec, context = _in_context(store, spec)
+    with context:
         if not tracers:
             return enqueue_untraced(store, spec, call)
         with sending(spec, 1, store.alias) as batch:
@@ -109,14 +112,14 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
 
 
 def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
-    """Insert one job as `enqueue` does, without tracers: none runs in the main thread of a supervisor."""
+    """Insert one job as `enqueue` does, but without tracers, which must not run in a supervisor's main thread."""
     spec = _checked(spec)
     [call] = with_queue_limits(spec.queue_name, (call,))
     is_plain = spec.is_plain and not call.columns
-    gate = None if is_plain else _lone_gate(spec, call)
+    gate = None if is_plain else _only_gate(spec, call)
     if (is_plain or gate) and store.connection.get_autocommit():
         with store.connection.cursor() as cursor:
-            if _takes_transactions(cursor):
+            if _can_send_transactions(cursor):
                 return _enqueue_alone(store, cursor, spec, call, gate)
     if not is_plain:
         return _enqueue_any(store, spec, call)
@@ -132,29 +135,30 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
         if spec.replaces and not rows:
             rows = [
-                EnqueuedJob(spec, call, each.id, each.status, each.gate, each.run_after, each.enqueued_at, is_new=False)
-                for each in unique_keys().replace_waiting(store, values, [call])
+                EnqueuedJob(spec, call, old.id, old.status, old.gate, old.run_after, old.enqueued_at, is_new=False)
+                for old in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in rows:
-        is_later = enqueued.status == "scheduled"  # a job that is replaced was enqueued before
+        is_later = enqueued.status == "scheduled"  # only then: a replaced job was enqueued long before it is due
         delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
-        new = [enqueued.id] if enqueued.is_new else []
-        for passed in _enqueued(store, spec, new, [call], queued=int(enqueued.status == "queued"), delay=delay):
+        new_ids = [enqueued.id] if enqueued.is_new else []
+        queued = int(enqueued.status == "queued")
+        for passed in _after_insert(store, spec, new_ids, [call], queued=queued, delay=delay):
             return enqueued._replace(status=passed.status, gate=passed.gate)
         return enqueued
     return None
 
 
 def with_queue_limits(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
-    """The calls of one task, with the limits that `SKIPQUEUE["QUEUES"]` gives to their queue."""
-    if queue_name not in settings.queues:  # few queues have limits: for all others this must cost nothing
+    """Add the limits that `SKIPQUEUE["QUEUES"]` gives to this queue to calls of one task, and return the calls."""
+    if queue_name not in settings.queues:  # most queues have no limits, so this must cost nothing for them
         return calls
     columns = columns_of_queue(queue_name, calls)
     return [call._replace(columns={**call.columns, **columns}) for call in calls] if columns else calls
 
 
 def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContextManager[Any]]:
-    """The spec with what the caller's block adds, such as a batch, and the context of the statements."""
+    """Add to the spec what the caller's `with` block adds, such as a batch. Also return a context for the INSERT."""
     for in_spec in specs_of_parts:
         spec = in_spec(spec, store.connection)
     return spec, _around(store, spec) if spec.after or settings.is_spread else NO_CONTEXT
@@ -162,42 +166,42 @@ def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContext
 
 @contextmanager
 def _around(store: "Store", spec: JobSpec) -> Iterator[None]:
-    """Under `spread`, end the wait for a server that hangs: another database takes the job.
+    """The context of an INSERT. If jobs are spread over databases, raise an error when the server does not respond.
 
-    Jobs that need other jobs are inserted in a transaction.
+    The caller then puts the job into another database. Jobs that wait for other jobs are inserted in a transaction.
     """
-    answered = ended_by_silence(store.connection) if settings.is_spread else NO_CONTEXT
-    with answered, transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT:
+    time_limit = ended_by_silence(store.connection) if settings.is_spread else NO_CONTEXT
+    with time_limit, transaction.atomic(using=store.alias) if spec.after else NO_CONTEXT:
         yield
 
 
-def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
-    """The gate that admits the job in the message that inserts it.
+def _only_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
+    """The one gate of a part that can admit the job in the same message that inserts it.
 
-    `None`: the job waits at no gate, or at several gates.
+    Returns `None` if the job waits at no such gate, or at several gates.
     """
     if spec.run_after is not None or call.unique_key is not None or not WAITING_BY.isdisjoint(spec.columns):
         return None
-    keyed = [gate for gate in key_gates() if KEY_COLUMNS[gate.name] in call.columns]
-    return keyed[0] if len(keyed) == 1 and keyed[0].enqueue_alone else None
+    gates_with_key = [gate for gate in key_gates() if KEY_COLUMNS[gate.name] in call.columns]
+    return gates_with_key[0] if len(gates_with_key) == 1 and gates_with_key[0].enqueue_alone else None
 
 
 def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall, gate: KeyGate | None) -> EnqueuedJob:
     """Insert one job, commit, admit it if it waits at a gate, and notify the workers, in one round trip."""
     statement = unindented(gate.enqueue_alone if gate and gate.enqueue_alone else ENQUEUE_AND_NOTIFY)
-    mark, is_admitted = token_hex(8), False
+    call_token, is_admitted = token_hex(8), False
     try:
-        cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": mark})
+        cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": call_token})
         cursor.nextset()  # the first result is that of BEGIN
         id, now, *_ = cursor.fetchone()
         while gate and cursor.nextset():
             is_admitted = bool(cursor.rowcount)
     except BaseException as error:
         _end_transaction(store)
-        rows = []  # the job that this call has inserted and committed; empty if nobody knows of one
+        rows = []  # the job that this call has inserted and committed, if the session can still tell
         if isinstance(error, Error):
             with suppress(Error):
-                rows = store.rows(INSERTED, {"call": mark})
+                rows = store.rows(INSERTED, {"call": call_token})
         if not rows:
             raise
         [(id, now)] = rows
@@ -221,14 +225,14 @@ def _end_transaction(store: "Store") -> None:
 
 
 def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
-    """Insert a job for each of `calls`: in one statement if no call has a unique key.
+    """Insert a job for each call. This takes one statement if no call has a unique key.
 
-    Returns the ids in the order of the calls, and the outcome of each call. If a job holds the unique key of a call,
-    the id of that job is returned for the call. Raises what `enqueue` raises, and `UniqueKeyTaken` if the spec's
-    `on_conflict` says so.
+    Returns the ids in the order of the calls, and the outcome of each call. If another job holds the unique key of a
+    call, returns that job's id for the call. Raises the errors that `enqueue` raises, and `UniqueKeyTaken` if the
+    spec's `on_conflict` is "raise".
     """
-    spec, around = _in_context(store, spec)
-    with around:
+    spec, context = _in_context(store, spec)
+    with context:
         if not (tracers and calls):
             return _enqueue_many(store, spec, calls).all_in(store.alias)
         with sending(spec, len(calls), store.alias) as batch:
@@ -242,21 +246,22 @@ def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -
     calls = with_queue_limits(spec.queue_name, calls)
     if any(call.unique_key is not None for call in calls):
         with explained_deadlock():
-            return unique_keys().enqueue_unique(store, spec, values, calls, announce=_enqueued)
+            return unique_keys().enqueue_unique(store, spec, values, calls, announce=_after_insert)
     if not calls:
         return DeferredJobs()
     [(inserted, queued, delay)] = store.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
-    _enqueued(store, spec, inserted, calls, queued=queued, delay=delay)
+    _after_insert(store, spec, inserted, calls, queued=queued, delay=delay)
     return DeferredJobs(sorted(inserted))
 
 
-def _enqueued(
+def _after_insert(
     store: "Store", spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
 ) -> list[Dependant]:
-    """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
+    """Do what an INSERT of jobs entails: notify workers and supervisors, and send the event.
 
-    After the commit, jobs that have a limit or a rate are admitted. A job waits for the jobs that it needs. Returns the
-    jobs that need not wait, because the jobs that they need are finished.
+    Notifies the workers if any job is queued, and the supervisors if the jobs are due soon. Jobs with keys of gates are
+    admitted after the commit. If the spec names other jobs in `after`, makes the new jobs wait for them, and returns
+    the new jobs that need not wait, because the other jobs are already finished.
     """
     holds = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
     passed = [job for hold in holds for job in hold(store, spec, ids)]
@@ -272,7 +277,7 @@ def _enqueued(
 
 
 def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[str, int | None]]:
-    """The keys at whose gates these calls wait first, as `Admission` takes them. `lone`: the id of the only job."""
+    """The keys for which these calls wait, by gate, as in `Admission.keys`. `lone`: the job's id if it is only one."""
     waiting: dict[str, dict[str, int | None]] = {}
     for gate, column in KEY_COLUMNS.items():
         if keys := {call.columns[column] for call in calls if column in call.columns}:
@@ -284,7 +289,10 @@ def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[s
 def new_job(
     store: "Store", insert: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
 ) -> EnqueuedJob | None:
-    """Insert a job by this function. `None` if another job holds its unique key. Frees the key if its time is over."""
+    """Insert a job by calling `insert`. Returns `None` if another job holds the unique key.
+
+    If the other job's key has expired, frees the key, and inserts the job.
+    """
     spec = spec._replace(on_conflict="skip")
     inserted = insert(spec, call)
     if inserted is None and call.unique_key is not None and unique_keys().free_unique_keys(store, [call.unique_key]):
@@ -293,7 +301,7 @@ def new_job(
 
 
 def _checked(spec: JobSpec) -> JobSpec:
-    """The spec with the default of `max_attempts`. Raises `InvalidOption` for a value that the table cannot store."""
+    """Check the spec, and set the default of `max_attempts`. Raises `InvalidOption` for a value that is not valid."""
     check_columns(spec._asdict())
     if spec.after and spec.replaces:
         raise InvalidOption(
@@ -302,11 +310,11 @@ def _checked(spec: JobSpec) -> JobSpec:
     return spec if spec.max_attempts is not None else spec._replace(max_attempts=settings.max_attempts)
 
 
-def _takes_transactions(cursor: Any) -> bool:
-    """Whether this cursor can send a transaction of its own in one message.
+def _can_send_transactions(cursor: Any) -> bool:
+    """Whether this cursor can send a whole transaction, of several statements, in one message.
 
-    Not within a transaction that the caller has begun without Django, in pipeline mode, or with a cursor that binds its
-    parameters on the server: only the simple protocol takes several statements in one message.
+    It cannot within a transaction that the caller has begun without Django, in pipeline mode, or if it binds parameters
+    on the server, because only PostgreSQL's simple protocol allows several statements in one message.
     """
     raw = getattr(cursor, "cursor", None)
     if not isinstance(raw, psycopg.ClientCursor):

@@ -1,36 +1,39 @@
-"""The shared fragments of the statements, and the function that joins statements from pieces, once, at import.
+"""SQL fragments that several statements share, and `joined`, which builds the statements from pieces at import.
 
-A job enters with the status of the first gate whose condition holds, else as `queued`. The column `gate` of a blocked
-job has the name of the gate at which it waits; the gate admits the jobs with its name.
+A gate keeps a job waiting while the gate's condition is true. A new job gets the status of the first gate at which it
+must wait, or else `queued`. If the job is blocked, its column `gate` has the name of that gate. A gate admits only jobs
+whose column `gate` has its name.
 
-Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
-that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
-job that has lost its worker may wait again at the last gate that it has passed, as `Condition.returns` says. A job
-whose worker crashed, or whose workers died twice in a row, waits at the time gate, and so does a postponed job.
+The gates are checked when a job is enqueued or retried, and when the previous gate has admitted the job. Release and
+recovery do not check the gates, because their jobs have already passed the gates. But a job whose worker died may have
+to wait again at the last gate that it has passed, as `Condition.returns` says. A job waits at the time gate if it was
+postponed, if its worker crashed, or if two of its workers in a row died.
 
-The columns of a part are in its `columns.py`. The statements are joined from the core's text and from these columns.
+Each part describes its columns of the job table in its `columns.py`. The statements include these columns.
 
-An operator's verb is recorded in the row of the job that it changes: `operations` holds the newest 50.
+An operation by a person, such as a retry, is recorded in the column `operations` of the job, which keeps the newest 50.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ..parts.batches import columns as of_batches
-from ..parts.limits import columns as of_limits
-from ..parts.rates import columns as of_rates
-from ..parts.steps import columns as of_steps
-from ..parts.unique import columns as of_unique
+from ..parts.installed import given
 from ..values.part import Condition, PartColumns
+from ..values.records import INSERTED_FIELDS
+from ..values.statuses import FINISHED_STATUSES, UNFINISHED_STATUSES
 
-COLUMNS_OF_PARTS: tuple[PartColumns, ...] = (
-    of_unique.COLUMNS,
-    of_batches.COLUMNS,
-    of_limits.COLUMNS,
-    of_rates.COLUMNS,
-    of_steps.COLUMNS,
+FINISHED_LIST, UNFINISHED_LIST = (
+    ", ".join(f"'{status}'" for status in group) for group in (FINISHED_STATUSES, UNFINISHED_STATUSES)
 )
-"""The columns of parts. A job meets the gates of parts in this order."""
+"""Lists for SQL's `IN (…)`. They are literals, because with parameters a generic plan could not use a partial index."""
+
+FINISHED_ROWS, UNFINISHED_ROWS = (
+    ", ".join(f"('{status}')" for status in group) for group in (FINISHED_STATUSES, reversed(UNFINISHED_STATUSES))
+)
+"""The rows of a `VALUES` list. `running` is first, because a search for any unfinished job most likely ends there."""
+
+COLUMNS_OF_PARTS: tuple[PartColumns, ...] = given("columns", "COLUMNS")
+"""The columns of all parts. A job passes the gates of the parts in this order."""
 
 _GATES_OF_PARTS = tuple(part.gate for part in COLUMNS_OF_PARTS if part.gate)
 
@@ -39,12 +42,12 @@ CONDITIONS = (
     Condition(gate="held", holds="{held}::boolean"),
     *_GATES_OF_PARTS,
 )
-"""In the order in which a job meets the gates."""
+"""The conditions of all gates, in the order in which a job passes the gates."""
 
 KEY_COLUMNS = {condition.gate: condition.key for condition in CONDITIONS if condition.key}
-"""The column with the key of a job, by the name of the gate that admits by it."""
+"""For each gate that admits jobs by key, the name of the job column with the key."""
 
-# If a job waits at a gate, the key by which this gate admits jobs. NULL without such a gate, or if it has no keys.
+# SQL for the key of a job at the gate where the job waits. NULL if the job waits at no gate, or at a gate without keys.
 _KEYS_BY_GATE = " ".join(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items())
 GATE_KEY = f"CASE job.gate {_KEYS_BY_GATE} END" if KEY_COLUMNS else "NULL::text"
 
@@ -60,19 +63,21 @@ PIECES = {
     "unless_needed": "",
     "pruned": "",
     "after_prune": "",
-    "archived": "NULL::jsonb",
+    "kept_records": "NULL::jsonb",
 }
-"""The places in statements of the core that a part may fill, each with its default.
+"""The placeholders in the core's statements that a part may fill with SQL, each with its default.
 
-settled: the number in the third column of SETTLE, a bigint.
-retry_named, retry_ids, retry_order: a CTE of RETRY, the array of the jobs to retry, and the order in which the jobs are
-written. retry_started_at: the jobs' `started_at`. retry_spread: a job's place within the time of the retry, from 0 to
-1.
-discard_also: `OR` and a condition for further jobs that DISCARD changes.
-unless_held: the end of an INSERT that inserts no job whose unique key is held.
+settled: a bigint that SETTLE returns in its third column.
+retry_named: a CTE for RETRY.
+retry_ids, retry_order: the array with the ids of the jobs to retry, and the order in which the jobs are written.
+retry_started_at: the new value of the jobs' `started_at`.
+retry_spread: when a job is retried within the time of the retry, as a number from 0 to 1.
+discard_also: `OR` and a condition, which selects further jobs that DISCARD changes.
+unless_held: the end of an INSERT, which makes it insert no job if another job holds the unique key.
 unless_needed: `AND` and a condition for the jobs that are pruned; a column of the job is `job.id`.
-pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
-archived: what the archive keeps of the rows that a part has of a job, as jsonb; the id of the job is `pruned.id`.
+pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read these columns from `pruned`.
+kept_records: the rows that a part has of a pruned job, as jsonb, if the pruned job is kept elsewhere. The job's id is
+`pruned.id`.
 """
 
 SHARED_PLACES = {"after_prune"}
@@ -80,11 +85,11 @@ SHARED_PLACES = {"after_prune"}
 
 
 def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
-    """Put the pieces of parts into the places. Raises `ValueError` for a place that is unknown or filled twice."""
+    """Fill placeholders with SQL of parts. Raises `ValueError` for a placeholder that is unknown or filled twice."""
     filled: set[str] = set()
     for part in parts:
         if wrong := part.pieces.keys() - (pieces.keys() - filled):
-            raise ValueError(f"No statement has these places, or another part fills them: {sorted(wrong)}.")
+            raise ValueError(f"No statement has these placeholders, or another part fills them: {sorted(wrong)}.")
         shared = {name: pieces[name] + piece for name, piece in part.pieces.items() if name in SHARED_PLACES}
         pieces |= {**part.pieces, **shared}
         filled |= part.pieces.keys() - SHARED_PLACES
@@ -92,37 +97,39 @@ def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
 
 fill(PIECES, COLUMNS_OF_PARTS)
 
-PLACE = re.compile(r"{([a-z]\w*)}")
-"""A place in a statement, such as `{status}`. The braces of `'{}'::text[]` and of `[0-9a-f]{12}` are no places."""
+PLACEHOLDER = re.compile(r"{([a-z]\w*)}")
+"""Matches a placeholder in a statement, such as `{status}`, but not the braces in `'{}'::text[]` or `[0-9a-f]{12}`."""
 
 
-def places(statement: str) -> set[str]:
-    """The names of the places of a statement."""
-    return set(PLACE.findall(statement))
+def placeholders(statement: str) -> set[str]:
+    """The names of the placeholders in a statement."""
+    return set(PLACEHOLDER.findall(statement))
 
 
 def joined(statement: str, **pieces: str) -> str:
-    """Put pieces into the places of a statement. Called once for each statement, at import.
+    """Replace the placeholders of a statement by pieces of SQL. Called once for each statement, at import.
 
-    A piece is put in as it is: a place of a piece stays. Raises `ValueError` for a place that has no piece, and for a
-    piece that has no place.
+    Placeholders within a piece are not replaced. Raises `ValueError` for a placeholder without a piece, and for a piece
+    without a placeholder.
     """
-    if unequal := places(statement) ^ pieces.keys():
-        raise ValueError(f"Either the statement has no place, or the call no piece: {sorted(unequal)}.\n{statement}")
-    return PLACE.sub(lambda place: pieces[place[1]], statement)
+    if odd := placeholders(statement) ^ pieces.keys():
+        raise ValueError(f"Either the statement lacks a placeholder, or the call a piece: {sorted(odd)}.\n{statement}")
+    return PLACEHOLDER.sub(lambda place: pieces[place[1]], statement)
 
 
 def entering(*, column: str, past: str | None = None, **columns: str) -> dict[str, str]:
-    """Return the expressions for the status and the gate of a job that enters, as pieces `status` and `gate`.
+    """Return SQL expressions for the status and the gate of a job that is enqueued, retried or admitted by a gate.
 
-    column: the spelling of a job's column in the statement, such as `job.{}`; `columns`: exceptions to it.
-    past: the gate that the job has just passed; only the gates after it are checked.
+    The result is for the placeholders `status` and `gate`.
+    column: how the statement refers to a column of the job, such as `job.{}`.
+    past: the gate that the job has just passed. Only the gates after this gate are checked.
+    columns: expressions for single columns, to which `column` does not apply.
     """
     names = [condition.gate for condition in CONDITIONS]
     statuses, gates = [], []
     for condition in CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS:
-        spelt = {name: columns.get(name, column.format(name)) for name in places(condition.holds)}
-        holds = joined(condition.holds, **spelt)
+        expressions = {name: columns.get(name, column.format(name)) for name in placeholders(condition.holds)}
+        holds = joined(condition.holds, **expressions)
         statuses.append(f"WHEN {holds} THEN '{condition.status}'")
         gates.append(f"WHEN {holds} THEN " + (f"'{condition.gate}'" if condition.status == "blocked" else "NULL"))
     if not gates:
@@ -131,24 +138,27 @@ def entering(*, column: str, past: str | None = None, **columns: str) -> dict[st
 
 
 def key_after(gate: str) -> str:
-    """Return the key column of the next gate with keys after this gate, or NULL if no such gate follows."""
+    """Return the key column of the next gate that has keys, or NULL if there is no such gate after this one."""
     gates = list(KEY_COLUMNS)
     later = gates[gates.index(gate) + 1 :]
     return KEY_COLUMNS[later[0]] if later else "NULL::text"
 
 
 def returning(*, charged: bool) -> str:
-    """Return the expression for the gate at which a job that has lost its worker waits again. NULL: it is queued.
+    """Return the SQL expression for the gate at which a job waits again after its worker died or released it.
 
-    charged: whether the attempt is charged. After a job has passed a gate, it does not wait at an earlier gate.
+    The expression is NULL if the job goes back to its queue at once.
+    charged: whether the interrupted attempt counts.
     """
-    return _of_lost(lambda condition: "NULL" if condition.keeps_released and not charged else f"'{condition.gate}'")
+    return _by_last_gate(
+        lambda condition: "NULL" if condition.keeps_released and not charged else f"'{condition.gate}'"
+    )
 
 
-def _of_lost(value: Callable[[Condition], str]) -> str:
-    """The expression for a job that has lost its worker: the value of the last gate at which the job waits again."""
+def _by_last_gate(value: Callable[[Condition], str]) -> str:
+    """SQL which finds the last gate at which a job waits again after its worker died, and returns `value` of it."""
     clauses = [
-        f"WHEN {joined(condition.returns, **{name: f'job.{name}' for name in places(condition.returns)})} "
+        f"WHEN {joined(condition.returns, **{name: f'job.{name}' for name in placeholders(condition.returns)})} "
         f"THEN {value(condition)}"
         for condition in reversed(CONDITIONS)
         if condition.returns
@@ -157,36 +167,34 @@ def _of_lost(value: Callable[[Condition], str]) -> str:
 
 
 SPEC_COLUMNS = {name: type for part in COLUMNS_OF_PARTS for name, type in part.of_spec.items()}
-"""The columns of parts that all jobs of an enqueue share, each with its type."""
+"""The columns of parts whose values all jobs of one enqueue share, each with its SQL type."""
 
-WAITING_BY = SPEC_COLUMNS.keys() & {name for condition in CONDITIONS for name in places(condition.holds)}
-"""The columns of `SPEC_COLUMNS` by which a gate keeps jobs waiting."""
+WAITING_BY = SPEC_COLUMNS.keys() & {name for condition in CONDITIONS for name in placeholders(condition.holds)}
+"""The columns of `SPEC_COLUMNS` that appear in the condition of a gate."""
 
 CALL_KEYS = {part.key: part.of_key for part in COLUMNS_OF_PARTS if part.key}
-"""The key columns of calls, each with the further columns, and their types, of a call with this key."""
+"""The key columns of calls, each with the further columns, and their SQL types, that a call with this key has."""
 
 CALL_COLUMNS = {name: type for key, of_key in CALL_KEYS.items() for name, type in {key: "text", **of_key}.items()}
-"""The columns of parts that calls have: see `EncodedCall.columns`."""
+"""The columns of parts whose values may differ between the calls of one enqueue, each with its SQL type."""
 
-KEPT_COLUMNS = [
-    name for part in COLUMNS_OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name
-]
-"""The columns of parts that a job in an archive, and a copy of a job, have."""
+COPIED_COLUMNS = {name for part in COLUMNS_OF_PARTS if part.are_copied for name in part.of_spec}
+"""The columns of `SPEC_COLUMNS` that a copy of a job has."""
 
-_NAMES = "".join(f", {name}" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
+_NAMES = "".join(f", {name}" for name in (*INSERTED_FIELDS, *SPEC_COLUMNS, *CALL_COLUMNS))
 
-# The columns of a job that are written when it is inserted.
+# The beginning of an INSERT, with all columns that are written when a job is inserted.
 _INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held{_NAMES})"""
+    (queue_name, task, args, kwargs, status, gate, run_after, held{_NAMES})"""
 
 DUE_AT = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
-"""The due time of a job. A delay counts from now."""
+"""The SQL expression for the due time of a job: a given time, or a delay in seconds from now."""
 
-_VALUES = "".join(f", %({name})s" for name in (*SPEC_COLUMNS, *CALL_COLUMNS))
+_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in (INSERTED_FIELDS | SPEC_COLUMNS).items()]
+_VALUES = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *(f"%({name})s" for name in CALL_COLUMNS)))
 
-# One job. A job that is not due yet enters as scheduled.
-# VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
+# Inserts one job. A job that is not due yet gets the status scheduled.
+# This form takes half the time of a SELECT that computes the due time only once, with RETURNING *.
 INSERT_JOB = joined(
     """
 {into}
@@ -194,14 +202,13 @@ VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     {gate},
-    %(priority)s, %(max_attempts)s,
     {due},
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s{of_parts}
+    %(held)s{values}
 )
 """,
     into=_INSERT_INTO,
     due=DUE_AT,
-    of_parts=_VALUES,
+    values=_VALUES,
     **entering(column="%({})s", run_after=DUE_AT),
 )
 
@@ -210,13 +217,14 @@ CALL_EXPRESSIONS = {
     for key, of_key in CALL_KEYS.items()
     for name, type in {key: "text", **of_key}.items()
 }
-"""The expression for each column of `CALL_COLUMNS`. The columns beside a key are NULL in a call without this key."""
+"""The SQL expression for each column of `CALL_COLUMNS`. If a call has no key, its further columns are NULL."""
 
 _KEY_VALUES = "".join(f", unnest(%({key}s)s::text[])" for key in CALL_KEYS)
 _KEY_NAMES = "".join(f", {key}" for key in CALL_KEYS)
 
-# Each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains no line
-# break. A parameter such as `limit_keys` has an element for each call, or none at all: NULL.
+# The calls as rows, in their order. The parameters `args` and `kwargs` have one line for each call, because encoded
+# JSON contains no line break. A parameter such as `limit_keys` has an element for each call, or no elements: then the
+# column is NULL.
 CALLS = joined(
     """ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)){values}
@@ -225,27 +233,25 @@ CALLS = joined(
     keys=_KEY_NAMES,
 )
 
-_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in SPEC_COLUMNS.items()]
 _VALUES_OF_CALLS = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *CALL_EXPRESSIONS.values()))
 
 KEY_EXPRESSIONS = {key: f"call.{key}" for key in KEY_COLUMNS.values()}
 
-# A job for each call, in the order of the calls.
+# Inserts a job for each call, in the order of the calls.
 INSERT_CALLS = joined(
     """{into}
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     {gate},
-    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(held)s::boolean{of_parts}
+    due.run_after, %(held)s::boolean{values}
 FROM
     {calls},
     (SELECT {due} AS run_after) AS due""",
     into=_INSERT_INTO,
     due=DUE_AT,
     calls=CALLS,
-    of_parts=_VALUES_OF_CALLS,
+    values=_VALUES_OF_CALLS,
     **entering(column="%({})s", run_after="due.run_after", **KEY_EXPRESSIONS),
 )
 
@@ -261,9 +267,9 @@ WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
 _HOLDS_PERMIT = " OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false"
-_PERMIT_KEY = _of_lost(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}")
+_PERMIT_KEY = _by_last_gate(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}")
 
-# The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
+# Returns the columns of `ClaimedJob`. `claim_seconds` is the time from the statement's start to this row's update.
 CLAIMED = joined(
     """RETURNING
     job.id,
@@ -290,7 +296,7 @@ CLAIMED = joined(
 
 
 def to_run(*, more: str = "") -> str:
-    """Return the end of a statement that has chosen jobs. `more`: other columns that it sets."""
+    """Return the end of a claim statement: it updates the jobs in `chosen`. `more`: further columns that it sets."""
     return joined(_TO_RUN, more=more, claimed=CLAIMED)
 
 
@@ -303,9 +309,9 @@ _APPENDED = """COALESCE(
 
 
 def recording(verb: str, *, more: Mapping[str, str] | None = None) -> str:
-    """Return the expression for the job's operations with this verb at the end.
+    """Return the SQL expression that appends a record of this verb to the job's column `operations`.
 
-    more: further keys of the entry, each with its value in SQL.
+    more: further keys of the record, each with an SQL expression for its value.
     """
-    pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
-    return joined(_APPENDED, verb=verb, more=pairs)
+    further_pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
+    return joined(_APPENDED, verb=verb, more=further_pairs)

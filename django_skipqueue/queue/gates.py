@@ -1,11 +1,12 @@
-"""The gates keep jobs out of their queues until a condition holds, then admit them: scheduled jobs when they are due.
+"""A gate keeps jobs waiting, and later admits them to their queues. The time gate admits jobs when they are due.
 
-A job waits at a gate as `scheduled` or `blocked`, outside the claim index. A gate has two halves. Its condition, in
-`queue.fragments`, is checked when a job enters from outside: at an enqueue, a retry, a manual retry, and when the
-previous gate admits the job. Its object, a `Gate`, admits: supervisors call it at intervals, and workers before a drain
-ends. The core has the gate of time; parts give the others.
+A job waits at a gate with the status `scheduled` or `blocked`, so that it is not in the claim index. A gate has an SQL
+condition and a `Gate` object. The condition, in `queue.fragments`, is checked when a job is enqueued or retried, and
+when the previous gate admits the job. The `Gate` object admits jobs: supervisors call it at intervals, and so do
+workers with `--drain` before they end. The core has only the time gate. The other gates belong to parts, such as
+limits.
 
-An admission skips rows that others have locked, so several supervisors may admit at the same time.
+An admission skips rows that other transactions have locked, so several supervisors may admit jobs at the same time.
 """
 
 from collections import Counter
@@ -19,14 +20,15 @@ from ..events.events import JobsAdmitted
 from ..values.part import gates_of_parts
 from ..values.records import GateResult
 from .fragments import CONDITIONS, GATE_KEY, entering, joined
-from .notify import LIMITS_PAYLOAD, notify_of_keys, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, notify_of_keys, notify_supervisors, wake
 from .parameters import BATCH_ROWS, Admitted, is_refused
 
 if TYPE_CHECKING:
     from .store import Store
 
-# supervisor, worker before a drain ends → by queue and gate: the number of jobs that are queued now, and the keys of
-# those that wait at the gate now. Index: admit.
+# Sent by supervisors, and by a worker before its drain ends. Lets jobs that are due pass the time gate. Returns rows of
+# queue, next gate, number of jobs, and keys. Without a next gate, the jobs are queued now; otherwise they now wait at
+# that gate, for these keys. Index: admit.
 ADMIT = joined(
     """
 WITH due AS MATERIALIZED (
@@ -50,8 +52,8 @@ SELECT queue_name, gate, count(*), array_agg(key) FROM admitted GROUP BY queue_n
     key=GATE_KEY,
 )
 
-# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.
-# Index: admit.
+# Sent by supervisors. Returns the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no
+# job is scheduled. Index: admit.
 NEXT_DUE = """
 SELECT extract(epoch FROM run_after - statement_timestamp())::float8
 FROM skipqueue_job
@@ -62,49 +64,45 @@ LIMIT 1
 
 
 class Gate(Protocol):
-    """Admits jobs. Any number of processes may call it at the same time."""
+    """Admits jobs that wait at one gate. Several processes may call it at the same time."""
 
     @property
     def name(self) -> str:
-        """The name of its condition in `queue.fragments.CONDITIONS`."""
+        """The gate's name, which its condition in `queue.fragments.CONDITIONS` has too."""
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
-        """Admit up to `limit` jobs whose condition has ended, skipping locked rows."""
+        """Admit up to `limit` jobs that no longer have to wait, skipping locked rows."""
 
     def next_due(self, store: "Store") -> float | None:
-        """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
+        """The seconds until a job may have to be admitted; 0 or less means now. `None` if no job waits at this gate."""
 
 
 class KeyGate(Gate, Protocol):
-    """Admits by keys: a job waits until its key has room for it."""
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of a payload for supervisors that names keys to check: see `queue.notify`."""
+    """A gate that admits jobs by key, such as the key of a limit: a job waits until its key has room for it."""
 
     @property
     def enqueue_alone(self) -> str | None:
-        """A statement that inserts a job, commits, and admits the job if it can be, as `ENQUEUE_AND_NOTIFY` does."""
+        """A statement that inserts a job, commits, and admits the job if its key has room. `None` if there is none."""
 
     def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
-        """Admit jobs of these keys. Notifies the supervisors of the keys that another transaction has locked."""
+        """Admit jobs of these keys. If another transaction has locked a key, notify the supervisors of that key."""
 
     def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
-        """Admit jobs that were enqueued, after the commit.
+        """Admit new jobs after the commit of the transaction that enqueued them.
 
-        keys: each key with the id of its job, or `None` if there are several jobs.
-        is_urgent: a job may rank before a queued job of its key. The supervisors are notified, and look whether it
-        does.
+        keys: each key with the id of its new job, or with `None` if it has several new jobs.
+        is_urgent: whether a new job may rank before a job of its key that is already queued. If so, the supervisors are
+        notified, which check this.
         """
 
     def sweep(self, store: "Store", *, limit: int) -> bool:
-        """Admit jobs of all keys that have room. Returns whether any was admitted. Notifies the workers."""
+        """Admit jobs of all keys that have room, and notify the workers. Returns whether any job was admitted."""
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have the next `admit` check these keys."""
+        """Make the next call of `admit` check these keys."""
 
     def sweep_now(self, alias: str) -> None:
-        """Have the next `admit` check all keys with blocked jobs."""
+        """Make the next call of `admit` check all keys with blocked jobs."""
 
 
 class TimeGate:
@@ -112,11 +110,11 @@ class TimeGate:
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         rows = store.rows(ADMIT, {"limit": limit})
-        admitted = Counter({queue_name: number for queue_name, gate, number, _ in rows if gate is None})
-        waiting: dict[str, set[str]] = {}
-        for _, gate, _, keys in rows:
-            waiting.setdefault(gate, set()).update(keys)
-        return GateResult(dict(admitted + Counter(admit_by_keys(store, waiting))))
+        queued = Counter({queue_name: number for queue_name, next_gate, number, _ in rows if next_gate is None})
+        keys_by_gate: dict[str, set[str]] = {}
+        for _, next_gate, _, keys in rows:
+            keys_by_gate.setdefault(next_gate, set()).update(keys)
+        return GateResult(dict(queued + Counter(admit_by_keys(store, keys_by_gate))))
 
     def next_due(self, store: "Store") -> float | None:
         return next((seconds for (seconds,) in store.rows(NEXT_DUE)), None)
@@ -143,20 +141,20 @@ def _has_keys(gate: Gate) -> TypeGuard[KeyGate]:
 
 
 def admit(store: "Store", *, limit: int = BATCH_ROWS) -> GateResult:
-    """Admit up to `limit` jobs at each gate whose condition has ended."""
+    """Admit, at each gate, up to `limit` jobs that no longer have to wait."""
     admitted: Counter[str] = Counter()
     has_discarded = False
     refusals: list[DatabaseError] = []
     for gate in gates():
         try:
-            passed = gate.admit(store, limit=limit)
+            result = gate.admit(store, limit=limit)
         except DatabaseError as error:
             if not is_refused(error):
                 raise
-            refusals.append(error)  # one row breaks the statement of this gate: the other gates go on
+            refusals.append(error)  # a bad row makes this gate's statement fail, but the other gates can go on
             continue
-        admitted.update(passed.by_queue)
-        has_discarded = has_discarded or passed.has_discarded
+        admitted.update(result.by_queue)
+        has_discarded = has_discarded or result.has_discarded
     wake(store, admitted)
     if admitted:
         store.send(JobsAdmitted(store.alias, dict(admitted)))
@@ -166,9 +164,9 @@ def admit(store: "Store", *, limit: int = BATCH_ROWS) -> GateResult:
 
 
 def admit_by_keys(store: "Store", waiting: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """Admit jobs that wait at gates with keys. Returns their number, by queue. Notifies nobody of them.
+    """Admit jobs that wait at gates with keys. Returns the number of admitted jobs by queue. Does not notify workers.
 
-    waiting: the keys, by the name of the gate.
+    waiting: for each gate name, the keys of the waiting jobs.
     """
     return _through_key_gates(waiting, lambda gate, keys: gate.admit_keys(store, keys))
 
@@ -176,7 +174,7 @@ def admit_by_keys(store: "Store", waiting: Mapping[str, Collection[str]]) -> dic
 def _through_key_gates(
     waiting: Mapping[str, Collection[str]], admit: Callable[[KeyGate, list[str]], Admitted]
 ) -> dict[str, int]:
-    """Admit jobs of these keys at each gate, and at the next gate jobs that the gate has passed on."""
+    """Call `admit` for each gate with its waiting keys, and the keys of jobs that the previous gate has let through."""
     admitted: Counter[str] = Counter()
     later: frozenset[str] = frozenset()
     for gate in key_gates():
@@ -188,9 +186,9 @@ def _through_key_gates(
 
 
 def with_later(store: "Store", name: str, passed: Admitted) -> dict[str, int]:
-    """Admit jobs that have passed the gate of this name and now wait at the next gate.
+    """Admit jobs which the gate `name` has let through, and which now wait at the next gate.
 
-    Returns the number of jobs, by queue, that either gate has admitted.
+    Returns the number of jobs that either of the two gates has admitted to a queue, by queue.
     """
     following = gate_after(name) if passed.later else None
     if following is None:
@@ -199,18 +197,21 @@ def with_later(store: "Store", name: str, passed: Admitted) -> dict[str, int]:
 
 
 def gate_after(name: str) -> KeyGate | None:
-    """The next gate with keys after the gate of this name."""
-    found = iter(key_gates())
-    return next((next(found, None) for gate in found if gate.name == name), None)
+    """The next gate with keys after the gate `name`; `None` if there is none."""
+    remaining = iter(key_gates())
+    return next((next(remaining, None) for gate in remaining if gate.name == name), None)
 
 
 def sweep_gates(store: "Store", *, limit: int = BATCH_ROWS) -> bool:
-    """Admit jobs of all keys that have room, before a drain ends. Returns whether any job was admitted."""
+    """Admit jobs of all keys that have room. A worker calls this before its drain ends.
+
+    Returns whether any job was admitted.
+    """
     return any(gate.sweep(store, limit=limit) for gate in key_gates())
 
 
 def sweep_gates_soon(store: "Store") -> None:
-    """Have the next `admit` check all keys with blocked jobs."""
+    """Make the next call of `admit` check all keys with blocked jobs."""
     for gate in key_gates():
         gate.sweep_now(store.alias)
 
@@ -222,25 +223,26 @@ def next_due(store: "Store") -> float | None:
 
 @dataclass
 class Admission:
-    """Admits jobs of these keys, once the transaction that enqueued them is committed."""
+    """An on-commit hook that admits the new jobs of these keys after the transaction that enqueued the jobs."""
 
     store: "Store"
     keys: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    """By the name of the gate: each key with the id of its job, or `None` if there are several jobs."""
+    """By gate name: each key with the id of its new job, or with `None` if it has several new jobs."""
     is_urgent: bool = False
-    """Whether one of the jobs may rank before a queued job of its key."""
+    """Whether a new job may rank before a job of its key that is already queued."""
 
     def __post_init__(self) -> None:
-        self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
+        self.__qualname__ = type(self).__qualname__  # Django logs this attribute if the hook fails
 
     def add(self, waiting: Mapping[str, Mapping[str, int | None]], *, is_urgent: bool) -> None:
+        """Add the keys of further new jobs of the transaction."""
         for gate, added in waiting.items():
             keys = self.keys.setdefault(gate, {})
             keys.update({key: None if key in keys else id for key, id in added.items()})
         self.is_urgent = self.is_urgent or is_urgent
 
     def __call__(self) -> None:
-        """Admit the jobs now. If that fails, notify the supervisors, which admit them."""
+        """Admit the jobs now. If this fails, notify the supervisors, so that they admit the jobs."""
         store, keys = self.store, self.keys
         try:
             admitted = _through_key_gates(
@@ -250,8 +252,8 @@ class Admission:
                 ),
             )
         except DatabaseError:
-            notify_supervisors(store, LIMITS_PAYLOAD)
-            raise  # Django logs it: the caller's rows are committed
+            notify_supervisors(store, GATES_PAYLOAD)
+            raise  # Django only logs this error, because the caller's rows are already committed
         wake(store, admitted)
         if admitted:
             store.send(JobsAdmitted(store.alias, admitted))
@@ -260,14 +262,15 @@ class Admission:
 def admit_after_commit(
     store: "Store", waiting: Mapping[str, Mapping[str, int | None]], *, is_urgent: bool = False
 ) -> None:
-    """Admit jobs of these keys after the caller's transaction is committed. The arguments are those of `Admission`.
+    """Admit jobs of these keys after the caller's transaction is committed. For the arguments see `Admission`.
 
-    An admission within the transaction would lock the keys, and stop all jobs of these keys until the commit.
+    Within the transaction, an admission would lock the keys, so that no other job of these keys could start until the
+    commit.
     """
     connection = connections[store.alias]
     if not connection.get_autocommit() and not connection.in_atomic_block:
-        for gate in key_gates():  # the caller manages the transaction by hand: there is no hook
-            notify_of_keys(store, gate.prefix, waiting.get(gate.name, ()))
+        for gate in key_gates():  # without `atomic`, Django calls no on-commit hooks
+            notify_of_keys(store, gate.name, waiting.get(gate.name, ()))
         return
     for _, hook, *_ in connection.run_on_commit:
         if isinstance(hook, Admission) and hook.store.alias == store.alias:

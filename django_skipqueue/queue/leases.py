@@ -1,6 +1,6 @@
-"""Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand.
+"""Find lost leases, locked rows, and workers that still hold jobs; write the heartbeat of a job claimed by hand.
 
-Used by workers, by loops written by hand, and by supervisors after a worker died.
+Workers and supervisors call these functions. So does code that claims jobs in its own loop, without a worker process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ from .parameters import leases_as_values
 if TYPE_CHECKING:
     from .store import Store
 
-# worker → id and lease of each of these leases that is no longer valid, and the columns that show how it ended, NULL if
-# the row is gone. After a cancel or a discard by an operator, only a retry changes the row, and is recorded after it.
-# Index: the primary key.
+# Sent by workers. Returns each of these leases that is no longer valid, with the columns that show how it ended, which
+# are NULL if the row is gone. If an operator cancelled or discarded the job, that is the last record in `operations`:
+# only a retry can follow, which adds its own record. Index: the primary key.
 LOST_LEASES = """
 SELECT
     held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
@@ -26,9 +26,9 @@ FROM
 WHERE job.lease IS DISTINCT FROM held.lease
 """
 
-# worker, after a settle timed out, and before a release → the ids of the jobs whose rows another transaction has
-# locked. A statement with a locked row waits for the lock timeout, and then writes none of its rows. A deleted row does
-# not count as locked. Index: the primary key.
+# Sent by workers, after a settle timed out and before a release. Returns the ids of the jobs whose rows another
+# transaction has locked, because a statement with a locked row waits until the lock timeout, and then writes none of
+# its rows. A deleted row does not count as locked. Index: the primary key.
 LOCKED_ROWS = """
 WITH held AS MATERIALIZED (
     SELECT job.id
@@ -46,9 +46,9 @@ EXCEPT
 SELECT id FROM free
 """
 
-# supervisor, after workers died → the ids of the workers that still hold jobs: recovery has skipped the locked rows.
-# Index: recover, which is walked once for each worker until a job of the worker is found. Without ORDER BY the planner
-# reads the table instead, because it expects to find a matching row early.
+# Sent by supervisors after workers died. Returns the ids of the workers that still hold jobs, because the recovery has
+# skipped locked rows. Index: recover, which is walked once for each worker until a job of the worker is found. Without
+# ORDER BY the planner would read the table instead, because it expects to find a matching row early.
 STILL_HOLDING = """
 SELECT worker.id
 FROM unnest(%(worker_ids)s::text[]) AS worker (id)
@@ -62,8 +62,8 @@ WHERE EXISTS (
 )
 """
 
-# Job.heartbeat, for loops written by hand, which have no worker row → the id if the lease is still valid. Index: the
-# primary key.
+# Sent by Job.heartbeat, for code that runs jobs without a worker process. Returns the id if the lease is still valid.
+# Index: the primary key.
 HEARTBEAT_JOB = """
 UPDATE skipqueue_job AS job
 SET locked_at = statement_timestamp()
@@ -73,12 +73,12 @@ RETURNING job.id
 
 
 def still_holding(store: "Store", worker_ids: Sequence[str]) -> set[str]:
-    """Of these workers, the ids of those that still hold jobs."""
+    """The ids of these workers that still hold jobs."""
     return {id for (id,) in store.rows(STILL_HOLDING, {"worker_ids": list(worker_ids)})}
 
 
 def lost_leases(store: "Store", leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
-    """Of these leases, those that are no longer valid, each with how it has ended."""
+    """Return the leases that are no longer valid, each with the columns that show how it ended."""
     rows = store.rows(LOST_LEASES, leases_as_values(leases))
     return {(id, lease): LostLease(*columns) for id, lease, *columns in rows}
 

@@ -1,4 +1,4 @@
-"""Write what attempts note while they run: their progress and their logs. Workers call this."""
+"""Write the progress and the log lines that running attempts have noted. Workers call this."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,13 +10,13 @@ from .parameters import notes_as_values
 if TYPE_CHECKING:
     from .store import Store
 
-# worker, about once a second → the ids of the written jobs. `notes` has an object `progress`, which replaces the one in
-# the row, or an object `log`, which replaces the entry of this attempt in `logs`, or is appended; `logs` keeps the last
-# three entries. Both objects name the lease of their attempt, so that the notes of an earlier attempt are recognised
-# and need not be cleared.
-# A job whose lease is no longer valid matches no row. A locked row is skipped: the task itself may hold the lock, in a
-# long transaction, or its outcome is about to be written. No indexed column changes, so that the update writes no
-# index. Index: the primary key.
+# Sent by workers about once a second. Returns the ids of the written jobs. `notes` may have an object `progress`, which
+# replaces the progress in the row, and an object `log`, which becomes this attempt's entry in `logs`; `logs` keeps the
+# entries of the last three attempts. Both objects contain the lease of their attempt, so that the notes of an earlier
+# attempt are recognised and need not be cleared.
+# If the lease is no longer valid, no row matches. A locked row is skipped, because the task itself may hold the lock in
+# a long transaction, or because the outcome is about to be written. No indexed column changes, so that no index is
+# written. Index: the primary key.
 _NOTE_ATTEMPTS = """
 WITH held AS MATERIALIZED (
     SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
@@ -61,9 +61,9 @@ NOTE_ATTEMPTS = joined(_NOTE_ATTEMPTS, only="")
 
 
 def note_attempts(store: "Store", notes: Iterable[Noted]) -> set[int]:
-    """Write progress and logs, many in one statement. Returns the ids of the jobs that were written.
+    """Write the notes of many attempts in one statement. Returns the ids of the jobs that were written.
 
-    Does not wait for locks: neither a job whose lease is no longer valid nor a locked row is written.
+    Skips jobs whose lease is no longer valid, and jobs whose rows are locked. So it never waits for a lock.
     """
     statement = store.guarded(NOTE_ATTEMPTS, notes_as_values(notes))
     return {id for (id,) in store.rows(*statement)}

@@ -1,6 +1,6 @@
-"""Notify workers of queued jobs, and supervisors of scheduled jobs and paused queues; listen for notifications.
+"""Notify workers of queued jobs, and supervisors of scheduled jobs and paused queues. Listen for notifications.
 
-A notification is sent after the commit of the change that it announces.
+A notification is sent after the transaction that makes the change is committed.
 """
 
 import re
@@ -19,51 +19,49 @@ from ..values.bounds import MAX_KEY_BYTES
 if TYPE_CHECKING:
     from .store import Store
 
-# enqueue, settle, retry, run_now, release, recover, admit, resume: notifies the workers that listen.
-# enqueue, settle, retry, postpone: notifies the supervisors of a scheduled job that is due soon.
-# pause, resume, a request of a worker: notifies the supervisors.
+# Sent by enqueue, settle, retry, run_now, release, recover, admit and resume, to notify the workers that listen.
+# Sent by enqueue, settle, retry and postpone, to notify the supervisors of a scheduled job that is due soon.
+# Sent by pause, resume, and a request to a worker, to notify the supervisors.
 NOTIFY = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 """
 
-# The NOTIFY that is sent after a commit, in a transaction of its own. Its commit does not wait for the disk: a crash of
-# the server that loses the notification also disconnects everyone who listens.
+# Sent by the same functions if the connection is in no transaction: a NOTIFY in a separate transaction, whose commit
+# does not wait for the disk. A server crash that loses the notification also disconnects all listeners.
 NOTIFY_ALONE = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 FROM set_config('synchronous_commit', 'off', true)
 """
 
-# supervisor, and a worker whose supervisor is silent: to be notified when a queue gets jobs. One channel for all
-# queues; the payload has the queue's name and the number of jobs.
+# Sent by supervisors, and by a worker whose supervisor does not respond, to be notified when a queue gets jobs. All
+# queues share one channel. The payload has the queue's name and the number of jobs.
 LISTEN = "LISTEN skipqueue"
 
-# worker whose supervisor is back: to get no more notifications.
+# Sent by a worker when its supervisor responds again, to get no more notifications.
 UNLISTEN = "UNLISTEN *"
 
-# supervisor: to be notified when a job is scheduled that is due before the next poll, when a queue was paused or
-# resumed, and when something is requested of a worker. The payload says which.
+# Sent by supervisors, to be notified when a scheduled job is due before the next poll, when a queue was paused or
+# resumed, and when an operator requests something of a worker. The payload says which of these has happened.
 LISTEN_AS_SUPERVISOR = "LISTEN skipqueue_supervisors"
 
 
 QUEUED_CHANNEL, SUPERVISORS_CHANNEL = "skipqueue", "skipqueue_supervisors"
-"""The channels for queued jobs, and for supervisors. `Notification.payload` and `jobs_in` describe payloads of jobs."""
+"""The NOTIFY channels: one for queued jobs, one for supervisors."""
 
-SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, LIMITS_PAYLOAD = "", ",queues", ",workers", ",limits"
-"""The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
-requested of a worker; a blocked job may be admitted. None is the name of a queue: no name is empty or has a comma."""
-
-LIMIT_PREFIX, RATE_PREFIX = ",limit ", ",rate "
-"""The beginnings of payloads for supervisors: jobs may be admitted by the limits, or the rates, of the keys that
-follow, one a line."""
+SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, GATES_PAYLOAD = "", ",queues", ",workers", ",gates"
+"""The payloads for supervisors, in this order: a scheduled job is due soon; a queue was paused or resumed; an operator
+requests something of a worker; a gate may admit a blocked job. They cannot be confused with queue names, because a
+queue name is not empty and has no comma."""
 
 MOST_PAYLOAD_BYTES = 7_900
-"""PostgreSQL takes less than 8,000."""
+"""The most bytes of a payload that we send. PostgreSQL accepts less than 8,000 bytes."""
 
 PROBE_PREFIX = ",probe "
-"""The beginning of a payload that only tests whether notifications arrive."""
+"""How a payload begins that only tests whether notifications arrive."""
 
 SOON = 2.0
-"""Seconds between the polls of a supervisor for scheduled jobs: only a job that is due earlier needs a notification."""
+"""Seconds between a supervisor's polls for scheduled jobs. Only a job that is due before the next poll needs a
+notification."""
 
 
 def listen(store: "Store") -> None:
@@ -75,34 +73,35 @@ def unlisten(store: "Store") -> None:
 
 
 def listen_as_supervisor(store: "Store") -> None:
-    """Have PostgreSQL send the notifications for supervisors to this connection."""
+    """Make PostgreSQL send the notifications for supervisors to this connection."""
     store.execute(LISTEN_AS_SUPERVISOR)
 
 
 @dataclass
 class Notification:
-    """A NOTIFY to be sent. Equal notifications of one transaction are sent as one."""
+    """A NOTIFY to send, also used as an on-commit hook. Equal notifications of one transaction are sent only once."""
 
     database: str
     channel: str
     subject: str
     """The name of the queue that got jobs, or one of the payloads for supervisors."""
     jobs: int = field(default=0, compare=False)
-    """How many jobs the queue got, at most: a savepoint may be rolled back after its jobs were counted."""
+    """How many jobs the queue got. It may have got fewer, if a savepoint was rolled back after its jobs were
+    counted."""
     send: Send = field(default=send, compare=False)
-    """Gets the event of a failure: in a control loop, no sink runs in its thread."""
+    """Called with an event if the notification fails. A control loop sets it, because no sink may run in its thread."""
 
     @property
     def payload(self) -> str:
-        """The queue's name, followed by a comma and the number of jobs if there are several. No name has a comma."""
+        """The queue's name, followed by a comma and the number of jobs if there are several jobs."""
         return self.subject if self.jobs <= 1 else f"{self.subject},{self.jobs}"
 
     def __call__(self) -> None:
-        """Send the notification now. An error is only logged: the job is committed, and a poll finds it."""
+        """Send the notification now. An error is only logged, because the job is committed, and a poll will find it."""
         connection = connections[self.database]
         try:
-            alone = connection.get_autocommit() and not connection.in_atomic_block
-            statement = NOTIFY_ALONE if alone else NOTIFY
+            is_in_no_transaction = connection.get_autocommit() and not connection.in_atomic_block
+            statement = NOTIFY_ALONE if is_in_no_transaction else NOTIFY
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:
@@ -110,9 +109,9 @@ class Notification:
 
 
 def jobs_in(payload: str) -> tuple[str, int]:
-    """The queue and the number of jobs that a payload names; no queue if it announces scheduled jobs, or is a probe.
+    """The queue name and the number of jobs in a payload. The name is empty in a payload of another kind.
 
-    Whoever may connect to the database can send any payload. One without a valid number counts as one job.
+    Anybody who can connect to the database can send any payload. A payload without a valid number counts as one job.
     """
     queue_name, _, number = payload.partition(",")
     if len(queue_name.encode()) > MAX_KEY_BYTES:
@@ -121,7 +120,7 @@ def jobs_in(payload: str) -> tuple[str, int]:
 
 
 def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
-    """Notify at once, on this connection, with a payload that names no queue: a test whether notifications arrive."""
+    """Send a NOTIFY at once, on this connection, with a payload that names no queue, to test whether it arrives."""
     with connection.cursor() as cursor:
         cursor.execute(NOTIFY, {"channel": QUEUED_CHANNEL, "payload": payload})
 
@@ -129,7 +128,7 @@ def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
 def wake(store: "Store", queue_names: Iterable[str] | Mapping[str, int]) -> None:
     """Notify the workers of these queues after the caller's transaction is committed.
 
-    `queue_names` has the name of the queue of each job, or the number of jobs by queue.
+    queue_names: the queue name of each job, or the number of jobs by queue name.
     A NOTIFY inside the transaction takes PostgreSQL's database-wide notify lock at the commit. Measured with 16 clients
     inserting: 4,200 commits/s with the NOTIFY inside, 9,700 with it after the commit, 14,200 without.
     """
@@ -138,7 +137,7 @@ def wake(store: "Store", queue_names: Iterable[str] | Mapping[str, int]) -> None
 
 
 def wake_supervisors(store: "Store", delays: Iterable[float]) -> None:
-    """Notify the supervisors after the commit if a job is due soon. `delays`: the seconds until each job is due."""
+    """If a job is due soon, notify the supervisors after the commit. `delays`: the seconds until each job is due."""
     if any(0 < delay < SOON for delay in delays):
         notify_supervisors(store, SCHEDULED_PAYLOAD)
 
@@ -148,29 +147,37 @@ def notify_supervisors(store: "Store", payload: str) -> None:
     _after_commit(Notification(store.alias, SUPERVISORS_CHANNEL, payload, send=store.send))
 
 
-def notify_of_keys(store: "Store", prefix: str, keys: Iterable[str]) -> None:
-    """Notify the supervisors of these keys after the commit; of all keys, if these are too many for a payload.
+def notify_of_keys(store: "Store", gate: str, keys: Iterable[str]) -> None:
+    """Tell the supervisors, after the commit, to check these keys of a gate; or all keys, if these do not fit.
 
-    prefix: `LIMIT_PREFIX` or `RATE_PREFIX`.
+    If the keys are too many for a payload, the supervisors check all keys.
     """
-    left, named, size = sorted({*keys}), [], len(prefix)
-    while left and (size := size + len(left[-1].encode()) + 1) <= MOST_PAYLOAD_BYTES:
-        named.append(left.pop())
-    if named:
-        notify_supervisors(store, prefix + "\n".join(named))
-    if left:
-        notify_supervisors(store, LIMITS_PAYLOAD)
+    prefix = _keys_prefix(gate)
+    remaining, fitting, size = sorted({*keys}), [], len(prefix)
+    while remaining and (size := size + len(remaining[-1].encode()) + 1) <= MOST_PAYLOAD_BYTES:
+        fitting.append(remaining.pop())
+    if fitting:
+        notify_supervisors(store, prefix + "\n".join(fitting))
+    if remaining:
+        notify_supervisors(store, GATES_PAYLOAD)
 
 
-def keys_in(payloads: Iterable[str], prefix: str) -> set[str]:
-    named = [payload.removeprefix(prefix) for payload in payloads if payload.startswith(prefix)]
-    return {key for keys in named for key in keys.split("\n")}
+def _keys_prefix(gate: str) -> str:
+    """How a payload begins that lists keys of this gate. The keys follow, one per line."""
+    return f",{gate} "
+
+
+def keys_in(payloads: Iterable[str], gate: str) -> set[str]:
+    """The keys of this gate that the payloads list."""
+    prefix = _keys_prefix(gate)
+    key_lists = [payload.removeprefix(prefix) for payload in payloads if payload.startswith(prefix)]
+    return {key for key_list in key_lists for key in key_list.split("\n")}
 
 
 def _after_commit(notification: Notification) -> None:
     connection = connections[notification.database]
     if not connection.get_autocommit() and not connection.in_atomic_block:
-        notification()  # the caller manages the transaction by hand: there is no hook after its commit
+        notification()  # without `atomic`, Django calls no on-commit hooks
         return
     for _, hook, *_ in connection.run_on_commit:
         if isinstance(hook, Notification) and hook == notification:

@@ -1,6 +1,6 @@
-"""Read what is in the queues now, by a few probes of an index: for pages, commands and metrics.
+"""Read how many jobs are in the queues at the moment, for admin pages, commands and metrics.
 
-Invariant: the cost does not grow with the number of jobs.
+The statements probe indexes a limited number of times, so that their cost does not grow with the number of jobs.
 """
 
 import json
@@ -12,8 +12,8 @@ from .fragments import joined
 if TYPE_CHECKING:
     from .store import Store
 
-# The pairs of a queue and a priority with queued jobs, each with the due time of its first job. Index: claim, one probe
-# for each pair.
+# All pairs of a queue and a priority that have queued jobs, each with the due time of its first job. Index: claim, one
+# probe for each pair.
 QUEUED_HEADS = """head AS (
     (
         SELECT queue_name, (-priority) AS rank, run_after
@@ -35,12 +35,13 @@ QUEUED_HEADS = """head AS (
         ) AS next
 )"""
 
-# pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
-# whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
-# of (queue, priority) pairs that are read. At most `most` jobs of a queue are counted, and `together` of all
-# queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
-# A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
-# the table as well: it does not see that the index has this value. Without any, it may read the whole table instead.
+# Sent by pages, commands and metrics. Returns each queue with queued jobs, alphabetically: its name, the number of its
+# queued jobs, whether there are more jobs than were counted, and the seconds since its longest waiting job was due.
+# `limit`: how many (queue, priority) pairs are read. At most `most` jobs of one queue are counted, and about `together`
+# jobs of all queues, but at least `least` of each queue.
+# Index: claim, one probe for each pair, and one range for each queue. The range has an ORDER BY, so that PostgreSQL
+# reads only the index. If it ordered by (-priority), PostgreSQL would also fetch every job from the table, because it
+# does not see that the index has this value. Without an order, it might read the whole table.
 QUEUED_NOW = joined(
     """
 WITH RECURSIVE {heads},
@@ -53,7 +54,8 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name, counted.number, counted.number > budget.most, date_part('epoch', statement_timestamp() - queue.oldest)
+    queue.name, counted.number, counted.number > budget.most,
+    GREATEST(date_part('epoch', statement_timestamp() - queue.oldest), 0)
 FROM
     queue, budget,
     LATERAL (
@@ -71,19 +73,20 @@ ORDER BY queue.name
     heads=QUEUED_HEADS,
 )
 
-# pages, commands, metrics → for each queue with running jobs: its name, their number, and the seconds since the first
-# of them was claimed. Reads `limit` running jobs, in the order in which they were claimed. Index: recover.
+# Sent by pages, commands and metrics. Returns for each queue with running jobs: its name, the number of running jobs,
+# and the seconds since the first of these jobs was claimed. Reads only the `limit` running jobs that were claimed
+# first. Index: recover.
 RUNNING_NOW = """
-SELECT queue_name, count(*), date_part('epoch', statement_timestamp() - min(locked_at))
+SELECT queue_name, count(*), GREATEST(date_part('epoch', statement_timestamp() - min(locked_at)), 0)
 FROM (
     SELECT queue_name, locked_at FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s
 ) AS job
 GROUP BY queue_name
 """
 
-# pages → for each worker with running jobs: its id, the number of its jobs by task, and the `shown` first claimed ones,
-# both as JSON. Reads `limit` running jobs that workers hold, in the order in which they were claimed: once, however
-# many workers there are. Index: recover.
+# Sent by pages. Returns for each worker with running jobs: its id, the number of its jobs by task as JSON, and the
+# `shown` jobs that it claimed first as JSON. Reads the `limit` running jobs that were claimed first, only once for all
+# workers. Index: recover.
 HELD_NOW = """
 WITH held AS MATERIALIZED (
     SELECT id, task, locked_by, locked_at
@@ -107,56 +110,59 @@ SELECT locked_by, tasks::text, jobs::text
 FROM of_task JOIN first USING (locked_by)
 """
 
-# pages, commands, metrics, for a queue with more jobs than `QUEUED_NOW` counts → how many the planner expects, from the
-# statistics of the last ANALYZE. Reads no row.
+# Sent by pages, commands and metrics for a queue with more jobs than `QUEUED_NOW` counts. Returns how many queued jobs
+# the planner expects, from the statistics of the last ANALYZE. Reads no row.
 EXPECTED_QUEUED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'queued' AND queue_name = %(queue_name)s
 """
 
-# metrics, where more jobs run than `RUNNING_NOW` reads → how many the planner expects. Reads no row.
+# Sent by metrics if more jobs run than `RUNNING_NOW` reads. Returns how many running jobs the planner expects. Reads no
+# row.
 EXPECTED_RUNNING = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
 """
 
 
 MOST_QUEUED_COUNTED = 10_000
-"""Queued jobs of one queue that are counted one by one; fewer if many queues have many jobs."""
+"""The most queued jobs of one queue that are counted one by one. If many queues have many jobs, the number is lower."""
 
 LEAST_COUNTED = 500
 MOST_COUNTED_TOGETHER = 50_000
-"""Queued jobs that are counted in each queue in any case, and in all."""
+"""How many queued jobs are counted at least in each queue, and at most in all queues together."""
 
 MOST_ESTIMATED = 10
-"""Queues with more jobs than are counted for which the planner is asked, with a query each. For all other such queues
-the number that was counted is shown."""
+"""For how many queues with too many jobs to count we ask the planner for an estimate, with one query each. For further
+such queues, the number that was counted is shown."""
 
 MOST_PROBES = 2_000
-"""Pairs of a queue and a priority that are read."""
+"""The most pairs of a queue and a priority that are read."""
 
 MOST_RUNNING_READ = 20_000
-"""Running jobs that are read; if there are more, their number is estimated."""
+"""The most running jobs that are read. If there are more, their number is estimated."""
 
 
 class QueueNow(NamedTuple):
-    """The jobs of one queue. The defaults are for a queue in which no job is queued or running."""
+    """The number and the age of the jobs in one queue. The defaults describe a queue without queued or running jobs."""
 
     name: str
     queued: int = 0
     """The number of queued jobs. A job that waits for a retry is not queued."""
     is_estimate: bool = False
-    """Whether `queued` is the planner's estimate, because the jobs are too many to be counted."""
+    """Whether `queued` is only an estimate, because there are too many jobs to count."""
     oldest: float | None = None
     """Seconds since the job that waits longest was due; `None` if no job waits."""
     running: int = 0
     longest: float | None = None
-    """Seconds since the first of its running jobs was claimed; `None` if no job runs."""
+    """Seconds since the queue's first running job was claimed; `None` if no job runs."""
 
 
 class HeldNow(NamedTuple):
+    """The jobs that one worker holds."""
+
     tasks: dict[str, int]
     """The number of jobs by task."""
     jobs: list[dict[str, Any]]
-    """The jobs that were claimed first: each with `id`, `task`, and the time of the claim in `since`."""
+    """The jobs that were claimed first, each a dict with `id`, `task`, and the time of the claim in `since`."""
 
 
 def queues_now(
@@ -167,27 +173,29 @@ def queues_now(
     together: int = MOST_COUNTED_TOGETHER,
     most_running: int = MOST_RUNNING_READ,
 ) -> list[QueueNow]:
-    """The queues that have queued or running jobs, alphabetically. Many jobs are estimated.
+    """The queues that have queued or running jobs, alphabetically. A very large number of jobs is estimated.
 
-    `most`: the queued jobs of a queue that are counted at most; fewer where there are many queues.
-    `together`: the queued jobs of all queues that are counted; of each queue `least` in any case.
-    `most_running`: the running jobs that are counted.
+    most: how many queued jobs of one queue are counted; fewer if there are many queues.
+    together: how many queued jobs of all queues are counted.
+    least: how many queued jobs of each queue are always counted.
+    most_running: how many running jobs are counted.
     """
     limits = {"limit": MOST_PROBES, "most": most, "least": least, "together": together}
-    queued = {name: found for name, *found in store.rows(QUEUED_NOW, limits)}
+    queued = {name: columns for name, *columns in store.rows(QUEUED_NOW, limits)}
     running = _running_now(store, most_running)
-    found = []
-    too_many = sorted((name for name in queued if queued[name][1]), key=lambda name: -queued[name][2])
+    queues = []
+    too_long_to_count = [name for name, (_, has_more, _) in queued.items() if has_more]
+    oldest_first = sorted(too_long_to_count, key=lambda name: -queued[name][2])
     for name in sorted(queued.keys() | running.keys()):
         number, is_estimate, oldest = queued.get(name, (0, False, None))
-        if name in too_many[:MOST_ESTIMATED]:
+        if name in oldest_first[:MOST_ESTIMATED]:
             number = max(number, store.expected_rows(EXPECTED_QUEUED, {"queue_name": name}))
-        found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
-    return found
+        queues.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
+    return queues
 
 
 def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:
-    """The jobs that the workers hold, by the id of the worker: how many, and the `shown` first claimed ones."""
+    """The jobs that workers hold, by worker id: their number by task, and the `shown` jobs that were claimed first."""
     rows = store.rows(HELD_NOW, {"limit": MOST_RUNNING_READ, "shown": shown})
     return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
 
@@ -201,6 +209,6 @@ def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
 
 
 def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """Raise the counts of a sample in proportion, so that they add up to `total`. No count becomes smaller."""
+    """Scale up the counts of a sample, so that they add up to `total`. Never make a count smaller."""
     factor = max(1.0, total / max(1, sum(counts.values())))
     return {name: round(number * factor) for name, number in counts.items()}

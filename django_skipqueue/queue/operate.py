@@ -1,8 +1,9 @@
-"""Do what operators ask for: each function is one verb, such as `retry`, for a batch of jobs.
+"""Operations that people do on jobs, such as `retry` and `cancel`. Each function changes a batch of jobs.
 
-If the status of a job does not allow the verb, the job stays unchanged. The statement of a verb also records in the row
-what was done, by whom and why: `operations` holds the newest 50 records. Each function returns the ids of the changed
-jobs, with the new status of each. The admin, the command line and the methods of `Job` call these functions.
+If the status of a job does not allow the operation, the job stays unchanged. Each statement also records in the column
+`operations` what was done, by whom and why; the column keeps the newest 50 records. Each function returns the ids of
+the changed jobs, with the new status of each job. The admin, the command line and the methods of `Job` call these
+functions.
 """
 
 import json
@@ -19,7 +20,7 @@ from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
 from ..values.part import installed_parts
 from .fragments import CALL_COLUMNS, DUE_AT, PIECES, entering, joined, recording
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from .notify import GATES_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .queues import CHANGE_QUEUE, columns_of_queue
 from .unique_keys import explained_deadlock, unique_keys
@@ -27,11 +28,12 @@ from .unique_keys import explained_deadlock, unique_keys
 if TYPE_CHECKING:
     from .store import Store
 
-# operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
-# or each at a random time within `over` seconds. The array is a subquery, so that the planner does not see its length:
-# a planner that knows the length reads a small table whole. Only an INSERT writes rows in the order of its SELECT. Each
-# row that this INSERT writes conflicts with the locked row that it was read from, so PostgreSQL updates the locked row.
-# The parts with unique keys and with sequences fill the places. Index: the primary key.
+# Sent by operators. Puts failed and discarded jobs back into their queues with a fresh set of attempts, and returns
+# them. Each job is due at once, or at a random time within `over` seconds.
+# The array of ids is a subquery, so that the planner does not see its length. Otherwise it would read a small table
+# whole. The statement is an INSERT, because only an INSERT writes rows in the order of its SELECT. Each of its rows
+# conflicts with the locked row from which it was read, so that PostgreSQL updates the locked row.
+# Parts fill the placeholders. Index: the primary key.
 RETRY = joined(
     """
 WITH {named}chosen AS MATERIALIZED (
@@ -67,9 +69,9 @@ RETURNING job.id, job.queue_name, job.status
     operations=recording("retry"),
 )
 
-# Each statement below changes the jobs with these ids for which the condition `which` holds, in the order of their ids,
-# and skips the rows that other transactions have locked. If a worker claims a job at the same moment, it keeps the job,
-# because the row is locked or the job runs. Index: the primary key.
+# The form of the statements below. It changes the jobs with these ids for which the condition `which` is true, in the
+# order of their ids, and skips rows that other transactions have locked. If a worker claims a job at the same moment,
+# the worker keeps the job, because the row is locked or the job runs. Index: the primary key.
 _CHANGE = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -90,7 +92,7 @@ RETURNING job.id, job.queue_name, job.status
 _WAITS = """finished_at IS NULL
         AND status <> 'running'"""
 
-# operators → the waiting jobs that were discarded.
+# Sent by operators. Discards waiting jobs, and returns them.
 DISCARD = joined(
     _CHANGE,
     which=joined(
@@ -107,8 +109,8 @@ DISCARD = joined(
     operations=recording("discard"),
 )
 
-# operators → the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a running
-# job from its worker.
+# Sent by operators. Cancels unfinished jobs, and returns them. They are discarded even if they run, because the new
+# lease number takes a running job from its worker.
 CANCEL = joined(
     _CHANGE,
     which="finished_at IS NULL",
@@ -121,8 +123,8 @@ CANCEL = joined(
     operations=recording("cancel"),
 )
 
-# operators → the scheduled jobs, retries among them, that have passed the time gate. An overdue job keeps its due time,
-# and so its position in the queue.
+# Sent by operators. Lets scheduled jobs, including retries, pass the time gate now, and returns them. An overdue job
+# keeps its due time, and so its position in the queue.
 RUN_NOW = joined(
     _CHANGE,
     which="status = 'scheduled'",
@@ -135,7 +137,7 @@ RUN_NOW = joined(
     operations=recording("run_now"),
 )
 
-# operators → the waiting jobs that are now due later. Skips jobs that are due later anyway.
+# Sent by operators. Makes waiting jobs due later, and returns them. Skips jobs that are already due at a later time.
 POSTPONE = joined(
     _CHANGE,
     which=f"{_WAITS}\n        AND run_after < {DUE_AT}",
@@ -145,7 +147,7 @@ POSTPONE = joined(
     operations=recording("postpone"),
 )
 
-# operators → the waiting jobs that are now due at another time, earlier or later.
+# Sent by operators. Makes waiting jobs due at another time, earlier or later, and returns them.
 RESCHEDULE = joined(
     _CHANGE,
     which=_WAITS,
@@ -159,7 +161,7 @@ RESCHEDULE = joined(
     operations=recording("reschedule", more={"from": "job.run_after", "to": DUE_AT}),
 )
 
-# operators → the waiting jobs that now have another priority.
+# Sent by operators. Gives waiting jobs another priority, and returns them.
 CHANGE_PRIORITY = joined(
     _CHANGE,
     which=f"{_WAITS}\n        AND priority <> %(priority)s::smallint",
@@ -167,8 +169,8 @@ CHANGE_PRIORITY = joined(
     operations=recording("change_priority", more={"from": "job.priority", "to": "%(priority)s::smallint"}),
 )
 
-# run_again → the copies of jobs, each with who made the copy, why, and of which job. Sent in the transaction that
-# inserts the copies. Index: the primary key.
+# Sent by run_again, in the transaction that inserts copies of jobs. Records in each copy who made the copy, why, and of
+# which job. Returns the copies. Index: the primary key.
 NOTE_COPIES = joined(
     """
 UPDATE skipqueue_job AS job
@@ -183,7 +185,7 @@ RETURNING id
 def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
     """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
-    A job in another status stays unchanged, and so does a job whose unique key another job holds. Raises
+    A job in another status stays unchanged. So does a job whose unique key another job holds. Raises
     `UniqueKeyDeadlock` if the caller's transaction and another transaction wait for each other.
     """
     values: dict[str, Any] = {"ids": list(ids), "over": checked_seconds("over", over), **noted(by, reason)}
@@ -192,12 +194,12 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
             with explained_deadlock():
                 rows = _changed(store, "retry", RETRY, values)
         except UniqueKeyDeadlock:
-            if store.connection.in_atomic_block:  # it may hold the key that the other transaction waits for
+            if store.connection.in_atomic_block:  # the caller must roll back: its transaction may hold the other's key
                 raise
             continue
         except IntegrityError:
-            # A finished job still has one of the unique keys, or another job took one in between: the next try
-            # skips that job.
+            # A finished job still has one of the unique keys, or another job has taken one just now. The next try
+            # skips the job with this key.
             unique_keys().free_unique_keys(store, unique_keys().unique_keys_of(store, values["ids"]))
             continue
         if rows:
@@ -207,7 +209,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
 
 
 def discard(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
-    """Finish jobs that wait without running them; also a job that failed and at which a sequence halts."""
+    """Finish waiting jobs without running them. A failed job for which other jobs of its key wait is also discarded."""
     return _change(store, "discard", DISCARD, ids, by, reason, done="Discarded")
 
 
@@ -217,7 +219,7 @@ def cancel(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = ""
 
 
 def run_now(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
-    """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
+    """Make scheduled jobs, including retries, due now. The next attempt keeps its number."""
     return _change(store, "run_now", RUN_NOW, ids, by, reason)
 
 
@@ -226,8 +228,8 @@ def postpone(
 ) -> dict[int, str]:
     """Move the due time of waiting jobs to `run_after`; a timedelta counts from now.
 
-    A job in another status stays unchanged, and so does one that is due later anyway. Raises `InvalidOption` for a
-    time that the column cannot store.
+    A job in another status stays unchanged. So does a job that is already due at a later time. Raises `InvalidOption`
+    for a time that the column cannot store.
     """
     return _change(store, "postpone", POSTPONE, ids, by, reason, **_due(run_after))
 
@@ -235,7 +237,7 @@ def postpone(
 def reschedule(
     store: "Store", ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
 ) -> dict[int, str]:
-    """Set the due time of waiting jobs, to an earlier or a later one; a timedelta counts from now.
+    """Set the due time of waiting jobs to an earlier or a later time; a timedelta counts from now.
 
     A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
     """
@@ -245,9 +247,9 @@ def reschedule(
 def change_queue(
     store: "Store", ids: Iterable[int], queue_name: str, *, by: str = "", reason: str = ""
 ) -> dict[int, str]:
-    """Put waiting jobs into another queue. A job that is in it already, or in another status, stays unchanged.
+    """Put waiting jobs into another queue. A job in this queue, or in another status, stays unchanged.
 
-    Raises `InvalidOption` for a name that no queue can have.
+    Raises `InvalidOption` if the queue name is not valid.
     """
     check_columns({"queue_name": queue_name})
     columns = {**dict.fromkeys(CALL_COLUMNS), **columns_of_queue(queue_name, ())}
@@ -257,17 +259,17 @@ def change_queue(
 def change_priority(
     store: "Store", ids: Iterable[int], priority: int, *, by: str = "", reason: str = ""
 ) -> dict[int, str]:
-    """Give waiting jobs another priority. A job that has it already, or in another status, stays unchanged.
+    """Give waiting jobs another priority. A job with this priority, or in another status, stays unchanged.
 
-    Raises `InvalidOption` for a number that is no priority.
+    Raises `InvalidOption` if the priority is not valid.
     """
     check_columns({"priority": priority})
     return _change(store, "change_priority", CHANGE_PRIORITY, ids, by, reason, priority=priority)
 
 
 def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reason: str = "") -> None:
-    """Record in new jobs of which jobs they are copies. `copies`: the id of each copy, by the id of its original."""
-    originals = {copy: job for job, copy in copies.items()}
+    """Record in copies of jobs which jobs they are copies of. `copies`: the id of each copy, by the original's id."""
+    originals = {copy: original for original, copy in copies.items()}
     values = {"ids": list(originals), "originals": json.dumps(originals), **noted(by, reason)}
     store.rows(NOTE_COPIES, values)
     store.send(JobsOperated(store.alias, "run_again", list(originals), by, reason))
@@ -276,11 +278,11 @@ def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reas
 def _change(
     store: "Store", verb: str, statement: str, ids: Iterable[int], by: str, reason: str, done: str = "", **values: Any
 ) -> dict[int, str]:
-    """Send the statement of a verb. `done`: the beginning of the jobs' `last_error`, if the verb sets it."""
-    recorded = noted(by, reason)
+    """Send the statement of a verb. `done`: if the verb sets the jobs' `last_error`, how that begins."""
+    operator = noted(by, reason)
     if done:
-        values["last_error"] = _reason_line(done, **recorded)
-    rows = _changed(store, verb, statement, {"ids": list(ids), **recorded, **values})
+        values["last_error"] = _reason_line(done, **operator)
+    rows = _changed(store, verb, statement, {"ids": list(ids), **operator, **values})
     if rows:
         wake_supervisors(store, [values.get("delay", 0.0)])
     return _operated(store, verb, rows, by, reason)
@@ -297,10 +299,10 @@ def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) 
 
 
 def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
-    """Notify the workers that can claim these jobs, and send the event. Returns the ids, with the new status."""
+    """Notify the workers that can claim the changed jobs, and send the event. Returns their ids and new statuses."""
     wake(store, (queue_name for _, queue_name, status in rows if status == "queued"))
     if any(status == "blocked" for _, _, status in rows):
-        notify_supervisors(store, LIMITS_PAYLOAD)
+        notify_supervisors(store, GATES_PAYLOAD)
     changed = {id: status for id, _, status in rows}
     if changed:
         store.send(JobsOperated(store.alias, verb, list(changed), by, reason))
@@ -308,7 +310,7 @@ def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, r
 
 
 def _due(run_after: datetime | timedelta) -> dict[str, Any]:
-    """The parameters of a due time. Raises `InvalidOption` for one that the column cannot store."""
+    """The SQL parameters for a due time. Raises `InvalidOption` for a time that the column cannot store."""
     check_run_after(run_after)
     return {
         "run_after": run_after if isinstance(run_after, datetime) else None,

@@ -1,4 +1,4 @@
-"""The parameters and results of statements, several statements in one round trip, and what PostgreSQL refuses."""
+"""Make the parameters of statements, decode their results, and send several statements in one round trip."""
 
 import json
 import time
@@ -30,17 +30,17 @@ BATCH_ROWS = 1_000
 """The default batch size of `admit`, `recover` and `prune`, and the batch size of the verbs of query sets."""
 
 QUEUE_COLUMN = ClaimedJob._fields.index("queue_name")
-"""The position of the queue in a claimed row."""
+"""The position of the queue's name in a claimed row."""
 
 OPERATOR_NAME_LIMIT = 200
-"""Characters of the name of an operator that are kept."""
+"""How many characters of an operator's name are stored."""
 
 
 _NO_VALUES = dict.fromkeys((*SPEC_COLUMNS, *CALL_COLUMNS))
 
 
 def insert_values(spec: JobSpec) -> dict[str, Any]:
-    """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
+    """The parameters of the INSERT statements. A timedelta in `run_after` becomes `delay`, in seconds from now."""
     values = {**_NO_VALUES, **spec._asdict(), **spec.columns, "held": True if spec.after else None, "delay": 0.0}
     if isinstance(spec.run_after, timedelta):
         values |= {"run_after": None, "delay": spec.run_after.total_seconds()}
@@ -53,63 +53,63 @@ def call_values(call: EncodedCall) -> dict[str, Any]:
 
 
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The parameters of INSERT_CALLS that depend on calls: a line of JSON for each, and keys if any call has one."""
+    """The parameters of INSERT_CALLS that depend on the calls: one line of JSON for each call, and the calls' keys."""
     values: dict[str, Any] = {
         "args": "\n".join([call.args for call in calls]),
         "kwargs": "\n".join([call.kwargs for call in calls]),
     }
-    with_columns = [call.columns for call in calls if call.columns]
-    for key, of_key in CALL_KEYS.items():
-        first = next((columns for columns in with_columns if key in columns), None)
-        values[f"{key}s"] = as_text_array([call.columns.get(key) for call in calls] if first else ())
-        values |= {name: first and first.get(name) for name in of_key}
+    columns_of_calls = [call.columns for call in calls if call.columns]
+    for key, further_columns in CALL_KEYS.items():
+        first_with_key = next((columns for columns in columns_of_calls if key in columns), None)
+        values[f"{key}s"] = as_text_array([call.columns.get(key) for call in calls] if first_with_key else ())
+        values |= {name: first_with_key and first_with_key.get(name) for name in further_columns}
     return values
 
 
 def as_array(numbers: Iterable[object]) -> str:
-    """The numbers as the text of a PostgreSQL array. psycopg takes ten times as long to adapt a list."""
+    """Format numbers as a PostgreSQL array. This takes a tenth of the time that psycopg needs to adapt a list."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
 def as_text_array(texts: Iterable[str | None]) -> str:
-    """The texts as the text of a PostgreSQL array: the counterpart of `as_array`."""
+    """Format strings as a PostgreSQL array; `None` becomes NULL."""
     quoted = ["NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
     return f"{{{','.join(quoted)}}}"
 
 
 def _as_array(numbers: Iterable[int | None]) -> str:
-    """As `as_array`, in half the time, but only for `int` and `None`."""
+    """Format numbers as a PostgreSQL array, in half the time of `as_array`, but only `int` and `None`."""
     return "{" + repr([*numbers])[1:-1].replace("None", "NULL") + "}"
 
 
 def _ages(moments: Sequence[float | None], now: float) -> str:
-    """The microseconds from each moment until `now`, as an array."""
+    """The microseconds from each of these times until `now`, formatted as a PostgreSQL array."""
     return _as_array([None if moment is None else int((now - moment) * 1e6) for moment in moments])
 
 
 def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
-    """The parameters of SETTLE: an array for each column; only ids, leases and times if all are `COMPLETED`."""
+    """The parameters of SETTLE: an array for each column. If all outcomes are `COMPLETED`, most arrays are empty."""
     ids, leases, outcomes, started, ended = zip(*settlements, strict=True) if settlements else ((), (), (), (), ())
     now = time.monotonic()
-    described = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
+    not_plain = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
     return {
         "ids": _as_array(ids),
         "leases": _as_array(leases),
         "started": _ages(started, now),
         "ended": _ages(ended, now),
-        "statuses": [outcome.status for outcome in described],
-        "delays": [float(outcome.delay) for outcome in described],
-        "refunds": [outcome.refund for outcome in described],
-        "results": [outcome.result for outcome in described],
-        "last_errors": [outcome.last_error for outcome in described],
-        "errors": [outcome.error and json.dumps(outcome.error) for outcome in described],
-        "unknown": [outcome.is_unknown for outcome in described],
-        "notes": [outcome.notes for outcome in described],
+        "statuses": [outcome.status for outcome in not_plain],
+        "delays": [float(outcome.delay) for outcome in not_plain],
+        "refunds": [outcome.refund for outcome in not_plain],
+        "results": [outcome.result for outcome in not_plain],
+        "last_errors": [outcome.last_error for outcome in not_plain],
+        "errors": [outcome.error and json.dumps(outcome.error) for outcome in not_plain],
+        "unknown": [outcome.is_unknown for outcome in not_plain],
+        "notes": [outcome.notes for outcome in not_plain],
     }
 
 
 def notes_as_values(notes: Iterable[Noted]) -> dict[str, Any]:
-    """The parameters of NOTE_ATTEMPTS, in lock order."""
+    """The parameters of NOTE_ATTEMPTS, sorted by job id, so that all statements lock rows in the same order."""
     ordered, now = sorted(notes), time.monotonic()
     return {
         **leases_as_values((noted.job_id, noted.lease) for noted in ordered),
@@ -127,7 +127,7 @@ def claim_values(
 
 
 def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePosition]) -> dict[str, Any]:
-    """Each queue with the position to search from; a queue that is not in `after` is searched from its front."""
+    """Parameters with the position in each queue after which to search, by default the front of the queue."""
     starts = [after.get(name, QUEUE_HEAD) for name in queue_names]
     return {
         "queue_names": list(queue_names),
@@ -138,7 +138,7 @@ def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePos
 
 
 def noted(by: str, reason: str) -> dict[str, str]:
-    """Who did something, and why, as a statement of an operator records it. Raises `InvalidOption` for another type."""
+    """The parameters that say who did an operation, and why. Raises `InvalidOption` if a value is not a string."""
     for name, text in (("by", by), ("reason", reason)):
         if not isinstance(text, str):
             raise InvalidOption(f"{name} must be a str, not {text!r}.")
@@ -146,35 +146,38 @@ def noted(by: str, reason: str) -> dict[str, str]:
 
 
 def leases_as_values(refs: Iterable[LeaseRef]) -> dict[str, Any]:
-    """The parameters of RELEASE, LOCKED_ROWS, LOST_LEASES and APPEND_CANCELLED_ERRORS, in lock order."""
+    """Parameters with job ids and leases, sorted by job id, so that all statements lock rows in the same order."""
     ordered = sorted(refs)
     return {"ids": as_array([job_id for job_id, _ in ordered]), "leases": as_array([lease for _, lease in ordered])}
 
 
 def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """Sort by id, so that two batches with the same jobs wait for each other and never deadlock."""
+    """Sort by job id, so that two statements which write the same jobs never deadlock."""
     return sorted(settlements, key=itemgetter(0))
 
 
 def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> list[ClaimedJob]:
-    """Sort by queue, in the listed order, then by priority and time. Sorts are stable: the last one wins."""
+    """Sort jobs by queue in the listed order, then by priority, then by due time.
+
+    Python's sort is stable, so the least important criterion is sorted first.
+    """
     ordered = sorted(jobs, key=attrgetter("run_after", "id"))
     ordered.sort(key=attrgetter("priority"), reverse=True)
     if len(queue_names) > 1:
-        index = {name: number for number, name in enumerate(queue_names)}
-        ordered.sort(key=lambda job: index[job.queue_name])
+        position = {name: number for number, name in enumerate(queue_names)}
+        ordered.sort(key=lambda job: position[job.queue_name])
     return ordered
 
 
 class Admitted(NamedTuple):
-    """What the statements LOCK_KEYS and ADMIT_BY_KEY, or CHOOSE_BY_KEY, have returned."""
+    """The result of admitting jobs by key: of the statements LOCK_KEYS and ADMIT_BY_KEY, or of CHOOSE_BY_KEY."""
 
     counts: Mapping[str, int]
     """The number of admitted jobs, by queue."""
     missed: list[str]
-    """The keys that another transaction had locked. That transaction may not have seen the caller's rows."""
+    """The keys that another transaction had locked, so that their jobs were not admitted."""
     later: frozenset[str] = frozenset()
-    """The keys of the next gate, at which jobs that have passed this gate wait now."""
+    """The keys of jobs that have passed this gate, and now wait at the next gate."""
 
     @classmethod
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
@@ -182,35 +185,38 @@ class Admitted(NamedTuple):
         return cls(
             {queue_name: number for queue_name, number, *_ in rows if number},
             [key for missed, _ in fetched(locked) for key in missed or ()],
-            frozenset(key for _, _, rates, *_ in rows for key in rates or ()),
+            frozenset(key for _, _, later, *_ in rows for key in later or ()),
         )
 
 
 @dataclass(frozen=True)
 class ExchangeResult:
-    """The rows that a settle and a claim returned. Decode them once; the next exchange can be sent before that."""
+    """The rows that a worker's round trip returned: of its settle and its claim.
+
+    The rows can be decoded only once, but also after the next round trip was sent.
+    """
 
     settled_rows: Rows | Cursor
     claimed_rows: Rows | Cursor
     queue_names: Sequence[str]
     sent: float
-    """When the claim was sent, in monotonic seconds."""
+    """When the claim was sent, by this process's monotonic clock."""
     refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
-    """The outcomes that were written in place of outcomes that PostgreSQL refused."""
+    """For outcomes that PostgreSQL refused: the outcomes that were written instead."""
     between: Sequence[Rows | Cursor] = ()
-    """The rows of each statement between the settle and the claim."""
+    """The rows of each statement that parts sent between the settle and the claim."""
 
     def settled(self) -> dict[LeaseRef, int | None]:
-        """The valid leases, whose outcomes are now written; each with the batch that a part asks for, if any."""
-        return {(id, lease): asked for id, lease, asked in fetched(self.settled_rows)}
+        """The leases whose outcomes were written; each with its batch id, if the part for batches asks for it."""
+        return {(id, lease): batch_id for id, lease, batch_id in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
         return in_claim_order(self.jobs(self.claimed_rows), self.queue_names)
 
     def jobs(self, rows: Rows | Cursor) -> Iterator[ClaimedJob]:
-        """The jobs of these rows of the exchange, which have the columns of CLAIM."""
-        made: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)  # half the time of `_make`
-        return map(made, map(add, fetched(rows), repeat((self.sent,))))
+        """Make a job of each row. The rows have the columns of CLAIM; the time of the claim is added to each."""
+        as_job: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)  # half the time of `_make`
+        return map(as_job, map(add, fetched(rows), repeat((self.sent,))))
 
     def count_claimed(self) -> int:
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
@@ -229,16 +235,17 @@ def pipelined(
     statements: Sequence[Statement | None],
     meanwhile: Callable[[], object] | None,
 ) -> list[Rows | Cursor]:
-    """Run the statements in one round trip and one implicit transaction. Returns the rows of each.
+    """Run several statements in one round trip and one implicit transaction. Returns the rows of each statement.
 
-    PostgreSQL commits as soon as it has run the statements. `meanwhile` is called while PostgreSQL runs them, and not
-    at all if a statement fails while it is being sent.
+    PostgreSQL commits as soon as it has run the statements. `meanwhile` is called while PostgreSQL runs the statements.
+    It is not called if a statement already fails while it is being sent.
     """
-    is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
+    is_single = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     results: list[Rows | Cursor]
-    with nullcontext() if is_lone else connection.pipeline() as pipeline:  # costs more than a small statement
-        lean = [statement and (unindented(statement[0]), statement[1]) for statement in statements]
-        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in lean]
+    # A single statement needs no pipeline, which would cost more than a small statement.
+    with nullcontext() if is_single else connection.pipeline() as pipeline:
+        short = [statement and (unindented(statement[0]), statement[1]) for statement in statements]
+        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in short]
         if pipeline:
             _end_transaction(connection, pipeline)
         if meanwhile:
@@ -248,18 +255,19 @@ def pipelined(
 
 @cache
 def unindented(statement: str) -> str:
-    """The statement without the indentation of its lines.
+    """Remove the indentation from a statement's lines, to make it shorter.
 
-    psycopg parses a statement of more than 4,096 characters each time that it sends it.
+    psycopg caches only statements of at most 4,096 characters, and parses a longer statement each time.
     """
     return "\n".join(line.strip() for line in statement.splitlines())
 
 
 def _end_transaction(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:
-    """Have PostgreSQL commit as soon as it has run the statements: without a Sync no timeout of the server ends them.
+    """Send a Sync message, so that PostgreSQL commits as soon as it has run the statements.
 
-    `pipeline.sync()` sends the Sync as well, but waits until the statements are run. This function does not wait: it
-    sends the message, and leaves a place for its result, which the end of the pipeline reads.
+    Without the Sync, no server timeout would end the statements. `pipeline.sync()` sends a Sync as well, but then waits
+    until the statements have run. This function does not wait. It adds an entry to the pipeline's queue of results,
+    which the end of the pipeline reads.
     """
     connection.pgconn.pipeline_sync()
     pipeline.result_queue.append(None)
@@ -273,7 +281,7 @@ def fetched(rows: Rows | Cursor) -> Rows:
 def is_refused(error: DatabaseError) -> bool:
     """Whether PostgreSQL or psycopg refused the values of a statement.
 
-    The first two characters of the SQLSTATE say so: 22 is data, 23 a CHECK constraint, 54 a limit.
+    The first two characters of the SQLSTATE tell this: 22 means bad data, 23 a CHECK constraint, 54 a limit.
     """
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)
@@ -281,13 +289,13 @@ def is_refused(error: DatabaseError) -> bool:
 
 
 def without_detail(error: DatabaseError) -> Exception:
-    """The error of a refusal without PostgreSQL's DETAIL, which quotes the row with the secrets in its arguments."""
+    """Copy an error without PostgreSQL's DETAIL, which quotes the row, and so the secrets in the job's arguments."""
     primary = getattr(getattr(error.__cause__, "diag", None), "message_primary", None)
     return stand_in(error, primary or str(error))
 
 
 def storable_failure(settlement: Settlement, error: Exception) -> Settlement:
-    """The settlement with its outcome replaced by a failure that PostgreSQL can store."""
+    """Return a copy of the settlement, with a failure that PostgreSQL can store as its outcome."""
     attempt = (settlement.outcome.error or {}).get("attempt", 0)
     entry = error_entry(error, attempt=attempt, worker="", duration_ms=settlement.duration_ms)
     return settlement._replace(outcome=Outcome("failed", last_error=summary(error), error=entry))

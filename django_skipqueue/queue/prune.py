@@ -1,4 +1,4 @@
-"""Delete finished jobs, or have a part do something else with them. A prune skips rows that others have locked."""
+"""Deletes finished jobs after their retention, or lets a part move them. Rows locked by others are skipped."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -9,32 +9,33 @@ from django.db import transaction
 from ..conf import settings
 from ..events.events import JobsPruned
 from ..values.part import installed_parts
-from .fragments import PIECES, joined
+from ..values.statuses import FINISHED_STATUSES
+from .fragments import FINISHED_LIST, PIECES, joined
 from .parameters import BATCH_ROWS, as_array
 
 if TYPE_CHECKING:
     from .store import Store
 
-# supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
-# their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
-# their own, which is shorter; the first SELECT finds these jobs too if both retentions are over. A job is kept for
-# `grace` seconds longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for
-# each status, and prune_own.
+_RETENTIONS = ", ".join(f"('{status}', %({status})s::interval)" for status in FINISHED_STATUSES)
+
+# Sent by supervisors and by the command prunejobs. Locks and returns the ids of finished jobs whose retention is over,
+# within each status the oldest first. If the retention of a status is NULL, its jobs are kept forever. The second
+# SELECT finds jobs with their own, shorter retention. The first SELECT may find these jobs too. Each job is kept for
+# `grace` seconds longer. Leaves out the ids in `skipped`, and rows that other transactions have locked. Indexes: prune,
+# once for each status, and prune_own.
 EXPIRED = joined(
     """
 SELECT kept_job.id
 FROM
     (
         VALUES
-            ('completed', %(completed)s::interval),
-            ('discarded', %(discarded)s::interval),
-            ('failed', %(failed)s::interval)
+            {retentions}
     ) AS kept (status, retention),
     LATERAL (
         SELECT id
         FROM skipqueue_job AS job
         WHERE
-            status IN ('completed', 'failed', 'discarded')
+            status IN ({finished})
             AND status = kept.status
             AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[]){unless_needed}
@@ -48,7 +49,7 @@ FROM (
     SELECT id
     FROM skipqueue_job AS job
     WHERE
-        status IN ('completed', 'failed', 'discarded')
+        status IN ({finished})
         AND retention IS NOT NULL
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
             <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
@@ -59,10 +60,13 @@ FROM (
 ) AS with_their_own
 LIMIT %(limit)s
 """,
+    retentions=_RETENTIONS,
+    finished=FINISHED_LIST,
     unless_needed=PIECES["unless_needed"],
 )
 
-# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
+# Sent after EXPIRED, in its transaction. Deletes these jobs, and returns how many it deleted, by status. Index: the
+# primary key.
 PRUNE = joined(
     """
 WITH pruned AS (
@@ -76,24 +80,23 @@ SELECT status, count(*) FROM pruned GROUP BY status
     after_prune=PIECES["after_prune"],
 )
 
-# doctor, metrics → for how long the retention of the job to be deleted next has been over, in seconds; NULL if there is
-# none. Indexes: prune, once for each status, and prune_own.
-PRUNE_LAG = """
+# Sent by the doctor and by metrics. Returns for how many seconds the retention of the next job to delete has been over;
+# NULL if there is no job to delete. Indexes: prune, once for each status, and prune_own.
+PRUNE_LAG = joined(
+    """
 SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
 FROM (
     SELECT job.finished_at + kept.retention AS due
     FROM
         (
             VALUES
-                ('completed', %(completed)s::interval),
-                ('discarded', %(discarded)s::interval),
-                ('failed', %(failed)s::interval)
+                {retentions}
         ) AS kept (status, retention),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = kept.status
                 AND finished_at <= statement_timestamp() - kept.retention
             ORDER BY finished_at
@@ -105,7 +108,7 @@ FROM (
         SELECT (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8) AS due
         FROM skipqueue_job
         WHERE
-            status IN ('completed', 'failed', 'discarded')
+            status IN ({finished})
             AND retention IS NOT NULL
             AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
                 <= statement_timestamp() AT TIME ZONE 'UTC'
@@ -113,15 +116,20 @@ FROM (
         LIMIT 1
     ) AS with_their_own
 ) AS oldest
-"""
+""",
+    retentions=_RETENTIONS,
+    finished=FINISHED_LIST,
+)
 
 
 def prune(
     store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] = (), grace: float = 0.0
 ) -> dict[str, int]:
-    """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
+    """Delete finished jobs whose retention is over. Returns the number of deleted jobs, by status.
 
-    `grace`: the seconds after its retention for which a job is kept.
+    limit: delete at most this number of jobs.
+    skipped: the ids of jobs that must not be deleted.
+    grace: the seconds for which a job is kept after its retention.
 
     A part may do something else with the jobs: see `Part.on_prune`. Runs in one transaction: if one row cannot be
     pruned, no row is. `Pruner` then finds the row that cannot be pruned.
@@ -148,7 +156,7 @@ def expired(store: "Store", *, limit: int = BATCH_ROWS, skipped: Iterable[int] =
 
 
 def prune_lag(store: "Store") -> float:
-    """The seconds for which the retention of the oldest job to delete has been over; 0 if there is none.
+    """The seconds since the retention of the oldest job to delete was over; 0 if there is no job to delete.
 
     Up to a minute and a half is usual. Costs a few index probes.
     """
@@ -157,4 +165,4 @@ def prune_lag(store: "Store") -> float:
 
 
 def _retentions() -> dict[str, timedelta | None]:
-    return {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
+    return {status: settings.retention_of(status) for status in FINISHED_STATUSES}

@@ -1,7 +1,7 @@
-"""Pause and resume queues, and move jobs between them.
+"""Pause and resume queues, and move jobs from one queue to another.
 
-A pause ends by itself at `paused_until`, by the database's clock: no row has to change. `CLAIM` and `QUEUES_WITH_JOBS`
-contain the condition of the statements here for a paused queue.
+A pause ends by itself at `paused_until`, by the database's clock, without a change of its row. Whether a queue is
+paused is checked by the statements here, and by `CLAIM` and `QUEUES_WITH_JOBS`.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,14 @@ from ..values.bounds import check_columns
 from ..values.part import Condition, installed_parts
 from ..values.records import EncodedCall
 from .fragments import CALL_KEYS, CONDITIONS, entering, joined, recording
-from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 
 if TYPE_CHECKING:
     from .store import Store
 
-# Queue.pause → until when, by whom and why. A pause of a paused queue replaces the first one. Index: the primary key.
+# Sent by Queue.pause. Returns until when the queue is paused, by whom and why. If the queue is paused already, the new
+# pause replaces the old pause. Index: the primary key.
 PAUSE_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, paused_at, paused_until, paused_by, reason)
 VALUES (
@@ -38,7 +39,7 @@ ON CONFLICT (name) DO UPDATE SET
 RETURNING queue.paused_until, queue.paused_by, queue.reason
 """
 
-# Queue.resume → the name if the queue was paused. Index: the primary key.
+# Sent by Queue.resume. Returns the queue's name if it was paused. Index: the primary key.
 RESUME_QUEUE = """
 UPDATE skipqueue_queue
 SET paused_at = NULL, paused_until = NULL, paused_by = '', reason = ''
@@ -46,8 +47,8 @@ WHERE name = %(name)s AND paused_at IS NOT NULL AND (paused_until IS NULL OR pau
 RETURNING name
 """
 
-# supervisor, whose workers are not called for jobs of these queues → at most `limit` paused queues. The table has a row
-# for each queue that was ever paused.
+# Sent by supervisors, which do not wake workers for jobs of paused queues. Returns at most `limit` paused queues. The
+# table has a row for each queue that was ever paused.
 PAUSED_QUEUES = """
 SELECT name
 FROM skipqueue_queue
@@ -56,25 +57,25 @@ LIMIT %(limit)s
 """
 
 _GATES = [condition for condition in CONDITIONS if condition.key]
-"""The gates whose keys a queue may give to its jobs."""
+"""The gates with keys. A queue may give such keys to its jobs."""
 
 
 def _own_or_queue(name: str, type: str, *, key: str) -> str:
-    """The expression for a column beside this key: the job's own value, or that of its new queue."""
+    """SQL for a column that belongs to this key: the job's own value, or the value that its new queue gives."""
     return f"CASE WHEN NOT starts_with({key}, 'queue:') THEN {name} ELSE %({name})s::{type} END AS {name}"
 
 
 def _keeps_permit(condition: Condition) -> str:
-    """The expression for whether the job keeps the permit of this gate: its key stays, and it has passed the gate."""
-    later = [f" OR gate = '{each.gate}'" for each in _GATES[_GATES.index(condition) + 1 :]]
-    own = f"NOT starts_with({condition.key}, 'queue:')"
-    return f"COALESCE({own} AND (status = 'queued'{''.join(later)}), false) AS keeps_{condition.gate}"
+    """SQL for whether a job keeps its permit of this gate: its key is its own, and it has passed the gate."""
+    at_later_gate = [f" OR gate = '{later.gate}'" for later in _GATES[_GATES.index(condition) + 1 :]]
+    has_own_key = f"NOT starts_with({condition.key}, 'queue:')"
+    return f"COALESCE({has_own_key} AND (status = 'queued'{''.join(at_later_gate)}), false) AS keeps_{condition.gate}"
 
 
 _CHOSEN_COLUMNS = "".join(
-    f",\n        {each}"
+    f",\n        {column}"
     for gate in _GATES
-    for each in (
+    for column in (
         *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **CALL_KEYS[gate.key]}.items()),
         *([_keeps_permit(gate)] if gate.grants_permits else []),
     )
@@ -94,10 +95,12 @@ _NEW_KEYS = {
 
 _ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
 
-# operators → the waiting jobs that are now in another queue. A worker that claims a job at the same moment keeps the
-# job: then the row is locked, or the job runs. For each gate, a job without a key of its own gets the key of its new
-# queue. If a key changes, the job passes the gates again. It keeps its permit if the key of that gate stays: then it
-# waits at most at a later gate. Index: the primary key.
+_ENTERS = f"job.status IN ('queued', 'blocked') AND (job.id{_KEYS_OF_JOB}) IS DISTINCT FROM (chosen.id{_KEYS_CHOSEN})"
+
+# Sent by operators. Puts waiting jobs into another queue, and returns them. A worker that claims a job at the same
+# moment keeps the job, because then the row is locked, or the job runs. For each gate, a job without its own key gets
+# the key of its new queue. If a key changes, the job passes the gates again. If its key at a gate stays the same, it
+# keeps the permit that it has from this gate. Index: the primary key.
 CHANGE_QUEUE = joined(
     """
 WITH chosen AS MATERIALIZED (
@@ -115,14 +118,12 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
-        WHEN job.status = 'scheduled' THEN job.status
-        WHEN (job.id{keys_of_job}) IS NOT DISTINCT FROM (chosen.id{keys_chosen}) THEN job.status
-        ELSE {status}
+        WHEN {enters} THEN {status}
+        ELSE job.status
     END,
     gate = CASE
-        WHEN job.status = 'scheduled' THEN NULL
-        WHEN (job.id{keys_of_job}) IS NOT DISTINCT FROM (chosen.id{keys_chosen}) THEN job.gate
-        ELSE {gate}
+        WHEN {enters} THEN {gate}
+        ELSE job.gate
     END,{columns}
     operations = {operations}
 FROM chosen
@@ -130,8 +131,7 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
     chosen=_CHOSEN_COLUMNS,
-    keys_of_job=_KEYS_OF_JOB,
-    keys_chosen=_KEYS_CHOSEN,
+    enters=_ENTERS,
     columns=_SET_COLUMNS,
     **_ENTERING,
     operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
@@ -139,7 +139,7 @@ RETURNING job.id, job.queue_name, job.status
 
 
 def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The columns that `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
+    """The columns, such as a limit, that the setting `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
     columns: dict[str, Any] = {}
     for part in installed_parts():
         if part.of_queue:
@@ -148,16 +148,16 @@ def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str,
 
 
 DECLARED: set[str] = set()
-"""The queues that tasks name in `@job`. The registry of tasks adds them."""
+"""The queues that tasks name in `@job`. The registry adds the queue of each task."""
 
 LONGEST_QUEUE_PAUSE = timedelta(days=10 * 365)
-"""A longer pause is a mistake, or is meant to last until somebody resumes the queue."""
+"""The longest pause with an end. A longer pause is a mistake, or is meant to last until somebody resumes the queue."""
 
 
 def pause_queue(store: "Store", name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
-    """Keep workers from claiming jobs of this queue: for a time, or until it is resumed.
+    """Keep workers from claiming jobs of this queue, for a time or until the queue is resumed.
 
-    Raises `InvalidOption` for a value that cannot be used.
+    Raises `InvalidOption` for a value that is not valid.
     """
     check_columns({"queue_name": name})
     if for_ is not None and not (isinstance(for_, timedelta) and timedelta(0) < for_ <= LONGEST_QUEUE_PAUSE):
@@ -180,7 +180,7 @@ def resume_queue(store: "Store", name: str, *, by: str = "") -> bool:
         return False
     wake(store, [name])
     notify_supervisors(store, QUEUES_PAYLOAD)
-    notify_supervisors(store, LIMITS_PAYLOAD)  # gates passed over its jobs that wait for permits
+    notify_supervisors(store, GATES_PAYLOAD)  # gates have not admitted its jobs during the pause
     store.send(QueueResumed(store.alias, name, noted(by, "")["by"]))
     return True
 

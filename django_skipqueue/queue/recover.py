@@ -1,6 +1,6 @@
-"""Recover the jobs of dead workers. Supervisors call this.
+"""Recover the jobs of dead workers. Supervisors call these functions.
 
-A recovery skips rows that others have locked, so several processes may recover at once.
+A recovery skips rows that other transactions have locked, so several supervisors may recover at the same time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,19 @@ from ..events.events import JobsRecovered
 from ..values.codec import shorten
 from ..values.records import RecoveredJob, session_name
 from .fragments import joined, returning
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, notify_supervisors, wake
 from .parameters import BATCH_ROWS
 
 if TYPE_CHECKING:
     from .store import Store
 
-# supervisor, before it recovers the jobs of dead workers → whether each of their sessions that is in a transaction was
-# told to end. A machine that froze or lost power leaves such a session, with locks on the rows of its jobs, and no
-# timeout of the server ends it while it waits for the client to read. A session without a transaction locks nothing:
-# behind a pooler it may be another client's by now.
-# This role may end the sessions of roles that it is a member of; as a member of pg_signal_backend the sessions of all
-# roles, except superusers; as a superuser all sessions. The state of a session that it may not see is NULL.
+# Sent by supervisors before they recover the jobs of dead workers. Ends the sessions of these workers that are in a
+# transaction, and returns for each such session whether this was allowed. A machine that froze or lost power leaves
+# such a session, with locks on its jobs, and no server timeout ends the session while it waits for the client to read.
+# A session without a transaction is left alone, because it locks nothing, and a pooler may have given it to another
+# client. PostgreSQL allows a role to end the sessions of roles that it is a member of. A member of pg_signal_backend
+# may end the sessions of all roles except superusers, and a superuser all sessions. If a role may not see a session,
+# the session's state is NULL.
 END_SESSIONS = """
 SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
 FROM
@@ -46,20 +47,20 @@ WHERE
     AND session.pid <> pg_backend_pid()
 """
 
-# supervisor → the recovered jobs.
-# With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
-# holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older
-# than `age`.
-# The attempt is charged; a job without attempts left fails. Index: recover.
-# `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
-# 30 s, so that it does not run beside the same jobs again; after the first death for up to 5 s, if the process
-# `crashed`, because a job may be the cause. From the second death on a job is a suspect, which runs alone in a process.
-# If this process dies as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with
-# one slot runs each job alone, and so does a loop written by hand, which has no row. An external worker runs jobs in
-# processes without rows in this table. A manual retry empties the list, and so does every outcome except the outcome of
-# an unknown task. A job waits again at its last gate with keys: for its rate with the permit that it holds. A job is
-# never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop written by
-# hand has no row: the job's own heartbeat counts. A job is never taken from an external worker.
+# Sent by supervisors. Recovers jobs, and returns them. Index: recover. With `worker_ids`, recovers all jobs that these
+# workers hold. With `locked_before`, recovers the jobs that were locked before this time by a process without a worker
+# row. With neither, recovers the jobs that were locked longer than `age` ago by a process without a worker row, or by a
+# worker whose heartbeat is older than `age`. The attempt counts. A job without attempts left fails. `deaths` lists the
+# workers that died, one after the other, while they ran the job. After the second death, the job waits for up to 30 s,
+# so that it does not run beside the same jobs again. After the first death, it waits for up to 5 s if the process
+# `crashed`, because a job may be the cause. After two deaths, the job is a suspect: it runs alone in a process. If this
+# process dies as well, the job fails even if it has attempts left, because no other job can be the cause. A worker with
+# one slot always runs its jobs alone, and so does a process without a worker row. An external worker runs jobs in
+# processes that have no rows in this table. A manual retry empties the list. So does every outcome, except the outcome
+# of an unknown task. A job waits again at its last gate with keys, and keeps the permit of an
+# earlier gate. A job is never taken from a live worker, however long it runs, because only the heartbeat in the
+# worker's row counts. For a process without a worker row, the heartbeat of the job counts. A job is never taken from an
+# external worker.
 _RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at
@@ -155,13 +156,13 @@ _CHOSEN = """
             )
         END"""
 
-# A worker that loses the job several times counts once.
+# Adds the worker to `deaths`, unless the list has it already.
 _DIED = """CASE WHEN job.deaths ? job.locked_by THEN job.deaths
                     ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END"""
 
 
 def recovering(*, chosen: str, died: str) -> str:
-    """Return the statement for the running jobs with these conditions. `died`: the list with this death in `deaths`."""
+    """Return the statement that recovers the running jobs which `chosen` selects. `died`: the new value of `deaths`."""
     return joined(_RECOVER, gate=returning(charged=True), chosen=chosen, died=died)
 
 
@@ -171,14 +172,13 @@ NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 
 
 def end_sessions(store: "Store", worker_ids: Sequence[str]) -> tuple[int, int]:
-    """End the database sessions of dead workers that are in a transaction: the sessions may have locked jobs.
+    """End the database sessions of dead workers that are in a transaction, because they may have locked jobs.
 
-    Returns the number of sessions that were told to end, which takes PostgreSQL a moment, and the number of sessions
-    that this role may not end.
+    Returns how many sessions PostgreSQL now ends, which takes a moment, and how many it does not allow us to end.
     """
     names = [name for name in map(session_name, worker_ids) if name]
-    told = [is_told for (is_told,) in store.rows(END_SESSIONS, {"names": names})] if names else []
-    return sum(told), told.count(False)
+    allowed = [is_allowed for (is_allowed,) in store.rows(END_SESSIONS, {"names": names})] if names else []
+    return sum(allowed), allowed.count(False)
 
 
 def recover(
@@ -191,13 +191,13 @@ def recover(
     reason: str = NO_HEARTBEAT,
     limit: int = BATCH_ROWS,
 ) -> list[RecoveredJob]:
-    """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
+    """Recover the jobs of `worker_ids`, or of all workers without a heartbeat for `worker_timeout` seconds.
 
-    The attempt is charged; a job without attempts left fails.
+    The attempt counts. A job without attempts left fails.
 
     worker_timeout: in seconds; by default the setting `WORKER_TIMEOUT`.
     job_ids: recover only these jobs.
-    crashed: a process has ended, and its jobs may be the cause. So the jobs wait for some seconds.
+    crashed: whether a process ended unexpectedly. One of its jobs may be the cause, so the jobs wait some seconds.
     """
     age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
     return _recover(
@@ -212,22 +212,22 @@ def recover(
 
 
 def recover_without_worker(store: "Store", *, locked_before: datetime, limit: int = BATCH_ROWS) -> list[RecoveredJob]:
-    """Recover jobs whose holder has no worker row and has written no heartbeat since `locked_before`."""
+    """Recover jobs held by a process that has no worker row, and has written no heartbeat since `locked_before`."""
     return _recover(store, locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
 
 
 def _recover(store: "Store", **chosen: Any) -> list[RecoveredJob]:
-    """Run RECOVER. A parameter that is not given restricts nothing."""
-    nothing = {"age": 0.0, "crashed": False, **dict.fromkeys(["locked_before", "worker_ids", "job_ids"])}
-    return recover_chosen(store, RECOVER, nothing | chosen)
+    """Run RECOVER. `chosen`: the parameters that select jobs; parameters that are left out select all jobs."""
+    defaults = {"age": 0.0, "crashed": False, **dict.fromkeys(["locked_before", "worker_ids", "job_ids"])}
+    return recover_chosen(store, RECOVER, defaults | chosen)
 
 
 def recover_chosen(store: "Store", statement: str, values: Mapping[str, Any]) -> list[RecoveredJob]:
-    """Run this statement, which is RECOVER or has its form, and notify the workers and supervisors."""
+    """Run RECOVER or a statement like it, and notify the workers and supervisors."""
     recovered = [RecoveredJob._make(row) for row in store.rows(statement, values)]
     wake(store, (job.queue_name for job in recovered if job.status == "queued"))
     if any(job.status in ("blocked", "scheduled") for job in recovered):
-        notify_supervisors(store, LIMITS_PAYLOAD)  # a scheduled job has given its permit up
+        notify_supervisors(store, GATES_PAYLOAD)  # a job that is now scheduled has given up its permit
     if recovered:
         store.send(JobsRecovered(store.alias, recovered))
     return recovered

@@ -1,6 +1,6 @@
-"""Release claimed jobs.
+"""Release claimed jobs: put them back into their queues without counting the attempt.
 
-Used by workers, by loops written by hand, and by supervisors after a worker died.
+Workers and supervisors call these functions. So does code that claims jobs in its own loop, without a worker process.
 """
 
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ from ..events.events import JobsReleased
 from ..values.records import LeaseRef
 from .fragments import GATE_KEY, joined, returning
 from .gates import admit_by_keys
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .notify import GATES_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
 
 if TYPE_CHECKING:
     from .store import Store
 
-# release → id and queue of the jobs that were put back into their queues; the gate at which a job waits again, because
-# it may have been claimed ahead, without a permit; and the key by which the gate admits. No attempt is charged. A row
-# whose lease does not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker
-# gave them up, and when. `later`: the jobs wait for up to 10 s first. Index: the primary key.
+# Sent by `release`. Puts jobs back into their queues without counting the attempt. Returns the id and queue of each
+# job, and the gate and key for which the job waits again, if it was claimed ahead without a permit of its limit. A row
+# whose lease does not match stays unchanged. `interrupted`: the jobs were running, so their rows record which worker
+# gave them up, and when. `later`: the jobs are not due again for up to 10 s. Index: the primary key.
 _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
@@ -57,10 +57,10 @@ _PLACES = {"gate": returning(charged=False), "key": GATE_KEY}
 
 RELEASE = joined(_RELEASE, **_PLACES, only="")
 
-# supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
-# but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
-# claim was committed but its answer was lost; or an earlier release skipped a locked row. Nothing recovers the jobs of
-# a live worker, so it has to release them itself. Index: recover.
+# Sent by supervisors after a worker died, and by a worker after its connection broke. Releases the jobs that the worker
+# holds but has not started. Returns the columns of RELEASE. A live worker may hold such jobs because a claim was
+# committed but its answer was lost, or because an earlier release skipped a locked row. Supervisors recover only the
+# jobs of dead workers, so a live worker must release these jobs itself. Index: recover.
 RELEASE_ORPHANS = joined(
     """
 WITH orphan AS MATERIALIZED (
@@ -91,10 +91,10 @@ RETURNING job.id, job.queue_name, job.gate, {key}
 
 
 def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
-    """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
+    """Put jobs back into their queues without counting the attempt. Returns the ids whose lease was still valid.
 
-    `interrupted`: the jobs were running. Their rows record the interruption, for the people who look at them later.
-    `later`: the jobs wait for up to 10 seconds first, and give up their permits meanwhile.
+    interrupted: whether the jobs were running. If so, their rows record the interruption.
+    later: make the jobs wait for up to 10 seconds first. Meanwhile they give up their permits.
     """
     values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
     return _released(store, store.rows(*store.guarded(RELEASE, values)), later=later)
@@ -103,9 +103,9 @@ def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = F
 def release_orphans(
     store: "Store", worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
 ) -> set[int]:
-    """Release the jobs that a worker holds and has not started, such as jobs whose claim's answer was lost.
+    """Release the jobs that a worker holds but does not know of, for example because the answer to a claim was lost.
 
-    known: the ids of the jobs that are not released.
+    known: the ids of the worker's other jobs, which are not released.
     claimed_until: release only jobs that were claimed at this time or before it, by the database's clock.
     """
     values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
@@ -113,16 +113,16 @@ def release_orphans(
 
 
 def _released(store: "Store", rows: list[tuple[int, str, str | None, str]], *, later: bool = False) -> set[int]:
-    """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
+    """Notify the workers, admit jobs of the freed keys, and send the event. Returns the ids of the released jobs."""
     if rows and later:
-        notify_supervisors(store, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
+        notify_supervisors(store, GATES_PAYLOAD)  # the jobs are due soon, and their permits are free
     else:
         wake(store, (queue_name for _, queue_name, gate, _ in rows if gate is None))
-        waiting: dict[str, set[str]] = {}
+        keys_by_gate: dict[str, set[str]] = {}
         for _, _, gate, key in rows:
             if gate is not None:
-                waiting.setdefault(gate, set()).add(key)
-        wake(store, admit_by_keys(store, waiting))
+                keys_by_gate.setdefault(gate, set()).add(key)
+        wake(store, admit_by_keys(store, keys_by_gate))
     ids = [id for id, *_ in rows]
     if ids:
         store.send(JobsReleased(store.alias, ids))

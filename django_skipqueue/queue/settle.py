@@ -1,4 +1,4 @@
-"""Write the outcomes of attempts. Only the holder of a job's lease can write its outcome."""
+"""Write the outcomes of attempts. Only the process that holds the lease of a job can write the job's outcome."""
 
 import json
 import time
@@ -34,16 +34,16 @@ from .parameters import (
 if TYPE_CHECKING:
     from .store import Store
 
-# settle → id and lease of each outcome that was written, and a number that a part asks for, such as the batch. An
-# outcome whose lease is no longer valid matches no row. Writing an outcome ends the lease, so that a second outcome of
-# an attempt matches no row either. Index: the primary key, in the order of the arrays.
-# `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
-# means when the job was claimed, and now.
-# An array that is shorter than `ids` is filled up with NULL. In most batches every outcome is a plain completion: then
-# only ids, leases and times are sent. Reading the values from JSON would take an eighth of the statement's time.
-# `notes` has the progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
-# The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
-# (55 µs per job instead of 8 µs).
+# Sent by `settle` and by workers. Writes outcomes, and returns the job id and the lease of each written outcome, with a
+# number that a part may ask for, such as the batch id. An outcome whose lease is no longer valid matches no row.
+# Writing an outcome ends the lease, so that a second outcome of the attempt matches no row either. Index: the primary
+# key, in the order of the arrays. `started` and `ended` are the microseconds since the attempt began and ended, by the
+# worker's monotonic clock. NULL stands for the time of the claim in `started`, and for now in `ended`. An array that is
+# shorter than `ids` is filled up with NULL. In most batches every outcome is a plain completion, so that only ids,
+# leases and times are sent. If the values came as JSON, the statement would take an eighth longer. `notes` has the
+# progress and the log of the attempt, if it noted any; see NOTE_ATTEMPTS. The WHERE has no condition on the status.
+# With one, the planner might read every running and dead entry of the recover index instead, which takes 55 µs per job
+# instead of 8 µs.
 _SETTLE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
@@ -113,8 +113,8 @@ _PLACES = {
 
 SETTLE = joined(_SETTLE, **_PLACES, snoozes="", only="")
 
-# A further column that SETTLE_SNOOZES sets: a snooze is recorded in `operations`. Snoozes in a row are one entry with
-# their number, so that they do not displace the verbs of operators.
+# A further column that SETTLE_SNOOZES sets: it records each snooze in `operations`. Successive snoozes share one record
+# with their number, so that they do not displace the records of operators.
 _SNOOZES = """
     operations = CASE
         WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
@@ -139,11 +139,12 @@ _SNOOZES = """
         )
     END,"""
 
-# settle, of a batch with snoozes → as SETTLE. Batches without a snooze do not pay for it. Index: the primary key.
+# Sent instead of SETTLE for a batch with a snooze, because recording snoozes takes time. Returns the columns of SETTLE.
+# Index: the primary key.
 SETTLE_SNOOZES = joined(_SETTLE, **_PLACES, snoozes=_SNOOZES, only="")
 
-# settle, after jobs go straight back to their queues → the queue of each job; the gate at which it waits, if any, and
-# the key by which the gate admits. The array is a subquery, so that the planner does not see its length. Index: the
+# Sent after SETTLE, if some of the jobs are due again at once. Returns the queue of each such job, and the gate and the
+# key for which it waits, if any. The array is a subquery, so that the planner does not see its length. Index: the
 # primary key.
 QUEUES_OF = joined(
     """
@@ -155,9 +156,10 @@ WHERE
     key=GATE_KEY,
 )
 
-# worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
-# ran: its traceback names the line at which the task ended. lease + 1: the cancel raised the lease once; any other
-# value means that the job changed hands again. An error that is sent twice is appended once. Index: the primary key.
+# Sent by workers. Appends the attempt's error to each job that was cancelled while it ran, because the traceback shows
+# where the task was interrupted. Returns the ids of the changed jobs. The cancel raised the lease by 1. If the lease
+# has any other value, another worker has claimed the job since, and nothing is appended. If an error is sent twice, it
+# is appended once. Index: the primary key.
 _APPEND_CANCELLED_ERRORS = """
 WITH cancelled AS MATERIALIZED (
     SELECT job.id, ended.error
@@ -182,15 +184,15 @@ RETURNING job.id
 APPEND_CANCELLED_ERRORS = joined(_APPEND_CANCELLED_ERRORS, only="")
 
 SettledRow = tuple[int, int, int | None]
-"""Id and lease of a job whose outcome was written, and what a part asks for: `PIECES["settled"]`."""
+"""The id and the lease of a job whose outcome was written, and the number that `PIECES["settled"]` returns."""
 
 
 def settle(store: "Store", settlements: Iterable[Settlement], *, raises: bool = False) -> set[int]:
-    """Write outcomes, many in one statement. Returns the ids of the jobs whose lease was valid.
+    """Write many outcomes in one statement. Returns the ids of the jobs whose lease was valid.
 
-    An outcome that PostgreSQL refuses does not block the others: its job fails with the database's error. If
-    PostgreSQL refuses that failure as well, the job stays unchanged, and the refusal is logged. With `raises` a refusal
-    is raised instead, and the caller has to roll its transaction back.
+    If PostgreSQL refuses an outcome, all other outcomes are still written, and the job of the refused outcome fails
+    with the database's error. If PostgreSQL refuses this failure as well, the job stays unchanged, and an error is
+    logged. With `raises`, a refusal is raised instead, and the caller must roll back its transaction.
     """
     batch = in_lock_order(settlements)
     written = store.rows(*_statement(store, batch)) if raises else _settle(store, batch, {})
@@ -215,12 +217,13 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
 ) -> ExchangeResult:
     """Settle and claim in one round trip and one transaction, on a connection in autocommit.
 
-    after: positions to search from; a queue without one is searched from its front.
-    meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
+    after: for each queue, the position after which to search for jobs; by default the front of the queue.
+    meanwhile: called at most once, while PostgreSQL runs the statements. Not called if sending a statement fails.
     between: statements that run after the settle and before the claim. The result has their rows.
-    claim: the statement in place of CLAIM, with its parameters and columns.
+    claim: a statement to send instead of CLAIM, with the same parameters and columns.
 
-    If PostgreSQL refuses an outcome, the batch is written as by `settle`, and the other statements are sent afterwards.
+    If PostgreSQL refuses an outcome, the outcomes are written as `settle` does it, and the other statements are sent
+    afterwards.
     """
     batch = in_lock_order(settlements)
     settle = _statement(store, batch) if batch else None
@@ -237,8 +240,8 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
             raise
         refused: dict[LeaseRef, Outcome] = {}
         written = _settle(store, batch, refused)
-        again: dict[str, Any] = {"queue_names": queue_names, "limit": limit, "worker_id": worker_id, "after": after}
-        result = store.exchange([], between=between, claim=claim, **again)
+        arguments: dict[str, Any] = {"queue_names": queue_names, "limit": limit, "worker_id": worker_id, "after": after}
+        result = store.exchange([], between=between, claim=claim, **arguments)
         result = replace(result, settled_rows=list(written), refused=refused)
     else:
         result = ExchangeResult(settled, claimed, queue_names, sent, between=rows)
@@ -249,9 +252,9 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
 
 
 def append_cancelled_errors(store: "Store", cancelled: Iterable[Settlement]) -> set[int]:
-    """Append the attempts' errors to their jobs, which were cancelled while they ran. Returns the ids.
+    """Append the errors of attempts to jobs that were cancelled while they ran. Returns the ids of the changed jobs.
 
-    `settle` cannot write them, because the cancel raised the lease.
+    `settle` cannot write these errors, because the cancel has ended the lease.
     """
     failed = [settlement for settlement in in_lock_order(cancelled) if settlement.outcome.error]
     if not failed:
@@ -263,36 +266,40 @@ def append_cancelled_errors(store: "Store", cancelled: Iterable[Settlement]) -> 
 
 
 def _wake_for(store: "Store", batch: list[Settlement]) -> None:
-    """Notify the supervisors of jobs that are due soon, and the workers of queues whose jobs run again at once."""
+    """Notify the supervisors of jobs that are due again soon, and the workers of jobs that are due again at once."""
     wake_supervisors(store, (settlement.outcome.delay for settlement in batch))
     ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
     if ids:
         rows = store.rows(QUEUES_OF, {"ids": as_array(ids)})
         for gate in key_gates():
-            notify_of_keys(store, gate.prefix, [key for _, name, key in rows if name == gate.name])
+            notify_of_keys(store, gate.name, [key for _, name, key in rows if name == gate.name])
         wake(store, [queue_name for queue_name, gate, _ in rows if gate is None])
 
 
 def _settle(store: "Store", batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[SettledRow]:
-    """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""
+    """Write a batch of outcomes. If PostgreSQL refuses the batch, write each half of it, to find the refused outcome.
+
+    A refused outcome is replaced by a failure, which is added to `refused`.
+    """
     if not batch:
         return set()
-    # A savepoint confines the refusal, if the caller has a transaction. A worker settles without one.
-    inside = transaction.atomic(using=store.alias) if store.connection.in_atomic_block else nullcontext()
+    # If the caller has a transaction, a savepoint keeps it usable after a refusal. Workers settle without a
+    # transaction.
+    savepoint = transaction.atomic(using=store.alias) if store.connection.in_atomic_block else nullcontext()
     try:
-        with inside:
+        with savepoint:
             return set(store.rows(*_statement(store, batch)))
     except DatabaseError as error:
         if not is_refused(error):
             raise
         if len(batch) == 1:
             job_id, lease, *_ = batch[0]
-            if (job_id, lease) in refused:  # the row itself makes every update fail
+            if (job_id, lease) in refused:  # even the failure was refused, so every update of this row fails
                 store.send(OutcomeRefused(job_id, without_detail(error)))
                 return set()
-            storable = storable_failure(batch[0], without_detail(error))
-            refused[storable.job_id, storable.lease] = storable.outcome
-            return _settle(store, [storable], refused)
+            failure = storable_failure(batch[0], without_detail(error))
+            refused[failure.job_id, failure.lease] = failure.outcome
+            return _settle(store, [failure], refused)
         middle = len(batch) // 2
         return _settle(store, batch[:middle], refused) | _settle(store, batch[middle:], refused)
 

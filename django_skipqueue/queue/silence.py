@@ -1,7 +1,8 @@
-"""End the wait for a server that sends nothing any more: it hangs, or the network loses all packets without an error.
+"""Stop waiting for a server that has gone silent: it hangs, or the network loses all packets without an error.
 
-Invariant: a wait ends only if a new session gets no answer either. A server that works on a statement, or waits for a
-lock, is waited for. The timeouts of TCP do not help: the kernel of a server that hangs acknowledges what it receives.
+If the server is silent for some seconds, we open a second session. Only if the second session gets no answer either do
+we stop waiting, because a server may also be silent while it works on a statement, or waits for a lock. TCP timeouts do
+not help, because the kernel of a hanging server still acknowledges packets.
 """
 
 import selectors
@@ -21,38 +22,40 @@ T = TypeVar("T")
 PsycopgConnection = psycopg.Connection[Any]
 
 SILENT_SECONDS = 3.0
-"""Seconds to wait for a server that sends nothing, before a new session asks whether the server is there."""
+"""Seconds to wait for a silent server, before a second session tests whether the server still answers."""
 
 CONNECT_TIMEOUT = 3
 """Seconds to wait for a connection, unless the project's OPTIONS have a `connect_timeout`."""
 
 IDLE_SESSION_SECONDS = 1.0
-"""Seconds: a session whose server has sent nothing for longer is tried before it is used."""
+"""If a server has sent nothing on a session for more than this many seconds, the session is tested before it is
+used."""
 
 _heard_at: WeakKeyDictionary[PsycopgConnection, float] = WeakKeyDictionary()
-"""By session: when its server has last sent something, by the monotonic clock."""
+"""When the server has last sent something on each session, by this process's monotonic clock."""
 
 
 def connect(connection: BaseDatabaseWrapper) -> None:
-    """Open the connection within a limited time: libpq alone waits for minutes. Raises `OperationalError`."""
-    given = connection.settings_dict
-    connection.settings_dict = {**given, "OPTIONS": {"connect_timeout": CONNECT_TIMEOUT, **given.get("OPTIONS", {})}}
+    """Open the connection with a short timeout, because libpq may wait for minutes. Raises `OperationalError`."""
+    original = connection.settings_dict
+    options = {"connect_timeout": CONNECT_TIMEOUT, **original.get("OPTIONS", {})}
+    connection.settings_dict = {**original, "OPTIONS": options}
     try:
         connection.ensure_connection()
     finally:
-        connection.settings_dict = given
+        connection.settings_dict = original
     _heard_at[connection.connection] = time.monotonic()
 
 
 def answers(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the server of this open connection answers. If it does not, the connection is closed.
+    """Whether the server of this open connection still answers. If it does not, closes the connection.
 
-    Asks only if the server has sent nothing for a second, and if no transaction is open.
+    The server is tested only if it has sent nothing for a second, and if no transaction is open.
     """
     session = connection.connection
     if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SESSION_SECONDS or not _can_be_asked(session):
         return True
-    if not _answers(session):
+    if not session_answers(session):
         connection.close()
         return False
     _heard_at[session] = time.monotonic()
@@ -61,15 +64,16 @@ def answers(connection: BaseDatabaseWrapper) -> bool:
 
 @contextmanager
 def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Within this block, a statement whose server is silent, and answers no new session, raises `OperationalError`.
+    """Within this block, a statement raises `OperationalError` if its server no longer answers.
 
-    Nobody knows then whether the server has executed the statement, or executes it later. The connection is closed.
+    Then we do not know whether the server has executed the statement, or will execute it later. The connection is
+    closed.
     """
     if connection.connection is None:
         connect(connection)
     session = connection.connection
     try:
-        with _watched(session, lambda: _answers_anew(connection, session)):
+        with _watched(session, lambda: answers_new_session(connection, session)):
             yield
         _heard_at[session] = time.monotonic()
     finally:
@@ -82,7 +86,7 @@ def _can_be_asked(session: PsycopgConnection) -> bool:
     return is_idle and session.pgconn.pipeline_status == PipelineStatus.OFF and session.autocommit
 
 
-def _answers(session: PsycopgConnection) -> bool:
+def session_answers(session: PsycopgConnection) -> bool:
     try:
         with _watched(session, lambda: False):
             session.execute("")
@@ -91,27 +95,27 @@ def _answers(session: PsycopgConnection) -> bool:
     return True
 
 
-def _answers_anew(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
-    """Whether the server of a session answers a new session. A server that refuses it has not answered.
+def answers_new_session(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
+    """Whether the server of a session answers on a new session. Refusing the new session does not count as an answer.
 
-    The new session goes to the address of this server: under its name another server may have taken over.
+    The new session connects to the address of this server, because another server may now have its host name.
     """
     info = session.info
-    here = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port, "target_session_attrs": "any"}
-    options = {"connect_timeout": CONNECT_TIMEOUT, **connection.get_connection_params(), **here, "autocommit": True}
+    address = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port, "target_session_attrs": "any"}
+    options = {"connect_timeout": CONNECT_TIMEOUT, **connection.get_connection_params(), **address, "autocommit": True}
     try:
-        with closing(psycopg.connect(**options)) as other:
-            return _answers(other)
+        with closing(psycopg.connect(**options)) as new_session:
+            return session_answers(new_session)
     except psycopg.OperationalError:
         return False
 
 
 @contextmanager
 def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterator[None]:
-    """Within this block, ask `is_there` whether to wait for a silent server. If not, the session is closed."""
+    """Within this block, call `is_there` when the server is silent. If it returns False, close the session."""
 
-    def wait(waiting: Any, *args: Any, **options: Any) -> Any:
-        return type(session).wait(session, _with_a_look(waiting, session, is_there), *args, **options)
+    def wait(generator: Any, *args: Any, **options: Any) -> Any:
+        return type(session).wait(session, _with_silence_check(generator, session, is_there), *args, **options)
 
     vars(session)["wait"] = wait
     try:
@@ -120,32 +124,32 @@ def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterat
         vars(session).pop("wait", None)
 
 
-def _with_a_look(
-    waiting: Generator[Any, Any, T], session: PsycopgConnection, is_there: Callable[[], bool]
+def _with_silence_check(
+    generator: Generator[Any, Any, T], session: PsycopgConnection, is_there: Callable[[], bool]
 ) -> Generator[Any, Any, T]:
-    """Wrap the generator of a wait of psycopg's: wait here, so that psycopg finds the socket ready."""
+    """Wrap a generator by which psycopg waits for a socket. Wait here first, so that psycopg finds the socket ready."""
     try:
-        wanted = next(waiting)
+        socket_event = next(generator)
         while True:
-            while not _is_ready(session, wanted):
+            while not _is_ready(session, socket_event):
                 if not is_there():
                     session.close()
                     raise psycopg.OperationalError(SILENT)
-            wanted = waiting.send((yield wanted))
+            socket_event = generator.send((yield socket_event))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def _is_ready(session: PsycopgConnection, wanted: int) -> bool:
-    """Wait until the socket can be read or written, as `wanted`. False: it could not for `SILENT_SECONDS`."""
+def _is_ready(session: PsycopgConnection, socket_event: int) -> bool:
+    """Wait until the socket can be read or written. Returns False if it cannot be for `SILENT_SECONDS`."""
     with SELECTOR() as selector:
-        selector.register(session.pgconn.socket, wanted)
+        selector.register(session.pgconn.socket, socket_event)
         return bool(selector.select(SILENT_SECONDS))
 
 
 SELECTOR: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
-"""A selector that needs no system call to be created, on a platform that has one."""
+"""A selector class. `PollSelector`, where the platform has it, is created without a system call."""
 
 SILENT = (
     "The server sends nothing any more, and a new connection to it gets no answer. Nobody knows whether it executes "
@@ -154,21 +158,21 @@ SILENT = (
 
 
 AVOIDED_SECONDS = 5.0
-"""Seconds for which a database that could not be reached is not tried: each try may take its `connect_timeout`."""
+"""For how many seconds a database that could not be reached is not tried again, because each try may take long."""
 
-_avoided_until: dict[str, float] = {}
+avoided_until: dict[str, float] = {}
 
 
 def can_be_reached(alias: str) -> bool:
-    """Whether this thread has a connection to the database whose server answers, or can open one.
+    """Whether this thread has a working connection to the database, or can open one.
 
-    Over an open connection it sends something only if the server has sent nothing for a second.
+    An open connection is tested only if its server has sent nothing for a second.
     """
     connection = connections[alias]
     if connection.in_atomic_block:
         return True
     now = time.monotonic()
-    if _avoided_until.get(alias, 0.0) > now:
+    if avoided_until.get(alias, 0.0) > now:
         return False
     try:
         if connection.connection is not None and _was_closed(connection.connection):
@@ -179,12 +183,12 @@ def can_be_reached(alias: str) -> bool:
     except OperationalError:
         is_there = False
     if not is_there:
-        _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
+        avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
     return is_there
 
 
 def _was_closed(raw: psycopg.Connection) -> bool:
-    """Whether the server has ended the session, for example to stop. Reads what has arrived, and does not wait."""
+    """Whether the server has ended the session, for example because it stops. Reads received data without waiting."""
     if raw.closed:
         return True
     try:

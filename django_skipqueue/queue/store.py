@@ -1,7 +1,7 @@
-"""`Store`: the queue of one database. It runs statements, and its methods are the verbs of a plain job.
+"""`Store`: the queue of one database. Its methods run SQL statements, such as enqueue, claim and settle.
 
-Everything else that is done with the database is a function that takes a store: functions for observers and connections
-are in `queue`, functions of a part are in the folder of the part.
+Functions of other modules take a store as their argument. Functions that only read the queue, or set up connections,
+are in the package `queue`. Functions of a part are in the part's folder.
 """
 
 import json
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def guards(only: str) -> dict[str, str]:
-    """The statements by which a lease is used, each with the one that also has the condition `only`, in SQL."""
+    """The statements that write a job by its lease, each with a variant that has the further SQL condition `only`."""
     outcomes = {**settles._PLACES, "only": only}
     return {
         settles.SETTLE: joined(settles._SETTLE, snoozes="", **outcomes),
@@ -42,8 +42,8 @@ def guards(only: str) -> dict[str, str]:
 class Store:
     """The queue of one database: `Store("default")`.
 
-    Its methods run on this thread's connection; most run one statement. A store is passed to its users as an argument.
-    Its methods give their events to `send`: by default to the sinks, at once, in the caller's thread and transaction.
+    Its methods run on this thread's connection, and most run one statement. They pass their events to `send`, which by
+    default gives them to the sinks at once, in the caller's thread and transaction.
     """
 
     def __init__(self, alias: str, *, send: Send = send) -> None:
@@ -52,26 +52,27 @@ class Store:
         self.send = send
         """Called with each event."""
         self.guards: Mapping[str, str] = {}
-        """By statement: the statement that is sent in its place, and also checks who holds the job. Empty, except in a
-        process that writes outcomes which a broker reports."""
+        """Statements, each with the variant to send instead, which also checks which process holds the job. Empty,
+        except in a process that writes what external workers report."""
         self.holder: Mapping[str, str] = {}
-        """Further values for the statements of `guards`."""
+        """Further parameters for the statements in `guards`."""
 
     @classmethod
     def default(cls) -> "Store":
-        """The queue of the database that `SKIPQUEUE["DATABASE"]` names."""
+        """The queue of the database in the setting `SKIPQUEUE["DATABASE"]`."""
         return cls(settings.database)
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """Django's connection of this thread, or the connection that `dedicated_connection` has put in its place."""
+        """Django's connection of this thread, or a dedicated connection that has replaced it."""
         return connections[self.alias]
 
     def guarded(self, statement: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The statement, or its substitute in `guards`, with its values."""
+        """Return the statement, or its variant in `guards`, with its parameters."""
         return (self.guards[statement], {**values, **self.holder}) if self.guards else (statement, values)
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -84,6 +85,7 @@ class Store:
         return int(document[0]["Plan"]["Plan Rows"])
 
     def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
+        """Run a statement that returns no rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
 
@@ -92,7 +94,7 @@ class Store:
     enqueue_untraced = enqueues.enqueue_untraced
     enqueue_many = enqueues.enqueue_many
 
-    # The job waits at gates, which admit it.
+    # The job may have to wait at a gate, which then admits it to its queue.
     admit = gates.admit
     next_due = gates.next_due
 
@@ -101,7 +103,7 @@ class Store:
     claim = claims.claim
     take_over = claims.take_over
 
-    # The job runs, as long as its worker writes heartbeats.
+    # The job runs. Meanwhile its worker and the supervisor write heartbeats.
     heartbeat_workers = workers.heartbeat_workers
     heartbeat_worker = workers.heartbeat_worker
     heartbeats = workers.heartbeats
@@ -113,12 +115,12 @@ class Store:
     locked = leases.locked
     note_attempts = notes.note_attempts
 
-    # The attempt comes to an outcome.
+    # The attempt ends, and its outcome is written.
     settle = settles.settle
     exchange = settles.exchange
     append_cancelled_errors = settles.append_cancelled_errors
 
-    # Or the worker releases the job, or dies.
+    # Or the worker releases the job, or dies, so that the job must be recovered.
     release = releases.release
     release_orphans = releases.release_orphans
     end_sessions = recoveries.end_sessions
@@ -144,18 +146,19 @@ class Store:
 
 
 def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
-    """Apply the verb in this database; `None`: in all databases that hold queues, even if one cannot be reached.
+    """Call `verb` with the store of this database, or if `database` is `None`, of every database that holds a queue.
 
-    Raises the first error of a database, with a note that names the databases where nothing was done.
+    If a database cannot be reached, goes on with the other databases. At the end raises the first error, with a note
+    that names all databases where nothing was done.
     """
-    done: list[T] = []
+    results: list[T] = []
     failed: dict[str, OperationalError] = {}
     for alias in chosen_or_all() if database is None else (database,):
         try:
-            done.append(verb(Store(alias)))
+            results.append(verb(Store(alias)))
         except OperationalError as error:
             failed[alias] = error
     for first in failed.values():
         first.add_note(f"Nothing was done in the database {', '.join(failed)}. Repeat it there.")
         raise first
-    return done
+    return results

@@ -1,4 +1,4 @@
-"""The functions for unique keys that enqueues and the manual retry call. The part with unique keys has them."""
+"""The interface to unique keys, which an enqueue and a manual retry use. The part `unique` implements it."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReplacedJob(NamedTuple):
-    """A job that waits, and has taken the arguments of a call with its unique key."""
+    """A waiting job that holds the unique key of a call, and got the call's arguments."""
 
     unique_key: str
     id: int
@@ -31,7 +31,7 @@ class ReplacedJob(NamedTuple):
 
 
 class UniqueKeys(Protocol):
-    """The functions of a module."""
+    """The functions that the part for unique keys implements in one module."""
 
     def enqueue_unique(
         self,
@@ -42,31 +42,31 @@ class UniqueKeys(Protocol):
         *,
         announce: Callable[..., object],
     ) -> DeferredJobs:
-        """Insert jobs of which some have unique keys. `announce` is called with each batch of new jobs."""
+        """Insert jobs, some of which have unique keys. Calls `announce` with each batch of new jobs."""
 
     def replace_waiting(
         self, store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]
     ) -> Sequence[ReplacedJob]:
-        """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call."""
+        """For each call whose unique key a waiting job holds, give this job the arguments and due time of the call."""
 
     def holder(self, store: "Store", spec: JobSpec, key: str) -> "Job | None":
-        """The job that holds this key; `None`: the key is free by now."""
+        """The job that holds this unique key; `None` if the key is free."""
 
     def held(self, alias: str, keys: Collection[str]) -> Mapping[str, int]:
-        """Of these keys, those that jobs in this database hold, each with the id of its job."""
+        """For each of these keys that a job in this database holds, the id of that job."""
 
     def free_unique_keys(self, store: "Store", keys: Sequence[str]) -> Sequence[str]:
-        """Free the keys whose jobs are finished and whose time is over. Returns the freed keys."""
+        """Free the keys whose jobs are finished and which have expired. Returns the freed keys."""
 
     def unique_keys_of(self, store: "Store", ids: Sequence[int]) -> Sequence[str]: ...
 
     def taken_by(self, alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
-        """The exception for a call whose key these jobs hold."""
+        """Make the exception for a call whose unique key is held by one of these jobs."""
 
 
 @contextmanager
 def explained_deadlock() -> Iterator[None]:
-    """Raise `UniqueKeyDeadlock` in place of PostgreSQL's error, if calls with unique keys were its victim."""
+    """If PostgreSQL reports a deadlock in this block, raise `UniqueKeyDeadlock` instead, which explains it."""
     try:
         yield
     except OperationalError as error:
@@ -76,6 +76,6 @@ def explained_deadlock() -> Iterator[None]:
 
 
 def unique_keys() -> UniqueKeys:
-    """The functions of the part with unique keys. Only called if that part is installed: else no job has a key."""
-    found: UniqueKeys = next(part.unique_keys for part in installed_parts() if part.unique_keys is not None)
-    return found
+    """The functions of the part for unique keys. Called only if that part is installed; otherwise no job has a key."""
+    functions: UniqueKeys = next(part.unique_keys for part in installed_parts() if part.unique_keys is not None)
+    return functions

@@ -1,4 +1,4 @@
-"""Write, read and delete the rows of workers, with their heartbeats. Workers and supervisors call this."""
+"""Write, read and delete the rows of workers, with their heartbeats. Workers and supervisors call these functions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,10 @@ from .notify import WORKERS_PAYLOAD, notify_supervisors
 if TYPE_CHECKING:
     from .store import Store
 
-# supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
-# own row before it claims, and again if the row was deleted; relay: writes the row of the external worker that gets its
-# jobs, which stays for ever, with what the settings say now. → id and request of each worker.
+# Sent by a supervisor, to write the heartbeats of its workers, with their memory and their number of jobs done. Sent by
+# a worker, to insert its own row before it claims jobs, and again if the row was deleted. Sent by an external app, to
+# write the permanent row of its external worker with the current settings. Returns the id and the request of each
+# worker. Index: the primary key.
 HEARTBEAT_WORKERS = """
 INSERT INTO skipqueue_worker AS written (
     id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, version, is_external, started_at,
@@ -42,8 +43,9 @@ RETURNING
     )
 """
 
-# worker: writes its heartbeat → the previous and the new heartbeat, and the request; no row if the worker has none. If
-# the previous heartbeat is not the one that this worker wrote, its supervisor wrote it. Index: the primary key.
+# Sent by a worker, to write its heartbeat. Returns the previous and the new heartbeat, and the operator's request; no
+# row if the worker has no row. From the previous heartbeat, the worker sees whether its supervisor has written one in
+# between. Index: the primary key.
 HEARTBEAT_WORKER = """
 WITH before AS MATERIALIZED (
     SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
@@ -58,9 +60,9 @@ RETURNING
     COALESCE((SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = worker.id), '')
 """
 
-# Worker.restart, Worker.stop → the id if the worker has a row. Every heartbeat returns a committed request. Does
-# not lock the row of the worker: in a transaction that stays open, it would keep the heartbeats waiting, and other
-# supervisors would recover the jobs of a live worker. Index: the primary keys.
+# Sent by Worker.restart and Worker.stop. Returns the id if the worker has a row. The next heartbeat finds the request
+# once it is committed. The statement does not lock the worker's row. Otherwise an open transaction would block the
+# worker's heartbeats, so that other supervisors would recover the jobs of a live worker. Index: the primary keys.
 REQUEST_OF_WORKER = """
 INSERT INTO skipqueue_worker_request (worker_id, request)
 SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_external
@@ -68,15 +70,15 @@ ON CONFLICT (worker_id) DO UPDATE SET request = excluded.request
 RETURNING worker_id
 """
 
-# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker. An external worker
-# never counts as dead.
+# Sent by supervisors, to find dead workers. Returns the database's time, and the id and heartbeat of each worker.
+# Leaves out external workers, which never count as dead.
 HEARTBEATS = """
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
 FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
 """
 
-# supervisor, worker: deletes the rows of workers that have stopped, and the requests to workers without a row. Leaves
-# requests that are not committed to the next call. Both tables have a few rows for each worker process.
+# Sent by supervisors and workers. Deletes the rows of workers that have stopped, and requests to workers without a row.
+# The next call deletes requests that are not committed yet. Both tables have few rows for each worker process.
 DELETE_WORKERS = """
 WITH answered AS MATERIALIZED (
     SELECT asked.worker_id
@@ -94,7 +96,7 @@ forgotten AS (
 DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])
 """
 
-# supervisor: deletes the rows of workers without a heartbeat for `age` seconds that hold no job.
+# Sent by supervisors. Deletes the rows of workers that have written no heartbeat for `age` seconds, and hold no job.
 # Index: recover.
 PRUNE_WORKERS = """
 DELETE FROM skipqueue_worker AS worker
@@ -109,17 +111,17 @@ WHERE
 
 
 def heartbeat_workers(store: "Store", workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Write the heartbeats of these workers. Returns what operators have requested of them, by id.
+    """Write the heartbeats of these workers. Returns the requests of operators, by worker id.
 
-    Each worker is a mapping of its known columns. A row with `is_external` gets the queues and the concurrency of each
-    call.
+    Each worker is a mapping of those of its columns that the caller knows. For a worker with `is_external`, each call
+    also updates the columns `queues` and `concurrency`.
     """
     rows = store.rows(HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
     return {id: requested for id, requested in rows if requested}
 
 
 def heartbeat_worker(store: "Store", worker_id: str) -> tuple[datetime, datetime, str] | None:
-    """Write the heartbeat of one worker. Returns its previous and its new heartbeat, and what is requested of it.
+    """Write the heartbeat of one worker. Returns its previous and its new heartbeat, and the operator's request.
 
     Returns `None` if the worker has no row.
     """
@@ -129,7 +131,7 @@ def heartbeat_worker(store: "Store", worker_id: str) -> tuple[datetime, datetime
 
 
 def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
-    """Request that the supervisor of a worker restarts the worker, or stops. Returns whether the worker has a row.
+    """Ask the supervisor of a worker to restart the worker, or to stop. Returns whether the worker has a row.
 
     The supervisor is notified after the commit. Without notifications its next heartbeat finds the request.
     """
@@ -140,7 +142,7 @@ def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
 
 
 def heartbeats(store: "Store") -> tuple[datetime, dict[str, datetime]]:
-    """The database's time, and the heartbeat of each worker, by its id, without the external workers."""
+    """The database's time, and the heartbeat of each worker by its id, without external workers."""
     rows = store.rows(HEARTBEATS)
     return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
@@ -150,5 +152,5 @@ def delete_workers(store: "Store", worker_ids: Sequence[str]) -> None:
 
 
 def prune_workers(store: "Store", worker_ids: Sequence[str], *, age: float) -> None:
-    """Of these workers, delete the rows of those that hold no job and have had no heartbeat for `age` seconds."""
+    """Delete the rows of these workers, except workers that hold jobs or have a heartbeat in the last `age` seconds."""
     store.execute(PRUNE_WORKERS, {"worker_ids": list(worker_ids), "age": age})

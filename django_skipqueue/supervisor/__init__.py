@@ -1,4 +1,4 @@
-"""The parent process: starts workers, replaces those that die, and recovers or releases their jobs.
+"""The supervisor: the parent process that starts workers, replaces dead workers, and recovers or releases their jobs.
 
 It runs no user code in its main thread.
 """

@@ -1,17 +1,16 @@
-"""Watches the queues in place of the workers, and calls workers when there are jobs.
+"""Watch the queues for all workers of a supervisor, and call workers when there are jobs.
 
-A supervisor listens for notifications, and looks for jobs at intervals. Invariant: while it cannot watch, for whatever
-reason, its promises end, and each of its workers watches the queues.
+A supervisor listens for notifications, and looks for jobs at intervals. It promises its workers to watch the queues for
+the next 1.5 seconds. If it cannot renew the promise, each worker watches the queues itself.
 
-The supervisor calls workers until their free slots are enough for the jobs, the workers with the most free slots first.
+To call a worker means to tell it to claim jobs. The supervisor calls the workers with the most free slots first, until
+their slots are enough for the jobs. If a called worker does not claim, the supervisor calls other workers. If there are
+too few free slots, it also calls workers without a free slot, which claim when they have room.
 
-Invariant: a worker answers a call with a claim, or the supervisor calls other workers. If there are too few free slots,
-the supervisor also calls the workers without a free slot: each of them claims once it has room.
-
-Each notification reaches every machine, and one machine wins a lone job. A machine whose claim finds no job answers the
-next notifications together, ten times a second. The winner goes on answering each notification at once. If the winner
-is full, another machine with a free slot finds the job within a tenth of a second. `Contention` decides when a machine
-answers. It is pure: callers pass the time, in monotonic seconds.
+Each notification reaches the supervisors of all machines, but only one machine can claim a single job. A machine whose
+claims find no job answers further notifications only ten times per second. The machine that got the job goes on
+answering at once. If it is full, another machine finds the next job within a tenth of a second. `Contention` decides
+when a machine answers; callers pass the time, by the monotonic clock.
 """
 
 import random
@@ -32,20 +31,20 @@ from ..worker.protocol import PROMISE
 from .processes import CALL_PATIENCE_SECONDS, MOST_CALLS, WorkerProcess
 
 ANSWER_PAUSE = 0.1
-"""Seconds between two answers of a machine whose claims find no job."""
+"""The seconds between two answers to notifications, on a machine whose claims find no job."""
 
 WIN_SECONDS = 0.05
-"""How many seconds after a win a claim without jobs does not count."""
+"""For this many seconds after a claim has found a job, claims that find none do not count as lost."""
 
 
 class Contention:
-    """One for each supervisor."""
+    """Decides when a supervisor answers notifications, so that not all machines compete for each job."""
 
     def __init__(self) -> None:
         self.machines = 1
-        """How many supervisors have live workers, this one included."""
-        self._phase = random.uniform(0, ANSWER_PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
-        self._quiet_until = 0.0
+        """How many supervisors have live workers, including this supervisor."""
+        self.phase = random.uniform(0, ANSWER_PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
+        self.quiet_until = 0.0
         self._won_at = float("-inf")
 
     def see(self, others: Collection[str]) -> None:
@@ -53,30 +52,33 @@ class Contention:
         self.machines = 1 + len({id.rpartition("/")[0] for id in others})
 
     def answer_at(self, jobs: int, now: float) -> float:
-        """When to answer notifications of this many jobs: now, if every machine gets a job."""
-        return now if jobs >= self.machines else max(self._quiet_until, now)
+        """When to answer notifications of this many jobs: at once, if there is a job for every machine."""
+        return now if jobs >= self.machines else max(self.quiet_until, now)
 
     def won(self, now: float) -> None:
-        self._quiet_until = 0.0
+        """Note that a claim of a worker has found a job."""
+        self.quiet_until = 0.0
         self._won_at = now
 
     def lost(self, now: float) -> None:
-        """Note that a claim has found no job, unless it follows a win: the win may have claimed the notified job."""
+        """Note that a claim has found no job. This does not count if another claim has just found one."""
         if self.machines > 1 and now - self._won_at > WIN_SECONDS:
-            self._quiet_until = now + ANSWER_PAUSE - (now - self._phase) % ANSWER_PAUSE
+            self.quiet_until = now + ANSWER_PAUSE - (now - self.phase) % ANSWER_PAUSE
 
 
 @dataclass
 class CalledWorker:
+    """A worker that was called, and its state at that moment."""
+
     process: WorkerProcess
     id: str
     """The id of the called process, which another process may have replaced."""
     number: int
     """The number of the call."""
     slots: int
-    """How many slots were free."""
+    """How many of its slots were free."""
     claimed: int
-    """How many jobs the process had claimed before."""
+    """How many jobs the process had claimed before the call."""
 
     @property
     def has_answered(self) -> bool:
@@ -84,11 +86,14 @@ class CalledWorker:
 
     @property
     def found(self) -> int:
+        """How many jobs the process has claimed since the call."""
         return self.process.shared.claimed - self.claimed if self.process.id == self.id else 0
 
 
 @dataclass
 class Round:
+    """A number of jobs in one queue, and the workers that were called for them."""
+
     queue_name: str
     jobs: int
     called: list[CalledWorker]
@@ -100,7 +105,7 @@ class Round:
     def missing(self) -> int:
         """For how many jobs to call other workers.
 
-        A worker that has not answered, or that has filled its slots, may have left jobs in the queue.
+        A worker that has not answered, or that has filled all its slots, may have left jobs in the queue.
         """
         if not all(worker.has_answered for worker in self.called):
             return max(self.jobs - self.found, 1)
@@ -112,7 +117,7 @@ class Round:
 
 
 class CallWorkers(Service):
-    """Used by the supervisor's thread. It sends no statement."""
+    """A service that calls workers when notifications announce jobs. It sends no statements."""
 
     name = "call_workers"
     loop_handles_errors = False
@@ -122,11 +127,11 @@ class CallWorkers(Service):
     ) -> None:
         self._processes = processes
         self._serves = serves
-        self._contention = contention
-        self._wanted: Counter[str] = Counter()  # jobs to call workers for, by queue
-        self._answer_at = NEVER  # when to call for the wanted jobs
-        self._rounds: deque[Round] = deque()  # the rounds to review, in the order of their times
-        self._claimed = 0
+        self.contention = contention
+        self._wanted: Counter[str] = Counter()  # for how many jobs to call workers, by queue
+        self._answer_at = NEVER  # when to call workers for these jobs
+        self._rounds: deque[Round] = deque()  # the rounds to review, in the order of `review_at`
+        self._claimed = 0  # how many jobs the workers had claimed at the last look
         self._paused: frozenset[str] = frozenset()  # the paused queues
 
     @property
@@ -140,7 +145,7 @@ class CallWorkers(Service):
             if ended.missing > 0:
                 self._call(ended.queue_name, ended.missing, now, ended.tried)
             elif not ended.found:
-                self._contention.lost(now)
+                self.contention.lost(now)
         if self._answer_at <= now:
             self._answer_at = NEVER
             wanted, self._wanted = self._wanted, Counter()
@@ -150,9 +155,9 @@ class CallWorkers(Service):
                 self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Call workers for the jobs that these notifications announce, now or when `Contention` says.
+        """Call workers for the jobs that these notifications announce, at the time that `Contention` decides.
 
-        Jobs of paused queues are left out. If a queue was resumed since the last search, the next one finds its jobs.
+        Leaves out paused queues. If a queue was just resumed, the next search finds its jobs.
         """
         for queue_name, jobs in map(jobs_in, payloads):
             if queue_name and self._serves(queue_name) and queue_name not in self._paused:
@@ -160,12 +165,12 @@ class CallWorkers(Service):
         if self._wanted:
             now = time.monotonic()
             self._note_claims(now)
-            self._answer_at = min(self._answer_at, self._contention.answer_at(self._wanted.total(), now))
+            self._answer_at = min(self._answer_at, self.contention.answer_at(self._wanted.total(), now))
             if self._answer_at <= now:
                 self.run(now)
 
     def queues_found(self, queue_names: Collection[str], paused: Collection[str]) -> None:
-        """Call all workers that have room: these queues have jobs, and nobody knows how many."""
+        """Call all workers that have room, because these queues have an unknown number of jobs."""
         self._paused = frozenset(paused)
         served = [queue_name for queue_name in queue_names if queue_name and self._serves(queue_name)]
         for queue_name in served if len(served) <= MOST_CALLS else [""]:
@@ -174,11 +179,11 @@ class CallWorkers(Service):
                     process.call(queue_name, 0, time.monotonic())
 
     def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
-        """Call workers for this many jobs: the most free slots first; if slots are missing, the full workers too."""
-        others = [process for process in self._processes if process not in tried]
+        """Call workers for this many jobs, most free slots first. If slots are lacking, also call the full workers."""
+        untried = [process for process in self._processes if process not in tried]
         called: list[CalledWorker] = []
         wanted = jobs
-        for process in sorted(others, key=lambda process: process.vacancy(now), reverse=True):
+        for process in sorted(untried, key=lambda process: process.vacancy(now), reverse=True):
             slots = process.vacancy(now)
             if jobs <= 0 or not slots:
                 break
@@ -187,16 +192,16 @@ class CallWorkers(Service):
             called.append(CalledWorker(process, process.id, number, slots, claimed))
             jobs -= slots
         if jobs > 0:
-            for process in others:
+            for process in untried:
                 process.call(queue_name, 0, now)
         if called:
-            asked = [*tried, *(worker.process for worker in called)]
-            self._rounds.append(Round(queue_name, wanted, called, now + CALL_PATIENCE_SECONDS, asked))
+            all_tried = [*tried, *(worker.process for worker in called)]
+            self._rounds.append(Round(queue_name, wanted, called, now + CALL_PATIENCE_SECONDS, all_tried))
 
     def _note_claims(self, now: float) -> None:
         claimed = sum(process.shared.claimed for process in self._processes if process.pid)
         if claimed != self._claimed:
-            self._contention.won(now)
+            self.contention.won(now)
         self._claimed = claimed
 
 
@@ -204,11 +209,11 @@ PROMISE_SECONDS = 0.5
 """Seconds between two promises, and between two checks whether the connection still listens."""
 
 SEARCH_SHARE = 0.1
-"""Share of the time that searches may take: among a million dead index entries a search takes seconds."""
+"""The share of the time that searches may take. Among a million dead index entries, a search takes seconds."""
 
 
 class WatchQueues(Periodic):
-    """Used by the supervisor's thread."""
+    """A service that searches for queues with jobs, and promises the workers to watch the queues."""
 
     name = "watch_queues"
 
@@ -233,16 +238,16 @@ class WatchQueues(Periodic):
 
     def run(self, now: float) -> None:
         if self._options.listen and self._control.listen(as_supervisor=True):
-            self._search_at = now  # notifications of earlier jobs did not come here
+            self._search_at = now  # notifications of earlier jobs have not arrived here
         if self._search_at <= now and any(process.has_room for process in self._processes):
             self._search_at = now + self._options.poll_interval
             started = time.monotonic()
             paused = paused_queues(self._store, limit=MOST_QUEUES_FOUND)
             names = self._store.queues_with_jobs(limit=MOST_QUEUES_FOUND)
             self._search_at = max(self._search_at, now + (time.monotonic() - started) / SEARCH_SHARE)
-            more = self._options.queue_names if len(names) == MOST_QUEUES_FOUND else ()  # some may not be found
-            self._queues_found([*names, *more], paused)
-        if now - self._ran_at < PROMISE / 2:  # else other services take so long that calls would come late
+            may_be_missing = self._options.queue_names if len(names) == MOST_QUEUES_FOUND else ()
+            self._queues_found([*names, *may_be_missing], paused)
+        if now - self._ran_at < PROMISE / 2:  # no promise if other services take so long that calls would come late
             for process in self._processes:
                 if process.pid:
                     process.shared.watched_until = time.monotonic() + PROMISE
@@ -251,7 +256,7 @@ class WatchQueues(Periodic):
         self.run_again_in(min(PROMISE_SECONDS, self._search_at - now) if self._search_at > now else PROMISE_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Search at once: a queue was paused or resumed. An error's back-off is not cut short."""
+        """If a queue was paused or resumed, search at once, unless this service waits after an error."""
         if QUEUES_PAYLOAD in payloads and not self.has_failed:
             self._search_at = self.due_at = 0.0
 
@@ -259,4 +264,4 @@ class WatchQueues(Periodic):
         for process in self._processes:
             if process.pid:
                 process.shared.watched_until = 0.0
-                process.shared.is_session = False  # the next connection may be a pooler's
+                process.shared.is_session = False  # the next connection may go through a pooler

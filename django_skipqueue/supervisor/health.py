@@ -1,16 +1,15 @@
-"""The health port: answers probes and metrics over HTTP, also while the control loop of the supervisor hangs.
+"""The health port: an HTTP server for health probes and metrics, which answers even if the supervisor's loop hangs.
 
-The pages show the state that supervisors and their workers keep in memory, without a statement. A thread of the
-supervisor answers, while the control loop's thread may change this state.
+The pages show the state that supervisors and their workers keep in memory, without sending SQL statements. They are
+served by a separate thread, while the control loop may change the state.
 
-Invariant: the thread ends before a fork. The port stays open, so that no probe is refused. No client, slow or hostile,
-delays other clients or the control loop for long.
+The thread ends before the supervisor forks a process. The port stays open, so that no probe is refused. A slow or
+hostile client does not delay other clients or the control loop for long.
 
-Invariant: an exchange is one HTTP request and its response, on a socket that never blocks. It answers GET and HEAD, and
-closes. Whatever a client sends, the exchange takes little memory, and is over at `end_at`.
+An `HttpExchange` is one request and its response, on a non-blocking socket. It answers GET and HEAD, and then closes.
+Whatever a client sends, the exchange needs little memory, and is over at `end_at`.
 
-Invariant: the metrics have one series for each metric and worker. With several databases, each series has the label
-`database`.
+The metrics have one series for each metric and worker. With several databases, each series has the label `database`.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ METRIC_PREFIX = "skipqueue_worker_"
 WORKER_LABELS = ("worker",)
 
 Value = Callable[[WorkerProcessState], float | None]
-"""The value for a worker; `None`: it has none."""
+"""A function that returns the value of a metric for a worker; `None` if the worker has no value."""
 
 
 def _gauge(name: str, text: str) -> Metric:
@@ -38,12 +37,12 @@ def _gauge(name: str, text: str) -> Metric:
 
 
 def _of_running(value: Value) -> Value:
-    """The value for a worker whose process runs; `None` for any other worker."""
+    """Return a function for the same value, but `None` for workers whose process does not run."""
     return lambda worker: value(worker) if worker.has_started else None
 
 
 def _of_worker(value: Value) -> Value:
-    """The value for a worker; `None` for a process without slots, which runs no jobs."""
+    """Return a function for the same value, but `None` for processes without slots, which run no jobs."""
     return lambda worker: value(worker) if worker.slots else None
 
 
@@ -69,7 +68,7 @@ METRICS: tuple[tuple[Metric, Value], ...] = (
         _of_running(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
     ),
 )
-"""Each metric that has a series for each worker, and its value."""
+"""The metrics that have a series for each worker, each with its value."""
 
 SUPERVISOR_REACHES_DATABASE = Metric(
     f"{METRIC_PREFIX}database_up", "gauge", "Whether the supervisor's last statement succeeded."
@@ -78,7 +77,7 @@ LOOP_AGE = Metric(f"{METRIC_PREFIX}loop_age_seconds", "gauge", "Seconds since th
 
 
 def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iterator[Family]:
-    """The metrics of these supervisors. names_databases: whether to add the label `database`."""
+    """The metrics of these supervisors. `names_databases`: whether to add the label `database`."""
 
     def family(metric: Metric, values: Sequence[tuple[SupervisorState, tuple[str, ...], float]]) -> Family:
         if not names_databases:
@@ -86,10 +85,10 @@ def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iter
         named = metric._replace(labels=("database", *metric.labels))
         return Family(named, {(state.alias, *labels): value for state, labels, value in values})
 
-    of_parts = (gauge for part in installed_parts() for gauge in part.gauges)
-    for metric, value in (*METRICS, *of_parts):
-        found = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
-        yield family(metric, [(state, (name,), float(number)) for state, name, number in found if number is not None])
+    metrics_of_parts = (gauge for part in installed_parts() for gauge in part.gauges)
+    for metric, value in (*METRICS, *metrics_of_parts):
+        numbers = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
+        yield family(metric, [(state, (name,), float(number)) for state, name, number in numbers if number is not None])
     yield family(
         SUPERVISOR_REACHES_DATABASE, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states]
     )
@@ -98,10 +97,10 @@ def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iter
 
 
 LARGEST_REQUEST = 8_192
-"""Bytes of a request's line and headers."""
+"""The most bytes of a request line and its headers."""
 
 HTTP_EXCHANGE_SECONDS = 5.0
-"""Seconds in which a client must send its request, read the response, and close."""
+"""How many seconds a client has to send its request, read the response, and close the connection."""
 
 
 class Page(NamedTuple):
@@ -111,16 +110,16 @@ class Page(NamedTuple):
 
 
 Answer = Callable[[str], Page | None]
-"""Returns the page at a path; `None`: there is none."""
+"""A function that returns the page at a path; `None` if there is no such page."""
 
 
 class HttpExchange:
-    """Created with a connected socket. `proceed` does what is possible without waiting."""
+    """One HTTP request and its response, on a connected socket. `proceed` reads or writes without waiting."""
 
     def __init__(self, client: socket.socket, answer: Answer, now: float) -> None:
         client.setblocking(False)
         self.end_at = now + HTTP_EXCHANGE_SECONDS
-        """When to close it, in monotonic seconds."""
+        """When to close the connection, by the monotonic clock."""
         self._socket = client
         self._answer = answer
         self._received = b""
@@ -132,11 +131,11 @@ class HttpExchange:
 
     @property
     def waits_for(self) -> int:
-        """The event of `selectors` after which to proceed."""
+        """The event of the module `selectors` for which this exchange waits."""
         return selectors.EVENT_WRITE if self._response else selectors.EVENT_READ
 
     def proceed(self) -> bool:
-        """Read, or write. Returns whether the exchange is over."""
+        """Read or write without waiting. Returns whether the exchange is over."""
         try:
             return not self._write() if self._response else not self._read()
         except BlockingIOError:
@@ -148,7 +147,7 @@ class HttpExchange:
         self._socket.close()
 
     def _read(self) -> bool:
-        """Read bytes. After the response, drop them: to close a socket with unread bytes would reset the client."""
+        """Read bytes. After the response, drop them, because closing a socket with unread bytes would reset it."""
         received = self._socket.recv(LARGEST_REQUEST)
         if received and not self._is_answered:
             self._received += received
@@ -165,7 +164,7 @@ class HttpExchange:
 
 
 def respond(received: bytes, answer: Answer) -> bytes:
-    """The response to a request; empty until the whole request has arrived."""
+    """The response to the request; empty until the whole request was received."""
     head, end, _ = received.replace(b"\r\n", b"\n").partition(b"\n\n")
     if len(received) > LARGEST_REQUEST:
         return _response(Page("431 Request Header Fields Too Large", "The request is too large.\n"))
@@ -182,10 +181,10 @@ def respond(received: bytes, answer: Answer) -> bytes:
 
 def _page(path: str, answer: Answer) -> Page:
     try:
-        found = answer(path)
-    except Exception as error:  # nobody would see it, and the probe needs an answer
+        page = answer(path)
+    except Exception as error:  # nobody would see the exception, and the probe needs an answer
         return Page("500 Internal Server Error", f"{type(error).__name__}\n")
-    return found or Page("404 Not Found", "There are /healthz, /readyz and /metrics.\n")
+    return page or Page("404 Not Found", "There are /healthz, /readyz and /metrics.\n")
 
 
 def _response(page: Page, headers: str = "", *, with_body: bool = True) -> bytes:
@@ -198,7 +197,7 @@ def _response(page: Page, headers: str = "", *, with_body: bool = True) -> bytes
 
 
 class HealthPages:
-    """The pages of one `runworker`."""
+    """The pages of one `runworker` command."""
 
     def __init__(self, states: Callable[[], Sequence[SupervisorState]], *, names_databases: bool = False) -> None:
         """states: returns the state of each supervisor. names_databases: whether each line names its database."""
@@ -219,12 +218,12 @@ class HealthPages:
         return None
 
     def _problems(self, why: Callable[[SupervisorState], str], states: Sequence[SupervisorState]) -> list[str]:
-        found = [(state.alias, " ".join(problem.split())) for state in states if (problem := why(state))]
-        return [f"{alias}: {problem}" if self._names_databases else problem for alias, problem in found]
+        problems = [(state.alias, " ".join(problem.split())) for state in states if (problem := why(state))]
+        return [f"{alias}: {problem}" if self._names_databases else problem for alias, problem in problems]
 
 
 def _why_unhealthy(state: SupervisorState) -> str:
-    """Why to restart the container; empty: a restart would not help. A lost database is no reason."""
+    """Why the container should be restarted; empty if a restart would not help. A lost database is no reason."""
     if state.is_late:
         return f"the supervisor's control loop has not turned for {time.monotonic() - state.turned_at:.0f} s"
     if frozen := [worker.name for worker in state.workers if worker.is_frozen]:
@@ -246,7 +245,7 @@ def _state_page(problems: Sequence[str], *, is_ok: bool) -> Page:
 
 
 MOST_HTTP_EXCHANGES = 50
-"""Clients at a time. A further client takes the place of the oldest."""
+"""The most clients at the same time. A further client takes the place of the oldest client."""
 
 ACCEPT_DELAY = 0.1
 """Seconds until the next try if the system has no file descriptor left."""
@@ -261,7 +260,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 
 class HealthPort:
-    """`start`, `stop` and `close` are called by the supervisor's main thread."""
+    """Serves the pages in its own thread. `start`, `stop` and `close` are called by the supervisor's main thread."""
 
     def __init__(self, listener: socket.socket, answer: Answer) -> None:
         self._listener = listener
@@ -271,7 +270,7 @@ class HealthPort:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, which goes on with the exchanges under way."""
+        """Start the thread, which goes on with the exchanges that have begun."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="skipqueue-health", daemon=True)
             self._thread.start()
@@ -284,7 +283,7 @@ class HealthPort:
             self._thread = None
 
     def close(self) -> None:
-        """Close the port, at the end or in a forked child. The thread does not run."""
+        """Close the port, at the end or in a forked child process. The thread must not run."""
         for exchange in self._exchanges:
             exchange.close()
         for opened in (self._listener, self._stopped, self._stop):
@@ -298,12 +297,12 @@ class HealthPort:
             if self._stopped in ready:
                 self._stopped.recv(1)
                 return
-            for exchange in [each for each in self._exchanges if each in ready and each.proceed()]:
+            for exchange in [other for other in self._exchanges if other in ready and other.proceed()]:
                 self._end(exchange)
             if self._listener in ready:
                 self._accept()
             now = time.monotonic()
-            for exchange in [each for each in self._exchanges if each.end_at <= now]:
+            for exchange in [other for other in self._exchanges if other.end_at <= now]:
                 self._end(exchange)
 
     def _wait(self) -> list[object]:

@@ -1,17 +1,17 @@
-"""Finds out which workers live: writes heartbeats, kills frozen workers, and decides which other workers are dead.
+"""Find out which workers are alive: write heartbeats, kill frozen workers, and find dead workers of other supervisors.
 
-A supervisor writes the rows of its workers with their heartbeats, and reads what operators request of the workers.
+A supervisor writes the rows of its workers with their heartbeats, and reads operators' requests to the workers.
 
-Invariant: a worker of another supervisor is dead when this supervisor has observed the worker without a gap for a whole
-worker timeout, by its own monotonic clock, and the worker's heartbeat has not changed. No jump of the database's clock
-makes a live worker look dead. While a supervisor cannot read heartbeats, other processes may be unable to write them,
-because the database is down or locked. So after a gap, or an error in its own heartbeat, the supervisor starts its
-observation again. Here the supervisor deletes only the rows of workers that died with their machine.
+A worker of another supervisor counts as dead if its heartbeat has not changed for a whole worker timeout, while this
+supervisor has read it regularly. The time is measured by this process's monotonic clock, so that a jump of the
+database's clock makes no live worker look dead. If this supervisor cannot read heartbeats, the database may be down or
+locked, and other processes may be unable to write heartbeats. So after a gap, or an error in its own heartbeat, the
+supervisor starts its observation again.
 
-The watchdog observes the supervisor's own live processes. A task may keep Python's interpreter lock (by a regular
-expression that backtracks for ever), a log handler may block, or a process may be stopped. No thread of the worker can
-detect this, but its supervisor can: the stamps in their shared memory do not change. Invariant: the supervisor kills a
-worker only after it has observed the stamps without a gap, for longer than any wait of a control loop may take.
+The watchdog observes the supervisor's own processes. A process may freeze because a task holds Python's interpreter
+lock (in a slow regular expression, for example), because a log handler blocks, or because somebody has stopped the
+process. No thread of the worker can detect this. But its supervisor sees that the stamps in the shared memory do not
+change. It kills a worker only after it has observed this for longer than any wait of a control loop may take.
 """
 
 import contextlib
@@ -36,6 +36,8 @@ from .processes import WorkerProcess
 
 
 class Heartbeat(Periodic):
+    """A service that writes the heartbeats of the supervisor's workers."""
+
     name = "heartbeat"
 
     def __init__(
@@ -44,34 +46,35 @@ class Heartbeat(Periodic):
         *,
         workers: Callable[[], Sequence[Mapping[str, Any]]],
         interval: float,
-        written: Callable[[float], object],
-        requested: Callable[[Mapping[str, str]], object],
+        on_written: Callable[[float], object],
+        on_requests: Callable[[Mapping[str, str]], object],
     ) -> None:
         """workers: returns the rows of the running workers. interval: in seconds.
 
-        written: called after each success, with the time at which the statement was sent, in monotonic seconds.
-        requested: called after each success with the open requests of operators, by the id of the worker.
+        on_written: called after each success with the time when the statement was sent, by the monotonic clock.
+        on_requests: called after each success with the open requests of operators, by worker id.
         """
-        self._written = written
-        self._requested = requested
+        self._on_written = on_written
+        self._on_requests = on_requests
         self._store = store
         self._workers = workers
         self._interval = interval
 
     def run(self, now: float) -> None:
         requests = self._store.heartbeat_workers(self._workers())
-        self._written(now)
+        self._on_written(now)
         self.run_again_in(self._interval)
         if requests:
-            self._requested(requests)
+            self._on_requests(requests)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Read the requests at once: there is a new one. An error's back-off is not cut short."""
+        """If there is a new request, read it at once, unless this service waits after an error."""
         if WORKERS_PAYLOAD in payloads and self.due_at < NEVER and not self.has_failed:
             self.due_at = 0.0
 
 
 def rows_of(options: WorkerOptions, processes: Sequence[WorkerProcess]) -> list[Mapping[str, Any]]:
+    """The columns of the rows of all running processes."""
     return [
         worker_row(
             options,
@@ -88,38 +91,40 @@ def rows_of(options: WorkerOptions, processes: Sequence[WorkerProcess]) -> list[
 
 
 class Unchanged:
-    """For each name, its last value and since when the value has not changed. Times are monotonic seconds.
+    """Observes a value for each name, and knows for how long each value has not changed.
 
-    Invariant: only the monotonic clock of this process counts, and only time without a gap between two observations. So
+    Time is measured by this process's monotonic clock. After a gap between two observations, all times start again. So
     neither a clock that jumps nor a process that slept makes a value look old.
     """
 
     def __init__(self, *, longest_gap: float) -> None:
-        """longest_gap: the seconds between two calls of `observe` after which all values are forgotten."""
+        """longest_gap: if `observe` is not called for more than this many seconds, all values are forgotten."""
         self._longest_gap = longest_gap
         self._began = self._ended = float("-inf")
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
     def observe(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
-        """Note the values, read at some time between `began` and `ended`. A missing name is forgotten.
+        """Note the values, which were read between `began` and `ended`. Names that are missing are forgotten.
 
-        Returns False if the gap was too long, so that all values are new.
+        Returns False if the gap since the last observation was too long, so that all values count as new.
         """
-        goes_on = ended - self._ended <= self._longest_gap
-        before = self._seen if goes_on else {}
+        has_no_gap = ended - self._ended <= self._longest_gap
+        before = self._seen if has_no_gap else {}
         self._began, self._ended = began, ended
         self._seen = {
             name: before[name] if name in before and before[name][0] == value else (value, ended)
             for name, value in values.items()
         }
-        return goes_on
+        return has_no_gap
 
     def seconds(self, name: str) -> float:
-        """For how long, at least, the value had not changed at the last observation."""
+        """For how many seconds, at least, the value had not changed at the last observation."""
         return max(0.0, self._began - self._seen[name][1])
 
 
 class DeadWorkers:
+    """Finds dead workers of other supervisors."""
+
     def __init__(
         self, store: Store, *, timeout: float, own: Callable[[], Collection[str]], seen: Callable[[list[str]], object]
     ) -> None:
@@ -127,30 +132,31 @@ class DeadWorkers:
         self.ids: list[str] = []
         """The ids of the dead workers."""
         self.locked_before: datetime | None = None
-        """A database time at least one worker timeout old; `None` until this supervisor has observed that long."""
+        """A database time at least one worker timeout ago; `None` until this supervisor has observed for so long."""
         self.next_death = NEVER
-        """The earliest time at which another worker may be dead, in monotonic seconds."""
+        """The earliest time at which another worker may count as dead, by the monotonic clock."""
         self._store = store
         self._timeout = timeout
         self._own = own
         self._seen = seen
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
-        self._times: deque[tuple[float, datetime]] = deque()  # pairs of monotonic and database time
+        self.times: deque[tuple[float, datetime]] = deque()  # pairs of a monotonic time and a database time
 
     def restart_observation(self) -> None:
-        """Forget all observations: the next `observe` is the first."""
+        """Forget all observations, as if `observe` was never called."""
         self.ids, self.locked_before, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
-        self._times.clear()
+        self.times.clear()
 
     def observe(self) -> None:
+        """Read the heartbeats of all workers, and update the attributes."""
         began = time.monotonic()
         database_time, heartbeats = self._store.heartbeats()
         ended = time.monotonic()
         for id in self._own():
             heartbeats.pop(id, None)
         if not self._heartbeats.observe(heartbeats, began, ended):
-            self._times.clear()
+            self.times.clear()
         silent = {id: self._heartbeats.seconds(id) for id in heartbeats}
         self.ids = sorted(id for id, seconds in silent.items() if seconds >= self._timeout)
         longest = max((seconds for seconds in silent.values() if seconds < self._timeout), default=0.0)
@@ -159,20 +165,20 @@ class DeadWorkers:
         self._note_time(began, ended, database_time)
 
     def _note_time(self, began: float, ended: float, database_time: datetime) -> None:
-        """Note the database time, and set `locked_before` to a database time of at least a worker timeout ago."""
-        if self._times and database_time < self._times[-1][1]:  # the clock was set back, so earlier times mean nothing
-            self._times.clear()
+        """Note the database time, and set `locked_before` to a database time at least a worker timeout ago."""
+        if self.times and database_time < self.times[-1][1]:  # the clock was set back, so earlier times mean nothing
+            self.times.clear()
             self.locked_before = None
-        if not self._times or ended - self._times[-1][0] > self._timeout / 16:
-            self._times.append((ended, database_time))
-        while len(self._times) > 1 and self._times[1][0] <= began - self._timeout:
-            self._times.popleft()
-        oldest, its_time = self._times[0]
-        self.locked_before = its_time if oldest <= began - self._timeout else None
+        if not self.times or ended - self.times[-1][0] > self._timeout / 16:
+            self.times.append((ended, database_time))
+        while len(self.times) > 1 and self.times[1][0] <= began - self._timeout:
+            self.times.popleft()
+        noted_at, noted_database_time = self.times[0]
+        self.locked_before = noted_database_time if noted_at <= began - self._timeout else None
 
 
 class DeadSessions:
-    """Ends and logs the sessions of dead workers. Logs once that its role may not end the rest."""
+    """Ends the database sessions of dead workers. Logs how many it has ended, and once that it may not end others."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -188,14 +194,14 @@ class DeadSessions:
 
 
 PRUNE_WORKERS_SECONDS = 60.0
-"""Seconds between two batches of deleted rows."""
+"""Seconds between two deletions of worker rows."""
 
 KEEP_DEAD_WORKERS = 3600.0
-"""How many seconds the admin shows a worker after its machine died."""
+"""For how many seconds the admin shows a worker after its machine has died."""
 
 
 class PruneWorkers(Periodic):
-    """Deletes the rows of workers that died with their machine, once the workers hold no job."""
+    """A service that deletes the rows of workers that died with their machine, and hold no jobs."""
 
     name = "prune_workers"
 
@@ -211,16 +217,17 @@ class PruneWorkers(Periodic):
 
 
 WATCH_SECONDS = 1.0
-"""Seconds between two checks of the stamps."""
+"""Seconds between two checks of the workers' stamps."""
 
 SILENT_AFTER = 10.0
-"""Seconds without a stamp after which a log line says so."""
+"""If a worker writes no stamp for this many seconds, a line is logged."""
 
 FROZEN_AFTER = 30.0
-"""Seconds without a stamp after which the supervisor kills a worker, unless its last stamp announced a longer wait."""
+"""If a worker writes no stamp for this many seconds, it is killed, unless its last stamp has announced a longer
+wait."""
 
 STACKS_TIME = 1.0
-"""Seconds that the worker gets to print its stacks before the supervisor kills it."""
+"""How many seconds a frozen worker gets to print its stacks before it is killed."""
 
 STACKS_SIGNAL = signal.SIGUSR2
 
@@ -229,7 +236,7 @@ STANDARD_ERROR = 2
 
 
 class Step(Enum):
-    """The steps of the watchdog, in this order, against a worker whose stamps do not change."""
+    """What the watchdog does, in this order, if the stamps of a worker do not change."""
 
     LOGGED = auto()
     STACKS_REQUESTED = auto()
@@ -237,26 +244,28 @@ class Step(Enum):
 
 
 class Watchdog(Periodic):
+    """A service that kills worker processes whose control loops are frozen."""
+
     name = "watchdog"
     loop_handles_errors = False
 
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self._processes = processes
         self._stamps = Unchanged(longest_gap=FROZEN_AFTER / 2)
-        self._last_steps: dict[str, Step] = {}  # by the id of the process, whose stamps do not change
+        self._last_steps: dict[str, Step] = {}  # the last step against each silent process, by its id
 
     def run(self, now: float) -> None:
         self.run_again_in(WATCH_SECONDS)
-        filled = [process for process in self._processes if process.pid]
-        self._stamps.observe({process.id: process.stamps.last() for process in filled}, now, now)
-        ids = {process.id for process in filled}
+        running = [process for process in self._processes if process.pid]
+        self._stamps.observe({process.id: process.stamps.last() for process in running}, now, now)
+        ids = {process.id for process in running}
         self._last_steps = {id: step for id, step in self._last_steps.items() if id in ids}
-        for process in filled:
+        for process in running:
             self._decide(process, self._stamps.seconds(process.id))
 
     @property
     def frozen(self) -> list[str]:
-        """The names of the workers that the watchdog is ending, because their stamps have not changed for too long."""
+        """The names of the frozen workers, which the watchdog is about to kill or has killed."""
         return [
             process.name
             for process in self._processes
@@ -283,10 +292,10 @@ class Watchdog(Periodic):
 
 
 def print_stacks_on_signal() -> None:
-    """In a worker: write the stack of each thread to standard error on `STACKS_SIGNAL`.
+    """Make this worker write the stack of each thread to standard error on `STACKS_SIGNAL`.
 
-    The handler is in C, and needs no interpreter lock. A handler of the project is kept.
+    The signal handler is written in C, and needs no interpreter lock. A handler of the project is not replaced.
     """
     if signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no standard error
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # there may be no standard error
             faulthandler.register(STACKS_SIGNAL, file=STANDARD_ERROR, all_threads=True)

@@ -1,7 +1,7 @@
-"""A process that a parent forks, keeps alive, and gives commands: a worker of a supervisor, a supervisor of a steward.
+"""Child processes that a parent forks and keeps alive: the workers of a supervisor, or the supervisors of a steward.
 
-Invariant: a pipe is open only while its process runs. After a worker's process has ended, it stays in
-`awaiting_recovery` until its jobs are recovered or released.
+The parent sends commands through a pipe, which is open only while the process runs. After a worker process has ended,
+it stays in `awaiting_recovery` until its jobs are recovered or released.
 """
 
 import contextlib
@@ -34,45 +34,46 @@ from ..worker.protocol import (
 )
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
-"""Seconds until a process is replaced, if process after process dies within `RUNS_WELL_AFTER` of its start."""
+"""The seconds until a process is replaced, if several successive processes died soon after their start."""
 
 RUNS_WELL_AFTER = 10.0
-"""Seconds after which a process counts as running well."""
+"""A process that has run for this many seconds did not die soon after its start."""
 
 LAST_LINES = 2.0
-"""How many seconds a blocking log may delay the end of a process."""
+"""For how many seconds a blocking log handler may delay the end of a process."""
 
 Run = Callable[[int, LogQueue], int]
-"""The code of the child. It takes the read end of the lifeline and the started log queue, and returns the exit code."""
+"""The function that a child process runs. It takes the read end of the lifeline and the log queue, and returns the exit
+code."""
 
 
 @dataclass(eq=False)
 class ForkedProcess:
-    """A name, and the process that has it: a new process replaces one that has ended. Used by the parent alone."""
+    """A named child process. When it has ended, a new process takes its place. Used only by the parent."""
 
     name: str
     pid: int = field(default=0, kw_only=True)
-    """0: no process runs."""
+    """The process id; 0 if no process runs."""
     start_at: float = field(default=0.0, kw_only=True)
-    """When to start the next process, in monotonic seconds."""
+    """When to start the next process, by the monotonic clock."""
     starts: int = field(default=0, kw_only=True)
     """How many processes were started under this name."""
-    _lifeline: int = field(default=-1, kw_only=True)
-    _filled_at: float = field(default=0.0, kw_only=True)
+    lifeline: int = field(default=-1, kw_only=True)
+    started_at: float = field(default=0.0, kw_only=True)
     _deaths: int = field(default=0, kw_only=True)
-    """Number of deaths in a row, each soon after the start."""
+    """How many successive processes have died soon after their start."""
 
     def fork(self, run: Run) -> None:
-        """Fork a child that calls `run` and exits with the returned code.
+        """Fork a child process that calls `run`, and exits with the returned code.
 
-        Raises `OSError` if the system allows no further process.
+        Raises `OSError` if the system does not allow another process.
         """
-        self.start_at, self._filled_at = NEVER, time.monotonic()
+        self.start_at, self.started_at = NEVER, time.monotonic()
         with contextlib.ExitStack() as opened:
-            read_end, self._lifeline = os.pipe()
+            read_end, self.lifeline = os.pipe()
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
-            os.set_blocking(self._lifeline, False)
+            os.set_blocking(self.lifeline, False)
             self.pid = os.fork()
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)
@@ -85,14 +86,14 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
     def close_inherited(self) -> None:
-        """In a child: close the lifeline's write end, which only the parent may hold open."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
+        """Close the write end of the lifeline in a child process, because only the parent may keep it open."""
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
 
     def take_exit_code(self) -> int | None:
-        """Return the exit code of the process if it has ended, below 0 for a signal; otherwise `None`.
+        """Return the exit code of the process if it has ended, or else `None`. A negative code is a signal.
 
-        The caller sets `pid` to 0, once it has noted what the process has left.
+        The caller must set `pid` to 0 afterwards.
         """
         if not self.pid:
             return None
@@ -104,7 +105,7 @@ class ForkedProcess:
 
     def restart_later(self) -> float:
         """Set when the next process starts. Returns the seconds until then, which grow with each early death."""
-        self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < RUNS_WELL_AFTER else 0
+        self._deaths = self._deaths + 1 if time.monotonic() - self.started_at < RUNS_WELL_AFTER else 0
         doublings = self._deaths - 2
         delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
@@ -114,15 +115,15 @@ class ForkedProcess:
         """Write a command into the lifeline of the process, if it runs."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._lifeline, encode_command(command, queue_name))
+                os.write(self.lifeline, encode_command(command, queue_name))
 
     def _close_lifeline(self) -> None:
-        os.close(self._lifeline)
-        self._lifeline = -1
+        os.close(self.lifeline)
+        self.lifeline = -1
 
 
 def _run_and_exit(name: str, run: Run, lifeline: int) -> NoReturn:
-    """Run the child. Never returns, so that the child runs no code of the parent afterwards."""
+    """Run a child process. Never returns, so that the child runs no code of the parent afterwards."""
     code = 1
     log = LogQueue()
     try:
@@ -137,22 +138,24 @@ def _run_and_exit(name: str, run: Run, lifeline: int) -> NoReturn:
 
 
 LAST_STATEMENT = 1.0
-"""Seconds after the death of a process within which its last claim may still be committed. If the claim is committed
+"""For how many seconds after the death of a process its last claim may still be committed. If the claim is committed
 later, its jobs are recovered after the worker timeout, as after the death of a machine."""
 
 CALL_PATIENCE_SECONDS = 0.02
-"""Seconds for which a worker may let a call wait before the supervisor calls another worker."""
+"""If a worker does not answer a call within this many seconds, the supervisor calls another worker."""
 
 MOST_CALLS = 3
-"""Calls for single queues that a process has not heard, at most: the next call is for all queues. A queue's name has at
-most a thousand bytes, so the calls fit into a page, the smallest pipe of Linux, and no write has to wait."""
+"""The most calls for single queues that a process may not have heard yet. The next call is for all queues. A queue name
+has at most a thousand bytes, so that these calls fit into the smallest pipe of Linux, and no write has to wait."""
 
 
 @dataclass
 class Call:
+    """A command to a worker to look for jobs."""
+
     number: int
     queue_name: str
-    """Empty: all queues."""
+    """The queue in which to look; empty for all queues."""
     jobs: int
     """For how many jobs the process was called."""
     sent_at: float
@@ -160,16 +163,18 @@ class Call:
 
 @dataclass(eq=False)
 class DeadProcess:
+    """A worker process that has ended, and may still hold jobs."""
+
     id: str
     code: int
-    """Its exit code; below 0 a signal."""
+    """Its exit code. A negative code is a signal."""
     cause: str
     job_ids: list[int]
-    """The jobs that the process was running, which are charged."""
+    """The jobs that the process was running, whose attempts are counted."""
     no_statement_after: float
-    """The time from which no statement of the process can be under way, in monotonic seconds."""
+    """After this time, by the monotonic clock, no statement of the process can still be committed."""
     check_at: float = 0.0
-    """When to recover or release jobs of the process, in monotonic seconds."""
+    """When to recover or release the jobs of the process, by the monotonic clock."""
 
     @property
     def ended_well(self) -> bool:
@@ -178,33 +183,33 @@ class DeadProcess:
 
 @dataclass(eq=False)
 class WorkerProcess(ForkedProcess):
-    """A worker's process. Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
+    """A worker process. Used only by its supervisor."""
 
     concurrency: int
-    """0: the process runs no jobs, and hands the jobs that it claims on."""
+    """How many jobs it runs at once. 0 if it runs no jobs, but passes them on to another system."""
     suspect: LeaseRef | None = None
-    """The job that the next process takes over and runs alone, before it ends; `None`: the process claims jobs."""
+    """A job that the next process takes over and runs alone; `None` if the process claims jobs."""
     id: str = ""
-    """The name and 12 hex digits, new for every process."""
+    """The name and 12 hex digits, which are new for each process."""
     running_jobs: RunningJobs = field(init=False)
-    """The jobs that the process has started; shared with it."""
+    """The jobs that the process has started, in shared memory."""
     stamps: Stamps = field(init=False)
-    """The stamps of its control loop; shared with it."""
+    """The stamps of the process's control loop, in shared memory."""
     awaiting_recovery: list[DeadProcess] = field(default_factory=list)
     """Ended processes that may still have jobs to recover or to release."""
     shared: SharedCounts = field(init=False)
-    """What the supervisor and the process let each other know."""
+    """The counts that the supervisor and the process show each other, in shared memory."""
     hanging_queues: HangingQueues = field(default_factory=HangingQueues)
-    """The queues that hang, as the processes of this name have noted them."""
+    """The hanging queues, which the successive processes with this name have noted."""
     _done_before: int = 0
     _calls: int = 0
-    """Number of calls that the process was sent."""
+    """How many calls were sent to the process."""
     _unanswered: list[Call] = field(default_factory=list)
     _frozen: str = ""
     """Why the watchdog killed the process; empty if it did not."""
 
     def fork(self, run: Run) -> None:
-        """Fork a child as the base class does, with memory that it shares with the supervisor."""
+        """Fork a child process as the base class does, with new shared memory."""
         self._frozen = ""
         self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
         self.stamps = Stamps()
@@ -215,12 +220,12 @@ class WorkerProcess(ForkedProcess):
 
     @property
     def has_started(self) -> bool:
-        """Whether a process runs, its row is written, and its control loop turns."""
+        """Whether a process runs, its row is written, and its control loop runs."""
         return bool(self.pid) and self.shared.heartbeat_at > 0 and self.stamps.last().number > 0
 
     @property
     def jobs_done(self) -> int:
-        """Number of attempts that the processes of this name have settled."""
+        """How many attempts the processes with this name have settled."""
         return self._done_before + (self.stamps.last().jobs_done if self.pid and self.starts else 0)
 
     @property
@@ -228,9 +233,9 @@ class WorkerProcess(ForkedProcess):
         return bool(self.pid) and self.shared.room > 0
 
     def vacancy(self, now: float) -> int:
-        """How many jobs the process could begin at once, without the jobs that it was already called for.
+        """How many more jobs the process could begin at once, apart from jobs for which it was already called.
 
-        0 if the process lets a call wait too long.
+        Returns 0 if the process has not answered a call for too long.
         """
         if not self.pid:
             return 0
@@ -240,9 +245,10 @@ class WorkerProcess(ForkedProcess):
         return max(self.shared.slots - sum(call.jobs for call in waiting), 0)
 
     def call(self, queue_name: str, jobs: int, now: float) -> int:
-        """Have the process look for jobs in this queue, or in all if the name is empty. Returns the call's number.
+        """Tell the process to look for jobs in this queue, or in all if the name is empty. Returns the call's number.
 
-        A call for this queue that the process has not heard is enough: the process claims after it has heard the call.
+        If the process has not heard an earlier call for this queue yet, sends no new call, because the process will
+        claim after it has heard the earlier call.
         """
         if not self.pid:
             return 0
@@ -269,22 +275,23 @@ class WorkerProcess(ForkedProcess):
         self.signal(signal.SIGKILL)
 
     def ended(self) -> DeadProcess | None:
-        """Note and return the process if it has ended; otherwise return `None`."""
+        """If the process has ended, note this, and return the dead process; otherwise return `None`."""
         code = self.take_exit_code()
         if code is None:
             return None
         self._done_before = self.jobs_done
         self.pid = 0
         last_statement = 0.0 if code in (EXIT_CLEAN, EXIT_RECYCLED) else LAST_STATEMENT
-        over_at = time.monotonic() + last_statement
-        dead = DeadProcess(self.id, code, self._frozen or describe_exit(code), self.running_jobs.job_ids(), over_at)
+        no_statement_after = time.monotonic() + last_statement
+        cause = self._frozen or describe_exit(code)
+        dead = DeadProcess(self.id, code, cause, self.running_jobs.job_ids(), no_statement_after)
         self.awaiting_recovery.append(dead)
         return dead
 
     def schedule_restart(self, dead: DeadProcess | None = None) -> float:
         """Set when the next process starts. Returns the seconds until then, which grow with each early death.
 
-        They are 0 if the dead process has begun jobs.
+        If the dead process has begun jobs, the next process starts at once.
         """
         if dead is not None and (dead.job_ids or dead.code in (EXIT_RECYCLED, EXIT_STUCK, EXIT_BLOCKED)):
             self.start_at = time.monotonic()
@@ -293,13 +300,13 @@ class WorkerProcess(ForkedProcess):
 
 
 OFFERS_SECONDS = 0.25
-"""Seconds between two checks whether a worker offers a suspect. A check reads shared memory."""
+"""Seconds between two checks whether a worker offers a suspect, in shared memory."""
 
 
 class RunAlone(Periodic):
-    """Starts a process for each suspect that a worker offers, one after the other. The process runs no other job.
+    """A service that starts a process for each suspect which a worker offers, one process at a time.
 
-    Used by the supervisor's thread. It sends no statement.
+    A suspect is a job that was running in two workers when they died. The process runs no other job.
     """
 
     name = "run_alone"

@@ -1,7 +1,7 @@
-"""Recovers the jobs of dead workers, and recovers or releases the jobs of the supervisor's processes that have ended.
+"""Recover the jobs of dead workers. For the supervisor's own processes, also release jobs that had not started.
 
-Invariant: running jobs are recovered, and one attempt is charged. Jobs that a process of this supervisor had not
-started are released, and no attempt is charged. The row of the process is deleted when it holds no job.
+Jobs that were running are recovered, and their attempts count. Jobs that a process of this supervisor had claimed but
+not started are released, and no attempt counts. The row of a dead process is deleted when it holds no more jobs.
 """
 
 import time
@@ -18,30 +18,31 @@ from .liveness import DeadSessions, DeadWorkers
 from .processes import DeadProcess, WorkerProcess
 
 LONGEST_RECOVER_INTERVAL = 5.0
-"""Seconds between two checks of the heartbeats, or a quarter of the worker timeout, if that is less."""
+"""The seconds between two checks of the heartbeats, or a quarter of the worker timeout if that is less."""
 
 LOCKED_JOBS_SECONDS = 1.0
-"""Seconds until the next try to recover jobs of a dead worker whose rows another transaction has locked."""
+"""If another transaction has locked the jobs of a dead worker, the seconds until the next try to recover them."""
 
 LOOK_AGAIN_SECONDS = 15.0
-"""Seconds until the next try for a dead worker that holds no job: its last claim may be committed late."""
+"""If a dead worker holds no jobs, the seconds until it is checked again, because its last claim may be committed
+late."""
 
 
 class Recover(Periodic):
-    """Recovers the jobs of dead workers, and old running jobs whose `locked_by` matches no row of a worker."""
+    """A service that recovers the jobs of dead workers, and old running jobs whose worker has no row."""
 
     name = "recover"
 
     needs_fresh_heartbeat = True
 
     def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float, heartbeat: Periodic) -> None:
-        """heartbeat: of this supervisor. If it fails, the heartbeats of other supervisors may fail as well."""
+        """heartbeat: this supervisor's service. If it fails, those of other supervisors may fail as well."""
         self._store = store
         self._dead = dead
         self._heartbeat = heartbeat
         self._sessions = DeadSessions(store)
         self._interval = min(timeout / 4, LONGEST_RECOVER_INTERVAL)
-        self._retry_at: dict[str, float] = {}  # when to try a worker again, by its id
+        self._retry_at: dict[str, float] = {}  # by worker id: when to try again to recover its jobs
 
     def run(self, now: float) -> None:
         if self._heartbeat.has_failed:
@@ -72,14 +73,17 @@ class Recover(Periodic):
 
 
 LONGEST_RECOVER_RUN = 0.2
-"""Seconds after which one run handles no further process."""
+"""If a run has taken this many seconds, it does not handle another process."""
 
 RECOVER_REFUSED_SECONDS = 10.0
-"""Seconds until the next try for a dead process after a database error."""
+"""After a database error, the seconds until a dead process is tried again."""
 
 
 class RecoverOwn(Service):
-    """Handles the dead processes that hold jobs one by one, so that an error with one does not delay the rest."""
+    """A service that takes back the jobs of the supervisor's own dead processes.
+
+    It handles the processes one by one, so that an error with one process does not delay the other processes.
+    """
 
     name = "recover_own"
 
@@ -94,7 +98,7 @@ class RecoverOwn(Service):
         return min((dead.check_at for _, dead in self._waiting()), default=NEVER)
 
     def run(self, now: float) -> None:
-        """Delete the rows of processes that ended well and hold no job. Then recover or release jobs of the rest."""
+        """Delete the rows of processes that ended well and hold no jobs. Take back the jobs of all other processes."""
         self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].check_at <= now])
         while due := [pair for pair in self._waiting() if pair[1].check_at <= now]:
             self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].check_at)), now)
@@ -102,7 +106,7 @@ class RecoverOwn(Service):
                 break
 
     def refused(self, error: Error) -> None:
-        """Put off the next try for the processes of the failed statement."""
+        """Postpone the next try for the processes that the failed statement was about."""
         for dead in self._handled:
             dead.check_at = time.monotonic() + RECOVER_REFUSED_SECONDS
         liveness_logs.service_failed(self.name, error, RECOVER_REFUSED_SECONDS)

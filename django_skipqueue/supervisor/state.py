@@ -1,6 +1,7 @@
-"""The state of a supervisor and of its workers, for probes, metrics, the service manager and a steward.
+"""The state of a supervisor and of its workers, for health probes, metrics, systemd and the steward.
 
-Invariant: the steward never waits for a supervisor. In memory that both share, it sees at any time whether one hangs.
+A steward is the parent process of several supervisors. It reads their state in shared memory, so that it never waits
+for a supervisor, and sees at any time whether a supervisor hangs.
 """
 
 import mmap
@@ -15,14 +16,14 @@ from .liveness import Watchdog
 from .processes import WorkerProcess
 
 LOOP_LATE_AFTER = 30.0
-"""Seconds from one turn of the loop to the next, at most, unless the loop announces that statements may take longer."""
+"""The most seconds from one turn of the control loop to the next, unless the loop announces a longer turn."""
 
 TURNED_AT, LATE_AT = range(2)
-"""The places of the times in the memory of `Pulse`."""
+"""The positions of the two times in the memory of `Pulse`."""
 
 
 class Pulse:
-    """Shows in shared memory that a control loop turns. Only the loop's thread writes. Times are monotonic seconds."""
+    """Shows in shared memory that a control loop runs, with monotonic times. Only the loop's thread writes them."""
 
     def __init__(self) -> None:
         self._times = memoryview(mmap.mmap(-1, 16)).cast("d")
@@ -34,17 +35,19 @@ class Pulse:
 
     @property
     def late_at(self) -> float:
-        """By when the loop turns again, unless it hangs."""
+        """When the loop is late: by then it turns again, unless it hangs."""
         return self._times[LATE_AT]
 
     def turn(self, within: float = 0.0) -> None:
-        """Show that the loop turns, and that it turns again within this many seconds, or `LOOP_LATE_AFTER`."""
+        """Show that the loop runs, and that its next turn comes within this many seconds, or `LOOP_LATE_AFTER`."""
         now = time.monotonic()
         self._times[LATE_AT] = now + max(within, LOOP_LATE_AFTER)
         self._times[TURNED_AT] = now
 
 
 class DatabaseState(IntEnum):
+    """Whether the supervisor can reach its database."""
+
     UNKNOWN = 0
     """The supervisor has sent no statement yet."""
     REACHED = 1
@@ -56,31 +59,31 @@ class WorkerProcessState(NamedTuple):
 
     name: str
     pid: int = 0
-    """0: no process runs."""
+    """The process id; 0 if no process runs."""
     has_started: bool = False
     is_frozen: bool = False
-    """Whether its control loop is frozen, so that the watchdog ends it."""
+    """Whether its control loop is frozen, so that the watchdog kills it."""
     starts: int = 0
     """How many processes were started under this name."""
     jobs_done: int = 0
     jobs_running: int = 0
     slots: int = 0
-    """0: the process runs no jobs, and hands its claimed jobs on. Then `jobs_running` and `slots_free` count the jobs
-    that processes of its kind have handed on, and could hand on."""
+    """How many jobs it runs at once. 0 if it runs no jobs, but passes them on to another system. Then
+    `jobs_running` and `slots_free` count the jobs that were passed on, and the jobs that could be passed on."""
     slots_free: int = 0
     heartbeat_at: float = 0.0
-    """When the supervisor last wrote the worker's heartbeat, in monotonic seconds."""
+    """When the supervisor last wrote the worker's heartbeat, by the monotonic clock."""
 
 
 class SupervisorState(NamedTuple):
-    """One supervisor. Times are monotonic seconds."""
+    """One supervisor and its workers. Times are by the monotonic clock."""
 
     alias: str
-    """The alias of its database."""
+    """The alias of the supervisor's database."""
     turned_at: float
     """When its control loop last turned."""
     late_at: float
-    """By when it turns again, unless it hangs."""
+    """When its control loop is late: by then it turns again, unless it hangs."""
     database: DatabaseState
     workers: tuple[WorkerProcessState, ...]
 
@@ -96,7 +99,7 @@ class SupervisorState(NamedTuple):
 def observe(
     alias: str, processes: Sequence[WorkerProcess], *, pulse: Pulse, watchdog: Watchdog, database: DatabaseState
 ) -> SupervisorState:
-    """The present state of a supervisor with these processes. Any of its threads may call this. Sends no statement."""
+    """The current state of a supervisor with these processes. Any thread may call this. Sends no statements."""
     frozen, workers = watchdog.frozen, list[WorkerProcessState]()
     for process in processes:
         shared = process.shared if process.pid else None
@@ -117,31 +120,31 @@ def observe(
 
 
 SHOW_SECONDS = 0.5
-"""Seconds between two times at which the supervisor shows its state. It shows its pulse in each turn."""
+"""Seconds between two times at which the supervisor writes its state. It updates its pulse in each turn."""
 
 COUNTS_OF_WORKER = len(WorkerProcessState._fields) - 2
-"""How many integers a worker has in the memory, between its name and the time of its heartbeat."""
+"""How many integers each worker has in the memory: its fields without the name and the time of the heartbeat."""
 
 NUMBERS_OF_WORKER = COUNTS_OF_WORKER + 1
-"""How many integers and times a worker has in the memory."""
+"""How many integers and times each worker has in the memory."""
 
 
 class SharedState:
-    """Made by the steward before the fork that shares it. The supervisor writes, the steward reads."""
+    """Shared memory with the state of a supervisor, made before the fork. The supervisor writes, the steward reads."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self.pulse = Pulse()
         self._alias = options.database
         self._names = options.worker_names
-        # As in `worker/protocol.py`: an item of a view is written and read as a whole.
+        # A memoryview writes and reads each item at once, see `worker/protocol.py`.
         memory = memoryview(mmap.mmap(-1, 8 * (1 + NUMBERS_OF_WORKER * len(self._names))))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
 
     def write(self, state: SupervisorState) -> None:
         self._counts[0] = state.database
         for start, worker in zip(self._starts(), state.workers, strict=True):
-            for place, count in enumerate(worker[1:-1], start):
-                self._counts[place] = count
+            for position, count in enumerate(worker[1:-1], start):
+                self._counts[position] = count
             self._times[start + COUNTS_OF_WORKER] = worker.heartbeat_at
 
     def read(self) -> SupervisorState:
@@ -159,11 +162,13 @@ class SharedState:
 
 
 class ShowState(Periodic):
+    """A service that writes the supervisor's state to the shared memory."""
+
     name = "show_state"
     loop_handles_errors = False
 
     def __init__(self, shared: SharedState, states: Callable[[], Sequence[SupervisorState]]) -> None:
-        """states: returns the state of this supervisor alone."""
+        """states: returns a list with the state of this supervisor."""
         self._shared = shared
         self._states = states
 

@@ -1,7 +1,7 @@
-"""The parent of the worker processes: keeps them running, writes their heartbeats, and runs the queue's services.
+"""`Supervisor`: the parent of the worker processes. It keeps them running, writes their heartbeats, and runs services.
 
-Invariant: no user code and no log handler runs in the main thread of a supervisor. While a supervisor forks, it has no
-other thread, unless user code hangs in one. When a worker ends, its jobs are recovered or released at once.
+No code of the project and no log handler runs in the supervisor's main thread. Before it forks a process, the
+supervisor ends its other threads. When a worker ends, its jobs are recovered or released at once.
 """
 
 import gc
@@ -46,18 +46,18 @@ from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState
 from .systemd import NotifySystemd
 
 KILL_AFTER = 10.0
-"""How many seconds after the shutdown timeout a running worker is killed."""
+"""A worker that still runs this many seconds after the shutdown timeout is killed."""
 
 COMMAND_TIME = 1.0
-"""Seconds within which the steward sends its command, if a signal has reached the steward as well."""
+"""If a signal has reached the steward as well, its command arrives within this many seconds."""
 
 
 class Supervisor:
-    """Runs in the main thread of its process. The end of `lifeline`, a pipe, stops it as SIGTERM does.
+    """Runs in the main thread of its process. `lifeline` is a pipe; when it is closed, the supervisor stops.
 
-    Under a steward, a supervisor shows its state in memory, takes commands from this pipe, and ignores signals. A
-    signal to the whole service reaches the steward and this process. If both counted the signal, one would count as
-    two.
+    If the parent process is a steward, the supervisor shows its state in shared memory, takes commands from this pipe,
+    and ignores signals. A signal to the whole service reaches the steward and this process. If both obeyed it, one
+    signal would count as two.
     """
 
     def __init__(
@@ -69,41 +69,41 @@ class Supervisor:
         log: LogQueue | None = None,
         shared: SharedState | None = None,
     ) -> None:
-        """health_listener: the socket on which to answer probes. log: the log lines of this process."""
-        close_before_fork()  # connections that the project may have opened at import
+        """health_listener: the socket on which to answer health probes. log: writes the log lines of this process."""
+        close_before_fork()  # the project may have opened connections at import
         self.options = options
         self._lifeline = lifeline
         self._shared = shared
-        self._wakeup = Wakeup()
+        self.wakeup = Wakeup()
         self._dispatcher = EventDispatcher()
         self._observers = Observers()
-        self._store = Store(options.database, send=self._observers.observing(self._dispatcher.send))
+        self.store = Store(options.database, send=self._observers.observing(self._dispatcher.send))
         self._pulse = shared.pulse if shared else Pulse()
-        self._control = ControlConnection(
-            self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
+        self.control = ControlConnection(
+            self.store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
         )
         self._log = log or LogQueue()
         self._workers = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
         self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
-        self._processes = [*self._workers, self._alone]
+        self.processes = [*self._workers, self._alone]
         self._run_alone = RunAlone(self._workers, self._alone)
         self._heartbeat = Heartbeat(
-            self._store,
-            workers=lambda: rows_of(options, self._processes),
+            self.store,
+            workers=lambda: rows_of(options, self.processes),
             interval=options.seconds_between_heartbeats,
-            written=self._heartbeats_written,
-            requested=self._requested,
+            on_written=self._heartbeats_written,
+            on_requests=self._requested,
         )
-        self._heartbeat.due_at = NEVER  # until there are workers
+        self._heartbeat.due_at = NEVER  # until workers are started
         self._contention = Contention()
         self._call_workers = CallWorkers(self._workers, options.serves, self._contention)
         self._watch = WatchQueues(
-            self._store, self._control, self._processes, options, queues_found=self._call_workers.queues_found
+            self.store, self.control, self.processes, options, queues_found=self._call_workers.queues_found
         )
-        self._watchdog = Watchdog(self._processes)
+        self._watchdog = Watchdog(self.processes)
         self._systemd = NotifySystemd(self._states, os.environ)
         self._health_port = health_listener and HealthPort(health_listener, HealthPages(self._states).page)
-        self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
+        self.loop = Loop(self.control, self.wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
         self._command_follows = False
         self._kill_at = NEVER
@@ -111,12 +111,12 @@ class Supervisor:
         self._stopping = False
 
     def _services(self) -> list[Service]:
-        """The services in order. The services of worker processes come first: they need no database, or are urgent."""
+        """The services in order. Those for worker processes come first, because they are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
-            self._store,
+            self.store,
             timeout=timeout,
-            own=lambda: [process.id for process in self._processes if process.pid],
+            own=lambda: [process.id for process in self.processes if process.pid],
             seen=self._contention.see,
         )
         return [
@@ -124,22 +124,22 @@ class Supervisor:
             self._watchdog,
             self._systemd,
             *([ShowState(self._shared, self._states)] if self._shared else []),
-            RecoverOwn(self._store, self._processes),
+            RecoverOwn(self.store, self.processes),
             self._run_alone,
             Timer("start", self._next_start, self._start_processes),
             self._watch,
             self._call_workers,
-            Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
-            PruneWorkers(self._store, dead=dead, timeout=timeout),
-            *(service(self._store) for service in services()),
-            *self._observers.services(self._store),
-            *(watch(self._store, lambda: self._dispatcher.backlog == 0) for watch in watches()),
+            Recover(self.store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
+            PruneWorkers(self.store, dead=dead, timeout=timeout),
+            *(service(self.store) for service in services()),
+            *self._observers.services(self.store),
+            *(watch(self.store, lambda: self._dispatcher.backlog == 0) for watch in watches()),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
         ]
 
     def _states(self) -> list[SupervisorState]:
         database = DatabaseState.UNKNOWN if self._heartbeat.due_at == NEVER else DatabaseState.REACHED
-        if self._control.is_broken:
+        if self.control.is_broken:
             database = DatabaseState.LOST
         alias, pulse, watchdog = self.options.database, self._pulse, self._watchdog
         return [observe(alias, self._workers, pulse=pulse, watchdog=watchdog, database=database)]
@@ -148,31 +148,31 @@ class Supervisor:
         log_context.serve(self.options.database)
         self._start_threads()
         handler = self._expect_command if self._shared else self._signals.append
-        self._wakeup.on_signals(handler, (signal.SIGTERM, signal.SIGINT))
-        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        self.wakeup.on_signals(handler, (signal.SIGTERM, signal.SIGINT))
+        self.wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
             self._pulse.turn()
             self._handle_signals()
             self._notice_ended()
-            self._loop.run_due()
+            self.loop.run_due()
             if self._working():
-                self._wait()
+                self.wait()
         self._dispatcher.stop(timeout=5)
-        self._control.close()
+        self.control.close()
         if self._health_port:
             self._health_port.stop()
             self._health_port.close()
         self._log.end(LAST_LINES)
 
     def _heartbeats_written(self, began: float) -> None:
-        self._control.check_timeouts()
-        for process in self._processes:
+        self.control.check_timeouts()
+        for process in self.processes:
             if process.pid:
                 process.shared.heartbeat_at = began
 
     def _requested(self, requests: Mapping[str, str]) -> None:
-        """Do what operators have requested of the running processes. Every heartbeat returns all requests."""
-        for process in self._processes:
+        """Obey the requests of operators to the running processes. Each heartbeat returns all open requests."""
+        for process in self.processes:
             if process.pid and not self._stopping:
                 match requests.get(process.id):
                     case "restart":
@@ -182,11 +182,11 @@ class Supervisor:
                         self._stop(STOP)
 
     def _working(self) -> bool:
-        if any(process.pid or process.start_at < NEVER for process in self._processes):
+        if any(process.pid or process.start_at < NEVER for process in self.processes):
             return True
-        # Without the database, no job can be recovered. Another supervisor recovers the jobs after the worker timeout.
+        # If the database cannot be reached, give up: another supervisor recovers the jobs after the worker timeout.
         return (
-            any(process.awaiting_recovery for process in self._processes) and time.monotonic() < self._recover_deadline
+            any(process.awaiting_recovery for process in self.processes) and time.monotonic() < self._recover_deadline
         )
 
     # Signals
@@ -202,21 +202,21 @@ class Supervisor:
                 self._stop(STOP_NOW)
 
     def _expect_command(self, _: int) -> None:
-        """Handle a signal under a steward: the signal may have reached the steward as well."""
+        """Handle a signal if the parent is a steward, which may have received the signal too."""
         self._command_follows = True
 
     def _learn_of_signals(self) -> None:
-        """Handle signals first: a signal to all processes may have ended an idle worker before this process saw it."""
+        """Handle signals before judging why a worker has ended, because a signal may have reached all processes."""
         self._handle_signals()
         if self._command_follows and self._lifeline is not None and not self._stopping:
-            self._command_follows = False  # if no command comes, the signal was for this process alone
+            self._command_follows = False  # if no command comes, the signal was only for this process
             poller = select.poll()
             poller.register(self._lifeline, select.POLLIN)
             if poller.poll(COMMAND_TIME * 1000):
                 self._read_lifeline()
 
     def _kill(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             process.signal(signal.SIGKILL)
         self._kill_at = NEVER
 
@@ -227,28 +227,28 @@ class Supervisor:
         self._kill_at = min(self._kill_at, time.monotonic() + grace + KILL_AFTER)
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
         self._run_alone.due_at = NEVER
-        for process in self._processes:
+        for process in self.processes:
             process.start_at = NEVER
             process.send(command)
 
     # Processes
 
     def _next_start(self) -> float:
-        return min((process.start_at for process in self._processes if not process.pid), default=NEVER)
+        return min((process.start_at for process in self.processes if not process.pid), default=NEVER)
 
     def _start_processes(self) -> None:
-        """End all threads, and fork the processes that are due."""
-        empty = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
+        """End all other threads, and fork the processes that must start now."""
+        due = [process for process in self.processes if not process.pid and process.start_at <= time.monotonic()]
         if self._health_port:
             self._health_port.stop()
         self._dispatcher.stop(timeout=5)
         self._log.stop(LAST_LINES)
         pause_listeners(LAST_LINES)
-        self._control.close()  # no connection that two processes share
-        for process in empty:
+        self.control.close()  # two processes must not share a connection
+        for process in due:
             try:
                 process.fork(partial(self._become_worker, process))
-            except OSError as error:  # no memory, or too many processes or open files
+            except OSError as error:  # there is no memory, or there are too many processes or open files
                 liveness_logs.worker_not_started(process.name, error, process.schedule_restart())
         resume_listeners()
         self._start_threads()
@@ -261,10 +261,10 @@ class Supervisor:
             self._health_port.start()
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
-        """In the child: close the resources of the supervisor, and run a worker, or what runs in its place."""
-        for other in self._processes:
+        """Close the supervisor's resources in the child process, and run its control loop. Returns the exit code."""
+        for other in self.processes:
             other.close_inherited()
-        self._wakeup.close()
+        self.wakeup.close()
         self._systemd.forget()
         if self._health_port:
             self._health_port.close()
@@ -274,8 +274,8 @@ class Supervisor:
         children.become_worker()
         name_sessions(session_name(process.id) or "")
         options = replace(self.options, concurrency=1, max_jobs=1) if process.suspect else self.options
-        runs = options.runs or partial(WorkerLoop, suspect=process.suspect)
-        loop = runs(
+        make_loop = options.runs or partial(WorkerLoop, suspect=process.suspect)
+        loop = make_loop(
             options,
             id=process.id,
             name=process.name,
@@ -285,12 +285,12 @@ class Supervisor:
             shared=process.shared,
         )
         loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
-        gc.freeze()  # full collections then skip all imported objects: an eighth of the time of an empty job
+        gc.freeze()  # garbage collections then skip all imported objects: this saves an eighth of an empty job's time
         exit_code: int = loop.run()
         return exit_code
 
     def _notice_ended(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             dead = process.ended()
             if dead is not None:
                 self._learn_of_signals()
@@ -298,22 +298,22 @@ class Supervisor:
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
         ended_well = dead.code == EXIT_CLEAN
-        its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
-        restarts = not (self._stopping or its_work_is_done or process is self._alone)
+        work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
+        restarts = not (self._stopping or work_is_done or process is self._alone)
         restart_in = process.schedule_restart(dead) if restarts else None
-        is_logged = dead.code in (EXIT_RECYCLED, EXIT_STUCK)  # as `worker recycled` and `job stuck`
+        is_logged = dead.code in (EXIT_RECYCLED, EXIT_STUCK)  # already logged as `worker recycled` or `job stuck`
         if not is_logged and (restarts or not ended_well):
             liveness_logs.worker_died(process.name, dead.cause, restart_in)
 
     # Waiting
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         until = self._recover_deadline if self._recover_deadline > time.monotonic() else NEVER
-        if self._loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
+        if self.loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
             self._read_lifeline()
 
     def _read_lifeline(self) -> None:
-        """Read commands of the steward. At the end of the pipe, stop: the steward or the reloader is gone."""
+        """Obey commands of the steward. If the pipe is closed, stop, because the parent process is gone."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
         data = os.read(self._lifeline, COMMANDS_SIZE)
         for command, _ in decode_commands(data):
@@ -323,5 +323,5 @@ class Supervisor:
             if self._shared and not self._stopping:
                 liveness_logs.steward_gone(self.options.name, self.options.shutdown_timeout)
                 self._stop(STOP)
-            elif not (self._stopping or self._signals):  # else Ctrl-C has reached this process
+            elif not (self._stopping or self._signals):  # otherwise Ctrl-C has reached this process too
                 self._signals.append(signal.SIGTERM)

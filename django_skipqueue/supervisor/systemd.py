@@ -1,7 +1,7 @@
-"""Notifies systemd, by the protocol of `sd_notify`: ready, alive, stopping, and a line for `systemctl status`.
+"""Notify systemd, by the `sd_notify` protocol: ready, alive, stopping, and a line for `systemctl status`.
 
-Invariant: only the process that systemd has started sends: the supervisor, or the steward of several supervisors. The
-processes that it forks, and the programs that tasks start, inherit neither the address nor a socket.
+Only the process that systemd has started sends notifications: the supervisor, or the steward of several supervisors.
+Its child processes, and programs that tasks start, do not inherit the address of systemd's socket.
 """
 
 import os
@@ -17,29 +17,29 @@ START_INTERVAL = 0.1
 """Seconds between two checks whether the workers have started."""
 
 STATUS_INTERVAL = 5.0
-"""Seconds between two status lines, at most."""
+"""The most seconds between two status lines."""
 
 
 class NotifySystemd(Periodic):
-    """Sends a datagram at intervals. Because it is a service of the control loop, it is silent when the loop hangs."""
+    """A service that sends a datagram at intervals. If the control loop hangs, it sends nothing, so systemd notices."""
 
     name = "systemd"
     loop_handles_errors = False
 
     def __init__(self, states: Callable[[], Sequence[SupervisorState]], environment: MutableMapping[str, str]) -> None:
-        """Takes systemd's variables out of the environment. states: returns the state of each supervisor."""
+        """Remove systemd's variables from the environment. `states`: returns the state of each supervisor."""
         self._states = states
         self._address = environment.pop("NOTIFY_SOCKET", "")
-        self._watchdog_seconds = _watchdog_seconds(environment)
+        self.seconds_of_watchdog = _watchdog_seconds(environment)
         self._is_ready = False
         if not self._address:
             self.due_at = NEVER
 
     def run(self, now: float) -> None:
-        """Say that workers are ready, once they are; after that, say that the loop of each supervisor turns."""
+        """Tell systemd when the workers are ready, and from then on that all supervisors are alive."""
         states = self._states()
         if not self._is_ready:
-            # The workers of one database do not wait for another database that cannot be reached.
+            # A database that cannot be reached does not delay the workers of other databases.
             settled = all(state.has_worker or state.database is DatabaseState.LOST for state in states)
             self._is_ready = settled and any(state.has_worker for state in states)
             if not self._is_ready:
@@ -48,17 +48,17 @@ class NotifySystemd(Periodic):
             self._send("READY=1")
         alive = [] if any(state.is_late for state in states) else ["WATCHDOG=1"]
         self._send(*alive, f"STATUS={_status(states)}")
-        self.run_again_in(min(self._watchdog_seconds / 2, STATUS_INTERVAL))
+        self.run_again_in(min(self.seconds_of_watchdog / 2, STATUS_INTERVAL))
 
     def stopping(self) -> None:
         self._send("STOPPING=1", "STATUS=stopping: running jobs may finish")
 
     def forget(self) -> None:
-        """In a forked child: give up the right to send."""
+        """Send nothing from now on. Called in a forked child process."""
         self._address = ""
 
     def _send(self, *lines: str) -> None:
-        """Send one datagram. It is lost if systemd does not read: the loop never waits."""
+        """Send one datagram without waiting. It is lost if systemd does not read it."""
         if not self._address:
             return
         name = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address  # the abstract namespace
@@ -80,7 +80,7 @@ def _status(states: Sequence[SupervisorState]) -> str:
 
 
 def _watchdog_seconds(environment: MutableMapping[str, str]) -> float:
-    """The time within which systemd wants a sign, if it is for this process; else infinity."""
+    """The seconds within which systemd expects a sign of life of this process; infinity if it expects none."""
     microseconds = environment.pop("WATCHDOG_USEC", "")
     process = environment.pop("WATCHDOG_PID", str(os.getpid()))
     return int(microseconds) / 1e6 if microseconds.isdecimal() and process == str(os.getpid()) else NEVER

@@ -1,6 +1,6 @@
-"""Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the verdict to operators.
+"""Template tags for the admin. `{% load skipqueue %}{% queue_notices %}` shows the verdict on the queue to operators.
 
-Invariant: the verdict is shown only to users who may view jobs.
+Only users who may view jobs see the verdict.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ register = template.Library()
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[str, Any]:
-    """The problems that the verdict names, and the other databases that have problems.
+    """Show the problems of this database's queue, and which other databases have problems.
 
-    Without a problem the tag shows nothing, unless `says_all_is_well`.
+    If there is no problem, the tag shows nothing, unless `says_all_is_well` is true.
     """
     from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache
     from ..console.admin.ui.addresses import address_of
@@ -34,27 +34,27 @@ def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[s
     if user is None or not user.has_perm("django_skipqueue.view_job"):
         return {}
     verdict = notices_cache.get()
-    shown = [ShownProblem.to(user, each) for each in verdict.problems]
+    problems = [ShownProblem.to(user, problem) for problem in verdict.problems]
     severities, elsewhere = [verdict.severity], []
     for alias, other in notices_cache.elsewhere().items():
         if not other.is_well:
             severities.append(other.severity)
             with using_database(alias):
                 elsewhere.append((f"{alias}: {other}", address_of("job_dashboard", site=_site(context))))
-    severity = min(severities, key=lambda each: each.rank)
+    worst = min(severities, key=lambda severity: severity.rank)
     return {
-        "verdict": None if severity == Severity.OK and not says_all_is_well else verdict,
-        "severity": severity,
+        "verdict": None if worst == Severity.OK and not says_all_is_well else verdict,
+        "severity": worst,
         "database": settings.database,
         "elsewhere": elsewhere,
-        "unfolded": shown[:UNFOLDED],
-        "folded": shown[UNFOLDED:],
+        "unfolded": problems[:UNFOLDED],
+        "folded": problems[UNFOLDED:],
     }
 
 
 @register.simple_tag(takes_context=True)
 def queue_link(context: Context, name: str) -> str:
-    """The name of a queue, with a link to its page for users who may view queues."""
+    """A queue's name. For users who may view queues, it is a link to the queue's page."""
     from ..console.admin.ui.cells import queue_link, shortened
 
     return queue_link(name) if _may_view(context, "queue") else shortened(name)
@@ -62,7 +62,7 @@ def queue_link(context: Context, name: str) -> str:
 
 @register.simple_tag(takes_context=True)
 def worker_link(context: Context, worker_id: str) -> str:
-    """The name of a worker, with a link to its page for users who may view workers."""
+    """A worker's name. For users who may view workers, it is a link to the worker's page."""
     from ..console.admin.ui.cells import shortened, worker_link
     from ..values.records import worker_name
 
@@ -76,7 +76,7 @@ def _may_view(context: Context, model: str) -> bool:
 
 @register.simple_tag
 def task_link(task: str) -> str:
-    """The name of a task, as a link to its page."""
+    """A task's name, as a link to the task's page."""
     from ..console.admin.ui.cells import task_link
 
     return task_link(task)
@@ -84,21 +84,21 @@ def task_link(task: str) -> str:
 
 @register.simple_tag(takes_context=True)
 def queue_address(context: Context, page: str, *args: Any, query: str = "") -> str:
-    """The address of a page, in the admin site of this request: `{% queue_address "job_change" job.pk %}`."""
+    """The URL of a page in the admin site of this request. Use it as `{% queue_address "job_change" job.pk %}`."""
     from ..console.admin.ui.addresses import address_of
 
     return address_of(page, *args, query=query, site=_site(context))
 
 
 def _site(context: Context) -> str | None:
-    """The name of the admin site of this request, as Django's tag `url` finds it."""
+    """The name of the admin site of this request. Django's tag `url` finds it in the same way."""
     request: Any = context.get("request")
     return getattr(request, "current_app", None) or getattr(getattr(request, "resolver_match", None), "namespace", None)
 
 
 @register.simple_tag
 def queue_fields() -> SafeString:
-    """Hidden fields for a form with the method GET, in place of the query of its address, which a browser drops."""
+    """Hidden fields that keep the page's carried parameters, because a GET form drops the query of its URL."""
     from ..console.admin.ui.addresses import carried  # a project may be without the admin
 
     return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
@@ -106,18 +106,18 @@ def queue_fields() -> SafeString:
 
 @register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)
 def queue_top(context: Context) -> dict[str, Any]:
-    """The bar, and the notices that parts show over the content of every page."""
+    """Show the navigation bar, and the notices that parts show above the content of every page."""
     from ..console.admin.bar import Bar  # a project may be without the admin
     from ..console.parts import consoles
 
     request = context["request"]
-    found = [part.over_page(request) for part in consoles() if part.over_page]
-    return {"bar": Bar.of(request, _site(context)), "notices": [notice for notice in found if notice]}
+    notices = [part.over_page(request) for part in consoles() if part.over_page]
+    return {"bar": Bar.of(request, _site(context)), "notices": [notice for notice in notices if notice]}
 
 
 @register.simple_tag(takes_context=True)
 def queue_links_below(context: Context) -> "Sequence[BarLink]":
-    """The pages that belong to the current entry of the bar."""
+    """Links to the pages below the current entry of the navigation bar."""
     from ..console.admin.bar import Bar
 
     return Bar.of(context["request"], _site(context)).below

@@ -1,7 +1,7 @@
-"""For the tests of projects that use the queue: run what was deferred, and assert that it was deferred.
+"""Helpers for the tests of a project: they run the jobs that a test deferred, and assert that jobs were deferred.
 
-Invariant: the jobs are real rows, which the production code enqueues, claims, executes and settles, on the connection
-and in the transaction of the test. Only processes, threads and waiting are left out.
+The jobs are real rows. The production code enqueues, claims and runs them, and writes their outcomes, on the test's
+connection and in the test's transaction. The helpers only leave out processes, threads and waiting.
 """
 
 from .assertions import aassert_deferred, aassert_not_deferred, assert_deferred, assert_not_deferred

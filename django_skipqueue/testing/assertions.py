@@ -1,6 +1,6 @@
-"""Assertions about the jobs that code under test has deferred.
+"""Assertions about the jobs that the code under test has deferred.
 
-Invariant: an expectation that no job could ever meet, such as a misspelled argument, raises and never passes silently.
+An expectation that no job could ever meet, such as a misspelled argument, raises an error. It never passes silently.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,33 +23,34 @@ from ..values.records import JobSpec
 from .capture import lines
 
 CLOSE_TIMES = timedelta(seconds=1)
-"""Times that differ by less count as equal: the code under test computes a time from another clock."""
+"""Times that differ by less count as equal, because the code under test takes the time from another clock."""
 
 NOT_GIVEN = object()
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A task, some of its arguments, and some of the columns of its jobs."""
+    """What an assertion expects of a job: its task, some of its arguments, and some of its columns."""
 
     name: str
     task: Task[Any, Any] | None
     """`None` if no task of this name is registered."""
     positional: tuple[Any, ...]
-    """Arguments by position, of a task that is not registered."""
+    """The expected positional arguments, if the task is not registered. Otherwise all are in `arguments`, by name."""
     arguments: Mapping[str, Any]
     columns: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """The task, and what is expected of its jobs."""
+        """Describe the expectation in the message of a failed assertion."""
         shown = redacted(self.name, [], dict(self.arguments)).kwargs
-        wanted = [*map(repr, self.positional), *(f"{name}={value!r}" for name, value in shown.items())]
-        where = [f"{name}={value!r}" for name, value in self.columns.items()]
-        with_them = f" with {', '.join(wanted)}" if wanted else ""
-        return f"{self.name}{with_them}{' and ' if wanted and where else ' with ' if where else ''}{', '.join(where)}"
+        arguments = [*map(repr, self.positional), *(f"{name}={value!r}" for name, value in shown.items())]
+        columns = [f"{name}={value!r}" for name, value in self.columns.items()]
+        with_arguments = f" with {', '.join(arguments)}" if arguments else ""
+        before_columns = (" and " if arguments else " with ") if columns else ""
+        return f"{self.name}{with_arguments}{before_columns}{', '.join(columns)}"
 
     def differences(self, job: Job) -> Iterator[str]:
-        """The names of the arguments and columns in which a job of the task differs."""
+        """The names of the arguments and columns in which this job, which is one of the task, differs."""
         given: dict[Any, Any] = (
             {**dict(enumerate(job.args)), **job.kwargs} if self.task is None else _bound(self.task, job)
         )
@@ -76,29 +77,30 @@ def assert_deferred(
 ) -> list[Job]:
     """Assert that a job of the task was deferred with these arguments. Returns the jobs that match.
 
-    Only the given arguments are compared, by position or name, as the task would receive them, with its defaults.
+    Only the arguments that are given here are compared. A job's arguments include the defaults of the task's
+    parameters.
 
-    task: a task of `@job`, one of Django's `@task`, or the name of one. Options of `.using()` are expected of the job:
+    task: a task made by `@job` or by Django's `@task`, or a task's name. The job must have the options of `.using()`:
     `assert_deferred(send_receipt.using(priority=5), payment_id=42)`.
-    queue_name, run_after: expected of the job. A timedelta counts from the time of the `.defer()`; times within a
-    second count as equal.
-    count: exactly this many jobs match; default: one or more.
-    arguments: further arguments by name, for parameters that have the name of one of these options.
-    among: look only at these jobs, such as the jobs of `capture_deferred`; default: at all jobs in the table, finished
-    jobs included.
+    queue_name, run_after: the job must have this value. A timedelta counts from the time of the `.defer()`. Times that
+    differ by less than a second count as equal.
+    count: exactly this many jobs must match; default: one or more.
+    arguments: more expected arguments by name, for parameters that have the same name as one of these options.
+    among: consider only these jobs, such as the jobs of `capture_deferred`; default: all jobs in the table, even
+    finished ones.
     database: the alias of the queue's database; default: `SKIPQUEUE["DATABASE"]`.
 
-    Raises AssertionError with a list of what was deferred instead; `InvalidArguments` for arguments that the task does
-    not have.
+    Raises AssertionError with a list of the jobs that were deferred instead, and `InvalidArguments` for arguments that
+    the task does not have.
     """
     __tracebackhide__ = True
     options = {"queue_name": queue_name, "run_after": run_after, "count": count, "arguments": arguments}
     expected = expectation(task, args, kwargs, {**options, "among": among, "database": database})
     jobs = _jobs(among, database)
-    found = [job for job in jobs if _is_expected(job, expected)]
-    if (not found) if count is None else len(found) != count:
-        raise AssertionError("\n".join([_failure(expected, len(found), count), *_instead(jobs, expected)]))
-    return found
+    matching = [job for job in jobs if _is_expected(job, expected)]
+    if (not matching) if count is None else len(matching) != count:
+        raise AssertionError("\n".join([_failure(expected, len(matching), count), *_instead(jobs, expected)]))
+    return matching
 
 
 @async_unsafe("assert_not_deferred() sends queries: in an async test, await aassert_not_deferred().")
@@ -113,9 +115,9 @@ def assert_not_deferred(
     database: str | None = None,
     **kwargs: Any,
 ) -> None:
-    """Assert that no job of the task was deferred with these arguments; without a task: that no job was deferred.
+    """Assert that no job of the task was deferred with these arguments, or, without a task, that no job was deferred.
 
-    Arguments and options are those of `assert_deferred`. Raises AssertionError with the jobs that were deferred.
+    Takes the same arguments and options as `assert_deferred`. Raises AssertionError with the jobs that were deferred.
     """
     __tracebackhide__ = True
     jobs = _jobs(among, database)
@@ -153,24 +155,24 @@ def _counted(number: int, expected: Expectation | None) -> str:
     return f"{jobs}{f' of {expected}' if expected else ''} {'was' if number == 1 else 'were'}"
 
 
-def _failure(expected: Expectation, found: int, count: int | None) -> str:
+def _failure(expected: Expectation, matching: int, count: int | None) -> str:
     if count is None:
         return f"No job of {expected} was deferred."
-    return f"{_counted(found, expected)} deferred, not {count}."
+    return f"{_counted(matching, expected)} deferred, not {count}."
 
 
 def _instead(jobs: list[Job], expected: Expectation) -> list[str]:
-    """Lines about the deferred jobs, first the jobs of the expected task, with the names in which they differ."""
+    """A line about each deferred job. Jobs of the expected task come first, with the names in which they differ."""
     if not jobs:
         return ["No job was deferred at all."]
-    same = [job for job in jobs if job.task == expected.name]
+    of_task = [job for job in jobs if job.task == expected.name]
     others = [job for job in jobs if job.task != expected.name]
-    notes = {job.pk: ", ".join(expected.differences(job)) for job in same}
-    return ["Deferred were:", *lines([*same, *others], notes)]
+    differences = {job.pk: ", ".join(expected.differences(job)) for job in of_task}
+    return ["Deferred were:", *lines([*of_task, *others], differences)]
 
 
 def expectation(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Expectation:
-    """Make the expectation of an assertion with these options. `None` stands for an option that was not given.
+    """Make the expectation of an assertion that was called with these options. An option with `None` was not given.
 
     Raises `InvalidArguments` for arguments that the task does not have.
     """
@@ -189,7 +191,7 @@ def expectation(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], optio
 
 
 def _identified(task: Any) -> tuple[str, Task[Any, Any] | None]:
-    """The name of a task, and its entry in the registry. Raises `InvalidTask` for an object that is no task."""
+    """A task's name, and the task if it is registered. Raises `InvalidTask` for an object that is not a task."""
     name = task if isinstance(task, str) else getattr(task, "module_path", None) or getattr(task, "name", None)
     if not isinstance(name, str):
         raise InvalidTask(f"{task!r} is no task: give the function with @job or @task above it, or the task's name.")
@@ -205,14 +207,14 @@ def _identified(task: Any) -> tuple[str, Task[Any, Any] | None]:
 
 
 def _changed(task: Any, known: Task[Any, Any] | None) -> dict[str, Any]:
-    """The options that `.using()` has changed: `send_receipt.using(queue_name="bulk")` expects the queue `bulk`."""
+    """The options that `.using()` changed, because `send_receipt.using(queue_name="bulk")` expects the queue `bulk`."""
     if known is None or isinstance(task, str):
         return {}
-    own = known.options.spec(known.name)
-    given = task.options.spec(known.name) if isinstance(task, Task) else task  # the options are fields of Django's task
+    original = known.options.spec(known.name)
+    given = task.options.spec(known.name) if isinstance(task, Task) else task  # Django's task has the options as fields
     names = [name for name in JobSpec._fields if name not in ("task", "on_conflict")]
-    changed = {name: getattr(given, name, None) for name in names}
-    changed = {name: value for name, value in changed.items() if value not in (None, getattr(own, name))}
+    values = {name: getattr(given, name, None) for name in names}
+    changed = {name: value for name, value in values.items() if value not in (None, getattr(original, name))}
     for name in changed:
         if not hasattr(Job, name):
             raise InvalidArguments(f"{name} is no column of a job, so no assertion can expect it: leave it out.")
@@ -229,36 +231,36 @@ def _refuse_ambiguous(task: Task[Any, Any], options: Mapping[str, Any]) -> None:
 
 
 def _by_name(task: Task[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(bound)
+    by_name = dict(bound)
     for parameter in task.signature.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
-            found |= found.pop(parameter.name, {})
-    return found
+            by_name |= by_name.pop(parameter.name, {})
+    return by_name
 
 
 def _bound(task: Task[Any, Any], job: Job) -> dict[str, Any]:
     try:
         bound = task.signature.bind(*job.args, **job.kwargs)
-    except TypeError:  # deferred by name, without the checks of `.defer()`
+    except TypeError:  # the job was deferred by the task's name, so nothing has checked its arguments
         return dict(job.kwargs)
     bound.apply_defaults()
     return _by_name(task, bound.arguments)
 
 
-def _is_same(task: Task[Any, Any] | None, name: str, expected: Any, found: Any) -> bool:
-    """Compare the expected value with the value in the row, also in its stored form: a tuple is stored as a list."""
-    if found is NOT_GIVEN:
+def _is_same(task: Task[Any, Any] | None, name: str, expected: Any, actual: Any) -> bool:
+    """Compare the expected value with the row's value, which is JSON. So a tuple equals the list that is stored."""
+    if actual is NOT_GIVEN:
         return False
-    if expected == found:
+    if expected == actual:
         return True
     stored = expected if task is None else task.encoded_argument(name, expected)
-    return bool(decode(encode(name, stored)) == (list(found) if isinstance(found, tuple) else found))
+    return bool(decode(encode(name, stored)) == (list(actual) if isinstance(actual, tuple) else actual))
 
 
 def _is_column(job: Job, name: str, expected: Any) -> bool:
     if name != "run_after":
         return bool(getattr(job, name) == expected)
-    due = job.enqueued_at + expected if isinstance(expected, timedelta) else expected
-    if not isinstance(due, datetime):
+    expected_time = job.enqueued_at + expected if isinstance(expected, timedelta) else expected
+    if not isinstance(expected_time, datetime):
         raise InvalidArguments(f"run_after is a datetime or a timedelta, not {expected!r}.")
-    return abs(job.run_after - due) < CLOSE_TIMES
+    return abs(job.run_after - expected_time) < CLOSE_TIMES

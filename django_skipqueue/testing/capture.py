@@ -1,4 +1,4 @@
-"""`capture_deferred`: the jobs that are deferred within a block; and a line about each, with secrets masked."""
+"""`capture_deferred` collects the jobs that a block defers, and shows a line about each, with secrets masked."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -14,25 +14,25 @@ from ..values.codec import shorten
 
 
 class CapturedJobs(Sequence[Job]):
-    """The jobs inserted since the block began, in the order of their ids.
+    """A list of the jobs that were inserted since the block began, in the order of their ids.
 
-    Within the block, each use reads the jobs again. After the block, the list has the jobs as they were at its end.
+    In the block, each use of the list reads the jobs again. After the block, it has the jobs as they were at the end.
     """
 
     def __init__(self, aliases: Sequence[str]) -> None:
         self._jobs = [Job.objects.using(alias).order_by("pk") for alias in aliases]
-        self._kept: list[Job] | None = None
+        self._jobs_at_end: list[Job] | None = None
 
     @async_unsafe("capture_deferred() sends queries: in an async test, write `async with capture_deferred()`.")
     def __enter__(self) -> "CapturedJobs":
-        # Not by the highest id: fixtures may choose any ids.
+        # Remembers all ids and not just the highest, because fixtures may have any ids.
         self._jobs = [jobs.exclude(pk__in=list(jobs.values_list("pk", flat=True))) for jobs in self._jobs]
-        self._kept = None
+        self._jobs_at_end = None
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Keep the jobs that are there now, unless the block raised: then a query may be impossible."""
-        self._kept = self._now() if error is None else []
+        """Keep the jobs as they are now, unless the block raised, because then the database may refuse queries."""
+        self._jobs_at_end = self._read() if error is None else []
 
     async def __aenter__(self) -> "CapturedJobs":
         return await sync_to_async(self.__enter__)()
@@ -47,28 +47,29 @@ class CapturedJobs(Sequence[Job]):
     def __getitem__(self, index: slice) -> list[Job]: ...
 
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        return self._found()[index]
+        return self._list()[index]
 
     def __len__(self) -> int:
-        return len(self._found())
+        return len(self._list())
 
     def __repr__(self) -> str:
-        """A line for each job, for the messages of failed assertions."""
-        jobs = self._found()
+        """A line for each job, because the messages of failed assertions show this list."""
+        jobs = self._list()
         return "\n".join([f"<{len(jobs)} deferred jobs>", *lines(jobs)])
 
-    def _found(self) -> list[Job]:
-        return self._now() if self._kept is None else self._kept
+    def _list(self) -> list[Job]:
+        return self._read() if self._jobs_at_end is None else self._jobs_at_end
 
-    def _now(self) -> list[Job]:
+    def _read(self) -> list[Job]:
         return [job for jobs in self._jobs for job in jobs.all()]
 
 
 def capture_deferred(*, database: str | None = None) -> CapturedJobs:
-    """Make a context manager that captures the jobs that are deferred in its block.
+    """Make a context manager that collects the jobs that are deferred in its block.
 
-    It captures jobs of `.defer()`, `.defer_many()`, `.enqueue()` of Django's tasks and `Job.objects.enqueue`, from any
-    thread whose transaction is committed or is the test's. It leaves out jobs that were rolled back.
+    It collects the jobs of `.defer()`, `.defer_many()`, `Job.objects.enqueue` and Django's `Task.enqueue()`, from all
+    threads, if they are in a transaction that is committed, or in the test's own. Jobs that were rolled back are left
+    out.
 
     database: the alias of the queue's database; default: all databases that hold queues.
     """
@@ -76,14 +77,14 @@ def capture_deferred(*, database: str | None = None) -> CapturedJobs:
 
 
 MOST_JOBS_SHOWN = 20
-"""Jobs in one message, at most."""
+"""How many jobs one message lists at most."""
 
 MOST_CHARACTERS_SHOWN = 300
-"""Characters of the arguments of one job in a message, at most."""
+"""How many characters of a job's arguments a message shows at most."""
 
 
 def call(job: Job) -> str:
-    """The call that made the job: `payments.jobs.send_receipt(payment_id=42)`."""
+    """The job as the call of its task, such as `payments.jobs.send_receipt(payment_id=42)`."""
     shown = redacted(job.task, job.args, job.kwargs)
     positional = [
         repr(value) if name.startswith("[") else f"{name}={value!r}" for name, value in named(job.task, shown.args)
@@ -94,7 +95,7 @@ def call(job: Job) -> str:
 
 
 def line(job: Job) -> str:
-    """The call, and the options with which the job was deferred."""
+    """The job as the call of its task, with the options with which it was deferred, and its status."""
     delay = job.run_after - job.enqueued_at
     options = [f"queue_name={job.queue_name!r}", *([f"priority={job.priority}"] if job.priority else [])]
     if delay > timedelta(seconds=1):
@@ -102,9 +103,12 @@ def line(job: Job) -> str:
     return f"  {call(job)}  [{', '.join(options)}] {job.status}"
 
 
-def lines(jobs: Sequence[Job], differs: Mapping[int, str] | None = None) -> list[str]:
-    """A line for each of the first jobs, and one for the rest. differs: the names in which a job differs, by its id."""
+def lines(jobs: Sequence[Job], differences: Mapping[int, str] | None = None) -> list[str]:
+    """A line for each of the first jobs, and one line with the number of the others.
+
+    differences: by the id of a job, the names of the arguments and columns in which the job is not as expected.
+    """
     others = len(jobs) - MOST_JOBS_SHOWN
-    notes = {id: f"  (other: {names})" for id, names in (differs or {}).items() if names}
+    notes = {id: f"  (other: {names})" for id, names in (differences or {}).items() if names}
     shown = [line(job) + notes.get(job.pk, "") for job in jobs[:MOST_JOBS_SHOWN]]
     return [*shown, *([f"  … and {others} more"] if others > 0 else [])]

@@ -11,7 +11,7 @@ from django.db import connections
 from ..exceptions import CrashedByTest
 from ..queue.store import in_each
 from ..values.part import installed_parts
-from .run import WORKER, run_jobs
+from .run import TEST_WORKER_ID, run_jobs
 
 
 @contextmanager
@@ -50,7 +50,8 @@ def run_jobs_and_kill(step: str, **options: Any) -> None:
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status):
         raise AssertionError(f"No attempt has recorded a step {step!r}: the jobs have run without it, or have failed.")
-    in_each(None, lambda store: store.recover(worker_ids=[WORKER], reason=f"kill_after({step!r}) killed the process"))
+    reason = f"kill_after({step!r}) killed the process"
+    in_each(None, lambda store: store.recover(worker_ids=[TEST_WORKER_ID], reason=reason))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""`run_inline`: jobs run where they are deferred, within a block.
+"""`run_inline` runs the jobs of a block immediately, in the thread that defers them.
 
-Invariant: after the block, the sink that sees jobs being deferred is gone, and so is the hook on the connection.
+It is a sink of events, so that it sees when a job is deferred, and replaces a method of each connection. Both are
+undone at the end of the block.
 """
 
 import threading
@@ -19,20 +20,20 @@ from .run import RunJobsOptions, run_jobs
 
 
 class InlineJobs(list[Job]):
-    """The jobs that have run in the block, as they were after they ran. Also the sink that sees jobs being deferred."""
+    """The context manager, which is also a list of the jobs that ran in the block, as they were after they ran."""
 
     def __init__(self, options: RunJobsOptions) -> None:
         super().__init__()
         self._options = options
         self._aliases = chosen_or_all(options.get("database"))
-        self._waits = False
-        """Whether a job waits for the end of the transaction that deferred it."""
-        self._here = threading.local()
+        self._has_waiting = False
+        """Whether a job is not yet run because the transaction that deferred it is still open."""
+        self._this_thread = threading.local()
         self._errors: list[Exception] = []
 
     @async_unsafe("run_inline() sends queries: in an async test, write `async with run_inline()`.")
     def __enter__(self) -> "InlineJobs":
-        self._here.depths = {alias: len(connections[alias].atomic_blocks) for alias in self._aliases}
+        self._this_thread.depths = {alias: len(connections[alias].atomic_blocks) for alias in self._aliases}
         self._replaced = {}
         for connection in map(connections.__getitem__, self._aliases):
             self._replaced[connection] = vars(connection).get("savepoint_commit")
@@ -41,9 +42,9 @@ class InlineJobs(list[Job]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Stop, and run the jobs that still wait. Raise the first error of `raise_errors`, unless the block raised."""
+        """Run the jobs that still wait, and stop. Then raise the first error that `raise_errors` asks for, if any."""
         try:
-            if error is None and self._waits:
+            if error is None and self._has_waiting:
                 self._run()
         finally:
             SINKS[:] = [sink for sink in SINKS if sink is not self]
@@ -61,11 +62,11 @@ class InlineJobs(list[Job]):
         await sync_to_async(self.__exit__)(*error)
 
     def wants(self, kind: type[Event]) -> bool:
-        """See `Sink.wants`."""
+        """Whether to pass events of this class to `handle`. See `Sink.wants`."""
         return kind is JobsDeferred
 
     def handle(self, event: Event, alive: Alive) -> None:
-        """Run the job that was just deferred, now or when its transaction is over."""
+        """Run the job that was just deferred, either now or when its transaction has ended."""
         if not isinstance(event, JobsDeferred) or event.database not in self._aliases:
             return
         if self._is_over(connections[event.database]):
@@ -73,47 +74,47 @@ class InlineJobs(list[Job]):
         elif self._depth(event.database) == 0:
             transaction.on_commit(self._run, using=event.database)
         else:
-            self._waits = True  # in a TestCase, savepoints end, and no transaction does
+            self._has_waiting = True  # in a TestCase only savepoints end, and the transaction does not
 
     def _depth(self, alias: str) -> int:
-        """How many transactions of this thread were open when the block began: these do not count."""
-        depths: dict[str, int] = getattr(self._here, "depths", {})
+        """How many atomic blocks this thread was in when the block began. A job does not wait for the end of these."""
+        depths: dict[str, int] = getattr(self._this_thread, "depths", {})
         return depths.get(alias, 0)
 
     def _is_over(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether each transaction that counts has ended."""
+        """Whether all atomic blocks have ended that began within the block of `run_inline`."""
         return len(connection.atomic_blocks) <= self._depth(connection.alias)
 
     def _run_after(self, connection: BaseDatabaseWrapper, savepoint_commit: Any) -> Any:
-        """Django calls the given method when an atomic block within the test's transaction has ended."""
+        """Make a `savepoint_commit` for the connection, which Django calls at the end of an inner atomic block."""
 
         def savepoint_commit_and_run(sid: str) -> None:
             savepoint_commit(sid)
-            if self._waits and self._is_over(connection):
+            if self._has_waiting and self._is_over(connection):
                 self._run()
 
         return savepoint_commit_and_run
 
     def _run(self) -> None:
-        """Run jobs until none is left. If a job defers another job, the other job runs after it, not within it."""
-        if getattr(self._here, "runs", False):
+        """Run jobs until none is left. A job that is deferred by another job runs after it, and not within it."""
+        if getattr(self._this_thread, "runs", False):
             return
-        self._here.runs, self._waits = True, False
+        self._this_thread.runs, self._has_waiting = True, False
         try:
             self.extend(run_jobs(**self._options))
-        except Exception as error:  # raised at the end of the block: `.defer()` raises no error of a task
+        except Exception as error:  # raised at the end of the block, because `.defer()` never raises a task's error
             self._errors.append(error)
         finally:
-            self._here.runs = False
+            self._this_thread.runs = False
 
 
 def run_inline(**options: Unpack[RunJobsOptions]) -> InlineJobs:
-    """Make a context manager that runs jobs where they are deferred. The options are those of `run_jobs`.
+    """Make a context manager in whose block each deferred job runs at once. The options are those of `run_jobs`.
 
     A job runs before `.defer()` returns, or, if it is deferred in a transaction, when the transaction ends.
     Transactions that were open when the block began, such as the test's own, do not count. A job whose transaction is
-    rolled back is not run. `.defer()` returns the job as it was inserted: the list that `with` gives has the jobs as
-    they are after their run.
+    rolled back is not run. `.defer()` returns the job as it was inserted. The list that `with` gives has the jobs as
+    they are after they ran.
 
     With `raise_errors`, the first exception is raised at the end of the block. Jobs that were queued before the block
     run with the first job that is deferred in the block.

@@ -1,8 +1,9 @@
-"""`run_jobs`: runs deferred jobs one after the other, in the thread of its caller.
+"""`run_jobs` runs deferred jobs one after another, in the thread of its caller.
 
-In a worker no transaction is open when an attempt begins. A `TestCase` has an open transaction, which is never
-committed. One failed statement makes all later statements of the transaction fail. Invariant: after an attempt, this
-transaction can still be used, and the commit hooks of the attempt were called once.
+In a worker, no transaction is open when an attempt begins. But a `TestCase` keeps one transaction open and never
+commits it, and a failed statement makes all later statements of a transaction fail. So a savepoint is made before each
+attempt, and rolled back if the attempt breaks the transaction. The commit hooks that the attempt registers are called
+once, as if the transaction had been committed.
 """
 
 import logging
@@ -37,11 +38,11 @@ from ..worker.by_hand import run_attempt
 from ..worker.notes import capturing
 from ..worker.outcomes import EVENTS, ended_otherwise
 
-WORKER = "test"
+TEST_WORKER_ID = "test"
 """The name of the worker in the rows of the jobs."""
 
 Act = Callable[[datetime], bool]
-"""Does what is due at this time. Returns whether it was done."""
+"""Does something that is due at the given time. Returns whether it was done."""
 
 signals = SignalSink()
 
@@ -57,20 +58,20 @@ def run_jobs(
     limit: int = 1_000,
     database: str | None = None,
 ) -> list[Job]:
-    """Run the queued jobs, and the jobs that they defer, until none is left. Returns the jobs as they are afterwards.
+    """Run the queued jobs, and the jobs that these defer, until none is left. Returns the jobs as they are afterwards.
 
     Due jobs run in the order in which a worker claims them. A retry runs once it is due.
 
-    queue_names: only these queues, in this order; default: all queues.
-    include_scheduled: when no other job is left, run the scheduled jobs, retries included, in the order of their times
-    and without waiting; then run the jobs that wait for their rates.
-    until: run the scheduled jobs that are due until this moment, and the jobs that wait for a rate, as its tokens come.
-    A timedelta counts from now. If such a job schedules another job, the delay counts from the first job's time.
-    schedules: with `until`: `True` fires all schedules at their times until this moment, a list of tasks fires only
-    their schedules. Includes the schedules of `@periodic` and of `SKIPQUEUE["PERIODIC"]`, not schedules made in the
-    admin.
-    raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
-    the outcome of its job, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
+    queue_names: run only the jobs of these queues, in this order; default: all queues.
+    include_scheduled: when no other job is left, run the scheduled jobs and the retries too, in the order of their due
+    times and without waiting. Then run the jobs that wait for a rate.
+    until: run the scheduled jobs that are due until this moment, and the jobs that a rate admits until then. A
+    timedelta counts from now. If such a job schedules another job, the delay counts from the first job's due time.
+    schedules: needs `until`. With `True`, all schedules fire at their times until this moment, and with a list of tasks
+    only the schedules of these tasks. Includes the schedules of `@periodic` and of `SKIPQUEUE["PERIODIC"]`, but not
+    schedules made in the admin.
+    raise_errors: raise the first exception that a task raises, after its outcome is written. By default, an exception
+    only sets the job's outcome, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
     limit: raise RuntimeError after this many attempts, so that jobs that defer each other do not run for ever.
     database: the alias of the queue's database; default: all databases that hold queues, one after another, until none
     has a job left. The limit counts for each database.
@@ -80,11 +81,12 @@ def run_jobs(
     if schedules and until is None:
         raise ValueError("schedules needs until: without an end, schedules fire for ever.")
     runs = []
-    timed = [each for part in installed_parts() if schedules and part.planned for each in part.planned(schedules)]
+    planners = [part.planned for part in installed_parts() if schedules and part.planned]
+    all_planned = [planned for plan in planners for planned in plan(schedules)]
     for alias in chosen_or_all(database):
-        here = [each for each in timed if each.database == alias]
+        planned_here = [planned for planned in all_planned if planned.database == alias]
         is_forced = include_scheduled or until is not None
-        forced = Forced(alias, queue_names, until=until, timed=here) if is_forced else None
+        forced = Forced(alias, queue_names, until=until, all_planned=planned_here) if is_forced else None
         runs.append(Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit))
     with capturing():
         while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer a job into another database
@@ -93,7 +95,7 @@ def run_jobs(
 
 
 class RunJobsOptions(TypedDict, total=False):
-    """The options of `run_jobs`, which explains them."""
+    """The options of `run_jobs`, whose docstring explains them."""
 
     queue_names: Sequence[str] | None
     include_scheduled: bool
@@ -120,27 +122,28 @@ class Planned(Protocol):
         """The first planned time after this moment, if any."""
 
     def fire(self, store: Store, due: datetime) -> datetime | None:
-        """Do what is planned for this time. Returns the next planned time, if any."""
+        """Do the planned thing that is due at this time. Returns the next planned time, if any."""
 
 
 class Clock(Protocol):
-    """The clock of a part's gate in one database, such as the clock by which tokens of rates come."""
+    """The clock by which a part's gate in one database admits jobs, such as the clock of the rate limits."""
 
     def due(self) -> Sequence[datetime]:
-        """When the gate may admit a job, by the real time."""
+        """The real times at which the gate may admit a job."""
 
     def put_forward(self, passed: timedelta) -> None:
-        """Have this time pass."""
+        """Put the clock forward, as if this much time had passed."""
 
     def put_to_the_end(self) -> None:
-        """Have enough time pass that no job waits for this gate."""
+        """Put the clock so far forward that the gate admits every job."""
 
 
 class Forced:
-    """Makes scheduled jobs due before their time, by a verb of operators: the jobs pass the gates as in production.
+    """Makes scheduled jobs due before their time, as operators can, so that the jobs pass the gates as in production.
 
-    Each job runs as if its time had come. If a job schedules another job, relative to the real time, the other job's
-    due time moves by the same time. Otherwise a job that snoozes for ten minutes would be due within the hour for ever.
+    A job runs as if its due time had come, so its clock is ahead of the real time. If the job schedules another job,
+    the row's due time counts from the real time, so this class adds how far the first job's clock was ahead. Otherwise
+    a job that snoozes again and again for ten minutes would always be due within the next hour, and run for ever.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class Forced:
         queue_names: Sequence[str] | None,
         *,
         until: datetime | timedelta | None = None,
-        timed: Sequence[Planned] = (),
+        all_planned: Sequence[Planned] = (),
     ) -> None:
         self._alias = alias
         self._store = Store(alias)
@@ -159,15 +162,17 @@ class Forced:
             self._jobs = self._jobs.filter(queue_name__in=queue_names)
         now = _now(alias)
         self._until = now + until if isinstance(until, timedelta) else until
-        self._planned = [(due, each) for each in timed if (due := each.first(now))]
-        self._ahead = timedelta(0)
-        """How far the time of the jobs is ahead of the real time."""
-        self._later: dict[int, timedelta] = {}
-        """By job: how much later it is due than its row says, which is `_ahead` at the time when it was scheduled."""
+        self._planned = [(due, planned) for planned in all_planned if (due := planned.first(now))]
+        self._time_ahead = timedelta(0)
+        """How far the clock of the jobs is ahead of the real time."""
+        self._delays: dict[int, timedelta] = {}
+        """By job id: how much later the job is due than its row says. It is `_time_ahead` when the job was
+        scheduled."""
 
     def go_on(self) -> bool:
-        """Go on to the first time at which a job, a schedule or a rate is due. Returns whether there was a time."""
-        for due, act in sorted([*self._jobs_due(), *self._schedules_due(), *self._gates_due()], key=itemgetter(0)):
+        """Put the clock forward to the time at which the next job, schedule or rate is due. Returns whether one was."""
+        due_acts = [*self._jobs_due(), *self._schedules_due(), *self._gates_due()]
+        for due, act in sorted(due_acts, key=itemgetter(0)):
             if self._until is not None and due > self._until:
                 break
             if act(due):
@@ -179,24 +184,25 @@ class Forced:
         return self._admits()
 
     def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
+        """For each scheduled job, when it is due, and what to do then."""
         for id, run_after in self._jobs.values_list("pk", "run_after"):
-            yield run_after + self._later.setdefault(id, self._ahead), partial(self._run_now, id)
+            yield run_after + self._delays.setdefault(id, self._time_ahead), partial(self._run_now, id)
 
     def _run_now(self, id: int, due: datetime) -> bool:
         if not self._jobs.get(pk=id).run_now(by="run_jobs"):
-            return False  # another session has locked it
-        del self._later[id]
-        self._move_to(due)
+            return False  # another session has locked the job
+        del self._delays[id]
+        self._put_clocks_forward(due)
         return True
 
     def _schedules_due(self) -> Iterator[tuple[datetime, Act]]:
-        for due, each in self._planned:
-            yield due, partial(self._fire, each)
+        for due, planned in self._planned:
+            yield due, partial(self._fire, planned)
 
     def _fire(self, fired: Planned, due: datetime) -> bool:
-        self._move_to(due)
+        self._put_clocks_forward(due)
         following = fired.fire(self._store, due)
-        others = [(at, each) for at, each in self._planned if each is not fired]
+        others = [(next_due, planned) for next_due, planned in self._planned if planned is not fired]
         self._planned = others + ([(following, fired)] if following else [])
         return True
 
@@ -204,25 +210,25 @@ class Forced:
         if self._until is not None:
             for clock in self._clocks:
                 for due in clock.due():
-                    yield due + self._ahead, self._admit
+                    yield due + self._time_ahead, self._admit
 
     def _admit(self, due: datetime) -> bool:
-        self._move_to(due)
+        self._put_clocks_forward(due)
         return self._admits()
 
     def _admits(self) -> bool:
         return sweep_gates(self._store) or self._store.admit().goes_on
 
-    def _move_to(self, due: datetime) -> None:
-        """Put the clock of the jobs, and of the gates, forward to this time."""
-        passed = max(timedelta(0), due - _now(self._alias) - self._ahead)
+    def _put_clocks_forward(self, due: datetime) -> None:
+        """Put the clock of the jobs, and the clocks of the gates, forward to this time."""
+        passed = max(timedelta(0), due - _now(self._alias) - self._time_ahead)
         for clock in self._clocks:
             clock.put_forward(passed)
-        self._ahead += passed
+        self._time_ahead += passed
 
 
 class Run:
-    """Drains the queue of one database. Keeps the ids of the jobs it has run."""
+    """Runs the jobs of one database, and remembers their ids."""
 
     def __init__(
         self, alias: str, queue_names: Sequence[str] | None, *, forced: Forced | None, raise_errors: bool, limit: int
@@ -233,7 +239,7 @@ class Run:
         self._forced = forced
         self._raise_errors = raise_errors
         self._limit = limit
-        self._executor = CommittingExecutor(worker=WORKER, database=alias)
+        self._executor = CommittingExecutor(worker=TEST_WORKER_ID, database=alias)
         self._ran: list[int] = []
 
     def drain(self) -> bool:
@@ -248,15 +254,15 @@ class Run:
         return len(self._ran) > before
 
     def jobs(self) -> list[Job]:
-        """The jobs that ran, in the order of their first attempts, as they are now. Deleted jobs are left out."""
-        found = Job.objects.using(self._alias).in_bulk(self._ran)
-        return [found[id] for id in dict.fromkeys(self._ran) if id in found]
+        """The jobs that ran, as they are now, in the order of their first attempts. Deleted jobs are left out."""
+        jobs_by_id = Job.objects.using(self._alias).in_bulk(self._ran)
+        return [jobs_by_id[id] for id in dict.fromkeys(self._ran) if id in jobs_by_id]
 
     def _next(self) -> ClaimedJob | None:
-        """Claim one job. If there is none, run the gates, have the parts make jobs, or force jobs to be due."""
+        """Claim one job. If there is none, open the gates, let the parts make jobs, or make scheduled jobs due."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
-            for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
+            for job in self._store.claim(queue_names=queues, limit=1, worker_id=TEST_WORKER_ID):
                 return job
             if self._store.admit().goes_on or sweep_gates(self._store):
                 continue
@@ -271,7 +277,7 @@ class Run:
             attempt = run_attempt(self._executor, job)
             transactions.run_hooks()
         if isinstance(attempt.outcome.exception, CrashedByTest):
-            self._store.recover(worker_ids=[WORKER], job_ids=[job.id], reason=str(attempt.outcome.exception))
+            self._store.recover(worker_ids=[TEST_WORKER_ID], job_ids=[job.id], reason=str(attempt.outcome.exception))
             return
         if not attempt.is_written and not self._store.settle([attempt.settlement]):
             kind, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
@@ -290,7 +296,7 @@ class Run:
 
 
 def _ends_the_test(error: BaseException) -> bool:
-    """Whether the exception is not the task's: Ctrl-C, or a timeout, a skip or a failure of the test runner."""
+    """Whether the test itself must end, because of Ctrl-C, or a timeout, skip or failure of the test runner."""
     return not isinstance(error, Exception | SystemExit | GeneratorExit | JobInterrupted)
 
 
@@ -303,7 +309,7 @@ logger = logging.getLogger("django_skipqueue.testing")
 
 
 class OpenTransaction:
-    """The transaction that one connection has open before an attempt."""
+    """A transaction that was open on a connection before the attempt began."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
@@ -311,8 +317,8 @@ class OpenTransaction:
         self._savepoint = str(connection.savepoint())
 
     def run_hooks(self) -> None:
-        """Call and forget the commit hooks that the attempt has registered, except for hooks that only wake workers."""
-        hooks: list[Any] = self._connection.run_on_commit  # of tuples with three items
+        """Call the commit hooks that the attempt registered, and forget them. Do not call hooks that wake workers."""
+        hooks: list[Any] = self._connection.run_on_commit  # a list of tuples with three items
         while len(hooks) > self._hooks and not self._is_broken():
             _, hook, robust = hooks.pop(self._hooks)
             if isinstance(hook, Notification):
@@ -325,8 +331,8 @@ class OpenTransaction:
                 logger.error("A commit hook raised: %r", error, exc_info=error)
 
     def end(self) -> None:
-        """Let the transaction go on. If the attempt has broken it, undo what the attempt has written."""
-        if self._connection.closed_in_transaction:  # the next statement raises Django's error about it
+        """End the savepoint. If the attempt has broken the transaction, also undo what the attempt has written."""
+        if self._connection.closed_in_transaction:  # the next statement will raise Django's error about this
             return
         if self._is_broken():
             del self._connection.run_on_commit[self._hooks :]
@@ -341,27 +347,27 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """The open transactions of all connections of this thread, around one attempt."""
+    """A context manager around one attempt, for all transactions that are open in this thread."""
 
     def __enter__(self) -> Self:
         opened = connections.all(initialized_only=True)
-        self._each = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
+        self._transactions = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
         return self
 
     def __exit__(self, *_: object) -> None:
-        for transaction in self._each:
+        for transaction in self._transactions:
             transaction.end()
 
     def run_hooks(self) -> None:
         """Call the commit hooks that the attempt has registered."""
-        for transaction in self._each:
+        for transaction in self._transactions:
             transaction.run_hooks()
 
 
 class CommittingExecutor(Executor):
-    """Calls the commit hooks of a `def` task within its attempt, as in a worker: if a hook raises, the attempt fails.
+    """Calls the commit hooks of a `def` task within its attempt, so that the attempt fails if a hook raises.
 
-    The commit hooks of an `async def` task belong to another thread, and are called after the attempt.
+    A worker does the same. The commit hooks of an `async def` task belong to another thread, and are called later.
     """
 
     transactions = OpenTransactions()

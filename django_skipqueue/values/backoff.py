@@ -1,12 +1,12 @@
 """Backoffs: functions that compute the delay before the next attempt.
 
-A backoff is any function from the number of the failed attempt (1, 2, …) to seconds. The functions here make the usual
-backoffs. Each varies its delays at random by `jitter` (0.1: up to 10 % shorter or longer), so that jobs that failed at
-the same time are not retried at the same time.
+A backoff is any function that takes the number of the failed attempt (1, 2, …) and returns seconds. The functions here
+make the usual backoffs. Each backoff varies its delays at random by `jitter` (0.1: up to 10 % shorter or longer), so
+that jobs which failed at the same time are not retried at the same time.
 
-Invariant: a number with which a delay could not be computed raises `InvalidOption` here, not when a job fails.
+A number from which no delay can be computed raises `InvalidOption` when the backoff is made, not when a job fails.
 
-`RetryPolicy` decides by a backoff the outcome of an attempt that raised an exception. It writes nothing.
+`RetryPolicy` uses a backoff to decide the outcome of an attempt that raised an exception. It writes nothing.
 """
 
 import inspect
@@ -53,7 +53,7 @@ def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
 
 
 def check_backoff(backoff: object) -> None:
-    """Raise `InvalidOption` for an object that cannot be called with the number of an attempt."""
+    """Raise `InvalidOption` unless `backoff` can be called with the number of an attempt."""
     if backoff in (exponential, linear, constant):
         name = getattr(backoff, "__name__", "")
         raise InvalidOption(f"backoff must be what {name} returns, not {name} itself: say backoff={name}(…).")
@@ -67,7 +67,7 @@ def check_backoff(backoff: object) -> None:
 def _takes_a_number(backoff: Callable[..., object]) -> bool:
     try:
         signature = inspect.signature(backoff)
-    except ValueError:  # written in C, without a signature
+    except ValueError:  # a function written in C may have no signature
         return True
     try:
         signature.bind(1)
@@ -88,16 +88,16 @@ def _check(name: str, value: object, *, least: float = 0, most: float = math.inf
 
 
 def _spread(seconds: float, jitter: float, cap: float = math.inf) -> float:
-    """Add the jitter, and keep the delay below the cap: shrink it first, so that delays at the cap differ as well."""
+    """Add the jitter, and keep the delay below the cap. Shrink it first, so that delays at the cap vary as well."""
     return min(seconds, cap / (1 + jitter)) * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 (no secret depends on it)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a task's exceptions have its job retried, failed or discarded."""
+    """Decides whether a job is retried, failed or discarded after its task raised an exception."""
 
     backoff: Callable[[int], float] = field(default_factory=exponential)
-    """From the number of the failed attempt (1, 2, …) to the seconds before the next one."""
+    """Takes the number of the failed attempt (1, 2, …), and returns the seconds before the next attempt."""
     retry_on: tuple[type[BaseException], ...] | None = None
     """Only these exceptions are retried; `None`: all exceptions but `RowMissing` and `StepFailed`."""
     discard_on: tuple[type[BaseException], ...] = ()

@@ -1,6 +1,6 @@
-"""The ranges of the numbers in settings and options, and checks of the columns of a job before a write.
+"""The allowed ranges of numbers in settings and options, and the checks of a job's columns before it is written.
 
-Invariant: neither a CHECK constraint nor an index refuses a value of a column that passes here.
+A value that passes these checks is refused neither by a CHECK constraint nor by an index of the table.
 
 `did_you_mean` suggests a known name for a mistyped name.
 """
@@ -24,16 +24,16 @@ DAY_SECONDS = 86_400
 
 @dataclass(frozen=True)
 class NumberRange:
-    """A range of numbers, both ends included. Its text completes the sentence "it must be …"."""
+    """A range of numbers that includes both ends. `str()` of it completes the sentence "it must be …"."""
 
     least: float
     most: float
     is_whole: bool = False
     above: bool = False
-    """Whether the least number itself is too small."""
+    """Whether values must be above `least`, which then is not allowed itself."""
 
     def allows(self, value: object) -> bool:
-        """Whether this is a number within the range. True and False are no numbers."""
+        """Whether `value` is a number within the range. True and False do not count as numbers."""
         if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):
             return False
         return self.least <= value <= self.most and not (self.above and value == self.least)
@@ -50,13 +50,13 @@ def whole(least: int, most: int) -> NumberRange:
 
 
 LONGEST_PROCESS_WAIT = 14 * DAY_SECONDS
-"""Seconds for which a process may be told to wait: beyond 24 days the system's own calls take no timeout."""
+"""The most seconds for which a setting may make a process wait. System calls accept timeouts up to about 24 days."""
 
 SMALLINT, INTEGER = 32_767, 2_147_483_647
-"""The largest numbers that these columns of PostgreSQL hold."""
+"""The largest numbers that PostgreSQL columns of these types hold."""
 
 LARGEST_JSON = 256 * 1024 * 1024
-"""Bytes in the largest JSON text that a `jsonb` column takes."""
+"""The size in bytes of the largest JSON that a `jsonb` column accepts."""
 
 NUMBER_RANGES = {
     "priority": whole(-100, 100),
@@ -79,37 +79,38 @@ NUMBER_RANGES = {
     "wait": NumberRange(1, LONGEST_PROCESS_WAIT),
     "max_message_size": whole(65_536, 512 * 1024 * 1024),
 }
-"""By the name of the setting or the option. A setting and an option of one name have one range."""
+"""The allowed range of each setting or option, by name. A setting and an option with the same name share a range."""
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence about a name that is not in `known`."""
+    """The end of an error message about an unknown name: suggest a similar name, or else list all known names."""
     return close_to(name, known) or f" It knows {', '.join(sorted(known))}."
 
 
 def close_to(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence about a name that is not in `known`; empty if no known name is like it."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """The end of an error message about an unknown name: suggest a similar name. Empty if no known name is similar."""
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {similar[0]!r}?" if similar else ""
 
 
 MAX_KEY_BYTES = 1_000
-"""Most bytes in the name of a queue or a task, and in a unique key: an index entry must fit into a third of a page."""
+"""The most bytes in a queue name, a task name or a unique key, because an index entry must fit into a third of a
+page."""
 
 AFTER_FAILURE = ("wait", "discard", "run")
-"""What happens to a job if another job that it needs has not completed."""
+"""The values of the option `after_failure`: what happens to a job if a job that it waits for fails."""
 
 
 def check_columns(columns: Mapping[str, Any]) -> None:
-    """Raise `InvalidOption` for a value, by the name of its column, that the table refuses. Takes 1 µs."""
+    """Raise `InvalidOption` for a value that the job table would refuse. `columns` has values by column name."""
     for name, value in columns.items():
         if value is None and name not in NEVER_NULL:
             continue
-        if name in NUMBERS:
+        if check := CHECKS.get(name):
+            check(value)
+        elif name in NUMBER_RANGES:
             if not NUMBER_RANGES[name].allows(value):
                 raise InvalidOption(f"{name} must be {NUMBER_RANGES[name]}, not {value!r}.")
-        elif check := CHECKS.get(name):
-            check(value)
         elif name not in UNCHECKED and isinstance(value, str):
             _check_key_once(name, value)
 
@@ -162,14 +163,14 @@ def check_run_after(run_after: datetime | timedelta | None) -> None:
 
 
 def check_key(option: str, text: str) -> None:
-    """Raise `InvalidOption` for a text that is too long for an index."""
+    """Raise `InvalidOption` for a string that PostgreSQL cannot store, or that is too long for an index."""
     encode(option, text)
     if len(text.encode()) > MAX_KEY_BYTES:
         raise InvalidOption(f"{option} must be at most {MAX_KEY_BYTES} bytes long, not {len(text.encode())}.")
 
 
 _check_key_once = lru_cache(1_000)(check_key)
-"""For the names of tasks, which are few."""
+"""Checks each task name only once, because there are few of them."""
 
 CHECKS: dict[str, Callable[[Any], None]] = {
     "queue_name": _check_queue_name,
@@ -177,12 +178,10 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "timeout": _check_timeout,
     "after_failure": _check_after_failure,
 }
-"""The check of each column that is not in `NUMBERS`. A string of any other column must fit into an index."""
-
-NUMBERS = {"priority", "max_attempts"}
-"""The columns whose number must be within its limit."""
+"""The check functions of columns, by column name, for columns that need more than a range in `NUMBER_RANGES`. Any other
+string must fit into an index."""
 
 NEVER_NULL = {"queue_name", "priority", "after_failure"}
 
 UNCHECKED = {"retention", "metadata", "unique_key", "on_conflict"}
-"""Columns and options whose values are checked where they are made: encoded JSON, a unique key."""
+"""Columns and options that need no check here, because the code that makes their values has checked them."""

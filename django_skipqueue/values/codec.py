@@ -1,12 +1,12 @@
-"""Encode values as JSON that `jsonb` accepts and returns equal, and clean text so that PostgreSQL can store it. Pure.
+"""Encode values as JSON that `jsonb` accepts and returns unchanged, and clean text so that PostgreSQL can store it.
 
-Invariant: PostgreSQL never refuses what `encode` and `clean` return.
+PostgreSQL accepts every string that `encode` and `clean` return.
 
-A flattened value is one that JSON keeps as a value of a plainer type, such as a member of an enumeration. `encode`
-refuses it as an argument, because the task would get another value than the caller passed. Invariant: a str, a dict or
-a list of any subclass, such as Django's `SafeString`, is stored, and the task gets an equal value.
+A flattened value is a value that JSON would turn into a simpler type: a member of an enumeration would become a string,
+for example. `encode` refuses a flattened value as an argument, because the task would get another value than the caller
+passed. It accepts a subclass of str, dict or list, such as Django's `SafeString`, because the task gets an equal value.
 
-The error for a value that JSON does not have suggests another argument.
+The error message for a value that JSON cannot represent suggests what to pass instead.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def decode(text: str) -> Any:
-    """Decode a JSON text that PostgreSQL has written.
+    """Decode JSON that PostgreSQL has written.
 
-    Takes a quarter of the time of `json.loads`: most texts are an empty list or dict, and none begins with white space.
+    This is four times as fast as `json.loads`: most texts are an empty list or dict, and none begins with white space.
     """
     if text == "{}":
         return {}
@@ -39,11 +39,11 @@ def decode(text: str) -> Any:
 
 
 UNREADABLE = "(this JSON cannot be read)"
-"""Shown in place of JSON that Python cannot decode, because it has thousands of levels or digits."""
+"""Shown instead of JSON that Python cannot decode, because it has thousands of nested levels or of digits."""
 
 
 def decode_shown(text: str) -> Any:
-    """Decode a JSON text that is only shown. A text that Python cannot decode becomes `UNREADABLE`."""
+    """Decode JSON for display only. If Python cannot decode it, return `UNREADABLE` instead of raising."""
     try:
         return decode(text)
     except (ValueError, RecursionError):
@@ -51,20 +51,20 @@ def decode_shown(text: str) -> Any:
 
 
 def encode(name: str, value: Any, is_argument: bool = False) -> str:
-    """Encode `value` as JSON text. Raises `InvalidArguments` with the part of `name` that cannot be stored, and why.
+    """Encode `value` as JSON. Raises `InvalidArguments`, which says what cannot be stored, such as `name[3]`, and why.
 
-    is_argument: raise `FlattenedValue` for a flattened value.
+    is_argument: whether the value is an argument of a job; then a flattened value raises `FlattenedValue`.
     """
     try:
-        if type(value) is int:  # a primary key, the most common argument: takes a sixth of the time
+        if type(value) is int:  # most arguments are primary keys, and this takes a sixth of the time
             return str(value)
-        found = _check(name, value)
-        if found >= HAS_FLATTENED and is_argument:
+        flags = _check(name, value)
+        if flags >= HAS_FLATTENED and is_argument:
             refuse_flattened(name, value)
-        return _written_out(value) if found & HAS_LARGE_FLOAT else _encode(value)
+        return _encode_large_floats(value) if flags & HAS_LARGE_FLOAT else _encode(value)
     except RecursionError:
         raise InvalidArguments(f"{name} is nested too deeply, or contains itself.") from None
-    except ValueError as error:  # a whole number with more digits than Python prints
+    except ValueError as error:  # an integer with more digits than Python converts to a string
         raise InvalidArguments(f"{name} cannot be stored as JSON: {error}.") from None
 
 
@@ -74,40 +74,41 @@ def size_of(text: str) -> int:
 
 
 HAS_LARGE_FLOAT, HAS_FLATTENED = 1, 2
-"""Flags of what `_check` finds: a float of 1e16 or more, which `_written_out` must encode, because `jsonb` would turn
-1e+23 into another number; and a flattened value."""
+"""The flags that `_check` returns. A large float is 1e16 or more: `_encode_large_floats` must encode it, because
+`jsonb` would turn 1e+23 into another number."""
 
 
 MOST_LEVELS = 200
-"""Lists and dicts that may be nested in each other. Python reads a thousand, but a worker's stack is not empty."""
+"""How many lists and dicts may be nested in each other. Python could decode about a thousand levels with an empty
+stack, but a worker's stack is not empty."""
 
 
 def _check(name: str, value: Any, levels: int = MOST_LEVELS) -> int:
-    """Raise `InvalidArguments` for a value that JSON does not have or `jsonb` refuses. `name` is the path to `value`.
+    """Raise `InvalidArguments` for a value that JSON or `jsonb` cannot represent. `name` is the path to `value`.
 
-    Returns the sum of what is found in the value: `HAS_LARGE_FLOAT`, `HAS_FLATTENED`.
+    Returns the flags of the value: `HAS_LARGE_FLOAT` and `HAS_FLATTENED`, combined by `|`.
     """
-    kind, found = type(value), 0
+    kind, flags = type(value), 0
     if kind is str:
         _check_text(name, value)
-        return found
+        return flags
     if kind is int or value is None:
-        return found
+        return flags
     if isinstance(value, str):
         _check_text(name, value)
     elif isinstance(value, float):
-        found = _check_float(name, value)
+        flags = _check_float(name, value)
     elif isinstance(value, list | tuple):
         _check_levels(name, levels)
         for position, item in enumerate(value):
-            found |= _check(f"{name}[{position}]", item, levels - 1)
+            flags |= _check(f"{name}[{position}]", item, levels - 1)
     elif isinstance(value, dict):
         _check_levels(name, levels)
-        found = _check_dict(name, value, levels - 1)
+        flags = _check_dict(name, value, levels - 1)
     elif not isinstance(value, int):
         article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
         raise InvalidArguments(f"{name} is {article} {kind.__name__}, which is not JSON. Pass {instead_of(value)}.")
-    return found if kind in PLAIN_TYPES or not is_flattened(value) else found | HAS_FLATTENED
+    return flags if kind in PLAIN_TYPES or not is_flattened(value) else flags | HAS_FLATTENED
 
 
 def _check_float(name: str, value: float) -> int:
@@ -116,30 +117,31 @@ def _check_float(name: str, value: float) -> int:
     return HAS_LARGE_FLOAT if abs(value) >= 1e16 else 0
 
 
-def _check_levels(name: str, levels: int) -> None:
-    if not levels:
+def _check_levels(name: str, levels_left: int) -> None:
+    if not levels_left:
         path, _, _ = name.partition("[")
         raise InvalidArguments(f"{path} is nested too deeply, or contains itself: it has over {MOST_LEVELS} levels.")
 
 
 def _check_dict(name: str, value: dict[Any, Any], levels: int) -> int:
-    found = 0
+    flags = 0
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a str. Use str keys.")
         _check_text(f"the key {key!r} in {name}", key)
         if type(key) is not str and is_flattened(key):
-            found |= HAS_FLATTENED
-        found |= _check(f"{name}[{key!r}]", item, levels)
-    return found
+            flags |= HAS_FLATTENED
+        flags |= _check(f"{name}[{key!r}]", item, levels)
+    return flags
 
 
-def _written_out(value: Any) -> str:
-    """Encode with all digits and a point in large floats, because `jsonb` keeps no exponent."""
+def _encode_large_floats(value: Any) -> str:
+    """Encode a value as JSON. Write large floats with all digits and a point, because `jsonb` keeps no exponent."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_written_out, value))}]"
+        return f"[{','.join(map(_encode_large_floats, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_encode(key)}:{_written_out(item)}' for key, item in value.items())}}}"
+        pairs = (f"{_encode(key)}:{_encode_large_floats(item)}" for key, item in value.items())
+        return f"{{{','.join(pairs)}}}"
     if isinstance(value, float) and abs(value) >= 1e16:
         return f"{Decimal(repr(value)):f}.0"
     return _encode(value)
@@ -156,19 +158,21 @@ def _check_text(name: str, text: str) -> None:
 
 
 def shorten(line: str, limit: int = 500) -> str:
-    """Return the line so that PostgreSQL can store it, cut to `limit` characters."""
+    """Make the line storable by PostgreSQL, and cut it to `limit` characters."""
     line = _storable(line)
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def clean(text: str, limit: int) -> str:
-    """Return `text` so that PostgreSQL can store it. If it is longer than `limit`, its middle is left out."""
+    """Make `text` storable by PostgreSQL. If it is longer than `limit`, replace its middle by a note."""
     text = _storable(text)
     if len(text) <= limit:
         return text
-    mark = f"\n… {len(text) - limit} characters left out …\n"
-    kept = max(limit - len(mark), 0)
-    return text[: kept // 3] + mark + text[len(text) - (kept - kept // 3) :]
+    note = f"\n… {len(text) - limit} characters left out …\n"
+    kept = max(limit - len(note), 0)
+    kept_at_start = kept // 3
+    kept_at_end = kept - kept_at_start
+    return text[:kept_at_start] + note + text[len(text) - kept_at_end :]
 
 
 def _storable(text: str) -> str:
@@ -176,31 +180,32 @@ def _storable(text: str) -> str:
 
 
 PLAIN_TYPES = frozenset((str, int, float, bool, type(None), list, tuple, dict))
-"""The types whose values JSON keeps, a tuple as a list. Each value is tested for them first: most pass."""
+"""The types that JSON represents, a tuple as a list. A value is compared with them first, because most values have
+one."""
 
 
 def is_flattened(value: Any) -> bool:
-    """Whether JSON would keep the value as one of a plainer type, and the task would notice."""
+    """Whether JSON would turn the value into a simpler type, so that the task would get a different value."""
     return type(value) not in PLAIN_TYPES and bool(_advice(value))
 
 
 def refuse_flattened(name: str, value: Any) -> NoReturn:
-    """Raise `FlattenedValue` for the first flattened value within this value. `name` is the path to `value`."""
-    waiting = [(name, value)]
-    while waiting:
-        place, item = waiting.pop()
+    """Raise `FlattenedValue` for the first flattened value that `value` contains. `name` is the path to `value`."""
+    to_visit = [(name, value)]
+    while to_visit:
+        path, item = to_visit.pop()
         if is_flattened(item):
-            raise FlattenedValue(f"{place} is {_shown(item)}, {_advice(item)}")
+            raise FlattenedValue(f"{path} is {_described(item)}, {_advice(item)}")
         if isinstance(item, dict):
-            waiting += [(f"the key {key!r} in {place}", key) for key in item]
-            waiting += [(f"{place}[{key!r}]", each) for key, each in item.items()]
+            to_visit += [(f"the key {key!r} in {path}", key) for key in item]
+            to_visit += [(f"{path}[{key!r}]", child) for key, child in item.items()]
         elif isinstance(item, list | tuple):
-            waiting += [(f"{place}[{position}]", each) for position, each in enumerate(item)]
-    raise FlattenedValue(f"{name} has a value that JSON would change.")  # it was changed in the meantime
+            to_visit += [(f"{path}[{position}]", child) for position, child in enumerate(item)]
+    raise FlattenedValue(f"{name} has a value that JSON would change.")  # another thread has changed it since
 
 
 def _advice(value: Any) -> str:
-    """How the value would arrive, and what to pass instead; empty for a value that JSON keeps."""
+    """The end of an error message: how the value would arrive, and what to pass instead. Empty for plain values."""
     if isinstance(value, Enum):
         return f"which would arrive as {value.value!r}. Pass its .value, or annotate it with its type."
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -210,7 +215,7 @@ def _advice(value: Any) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
+def _described(value: Any) -> str:
     return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else f"a {type(value).__name__}"
 
 
@@ -218,16 +223,16 @@ ANYTHING = "a str, int, float, bool, None, list or dict"
 
 
 def instead_of(value: Any) -> str:
-    """The end of a sentence that begins with "Pass", for a value that is not JSON."""
-    return next((advice for fits, advice in ADVICE if fits(value)), ANYTHING)
+    """What to pass instead of a value that JSON cannot represent: the end of a sentence that begins with "Pass"."""
+    return next((advice for is_of_kind, advice in ADVICE if is_of_kind(value)), ANYTHING)
 
 
-def _is_a(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kinds)
+def _is_a(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
 
 
 ANNOTATED = ", or annotate it with its type"
-"""A second advice, for types that arguments and results may have if they are annotated."""
+"""A second piece of advice, for types that the package itself converts if the argument or result is annotated."""
 
 ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (_is_a(datetime.timedelta), f"value.total_seconds(){ANNOTATED}"),

@@ -1,9 +1,9 @@
-"""Counts of recent events, histograms of durations, and the number of rows that a statement takes. Pure.
+"""Count recent events, build histograms of durations, and adapt the number of rows that a statement writes.
 
-A histogram has fixed buckets, so that the counts of many processes and minutes can be added.
+All histograms have the same fixed buckets, so that the counts of several processes and minutes can be added.
 
-A statement takes half as many rows after each one that failed. After a success the number grows by an eighth only, so
-that most statements succeed while PostgreSQL is slow.
+After a statement has failed, `BatchSize` halves the number of rows for the next statement. After a success, it raises
+the number by an eighth, so that most statements succeed while PostgreSQL is slow.
 """
 
 from bisect import bisect_right
@@ -14,19 +14,21 @@ from typing import Final
 
 
 class Recent:
+    """Counts events of the last `span` seconds."""
+
     def __init__(self, span: float) -> None:
         self._span = span
-        self._added: deque[tuple[float, int]] = deque()
+        self.added: deque[tuple[float, int]] = deque()
         self._count = 0
 
     def add(self, count: int, now: float) -> None:
-        self._added.append((now, count))
+        self.added.append((now, count))
         self._count += count
 
     def count(self, now: float) -> int:
-        """Number of events within the span before `now`. Forgets older ones."""
-        while self._added and self._added[0][0] < now - self._span:
-            self._count -= self._added.popleft()[1]
+        """Return the number of events within the span before `now`, and forget all older events."""
+        while self.added and self.added[0][0] < now - self._span:
+            self._count -= self.added.popleft()[1]
         return self._count
 
 
@@ -38,19 +40,20 @@ BOUNDS: Final = (
     *(minutes * 60.0 for minutes in _MULTIPLES),
     *(hours * 3600.0 for hours in (1.5, 2, 3, 4, 6, 8, 12, 18, 24)),
 )  # fmt: skip
-"""The upper bounds of the buckets in seconds, inclusive. A last bucket holds all longer durations.
+"""The inclusive upper bounds of the buckets in seconds. One more bucket holds all longer durations.
 
-Above a second each bound is at most 1.5 times the previous bound. So a quantile above a second is wrong by no more than
-this factor.
+Above one second, each bound is at most 1.5 times the previous bound, so that a quantile is never wrong by a larger
+factor.
 """
 
 BUCKETS: Final = len(BOUNDS) + 1
 
 
 def histogram(durations: Iterable[float]) -> list[int]:
-    """Count these durations, in seconds, by bucket, up to the last filled bucket. A negative one is in the first.
+    """Count these durations (in seconds) by bucket, up to the last bucket that is not empty.
 
-    To sort the durations takes a third of the time of a search for the bucket of each.
+    A negative duration counts in the first bucket. Sorting the durations is three times as fast as searching the bucket
+    of each duration.
     """
     ordered = sorted(durations)
     counts: list[int] = []
@@ -65,37 +68,41 @@ def histogram(durations: Iterable[float]) -> list[int]:
 
 
 def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return [here + there for here, there in zip_longest(one, other, fillvalue=0)]
+    """Add two histograms bucket by bucket. A histogram may leave out empty buckets at its end."""
+    return [count + other_count for count, other_count in zip_longest(one, other, fillvalue=0)]
 
 
 def all_buckets(counts: Sequence[int]) -> list[int]:
-    """The counts of all buckets, with a 0 for each bucket that was left out at the end."""
+    """Extend a histogram to all buckets, with a 0 for each empty bucket that was left out at its end."""
     return [*counts, *[0] * (BUCKETS - len(counts))]
 
 
 def quantile(counts: Sequence[int], share: float, longest: float | None = None) -> float | None:
-    """The duration in seconds that this share of all durations does not exceed; `None` if there are none.
+    """Return the duration in seconds which this share of all durations does not exceed; `None` without durations.
 
-    Within a bucket the durations count as evenly spread, as in Prometheus' `histogram_quantile`. The result is never
-    above the highest bound, or above `longest`, the longest duration, if that is known.
+    Durations count as evenly spread within their bucket, as in Prometheus' `histogram_quantile`. The result is at most
+    the highest bound, and at most `longest`, the longest duration, if it is given.
     """
-    wanted = share * sum(counts)
-    if not wanted:
+    wanted_count = share * sum(counts)
+    if not wanted_count:
         return None
-    below = 0.0
-    for index, (count, bound) in enumerate(zip(counts, BOUNDS, strict=False)):
-        if count and below + count >= wanted:
-            start = BOUNDS[index - 1] if index else 0.0
-            return min(start + (bound - start) * (wanted - below) / count, longest or bound)
-        below += count
+    count_below = 0.0
+    for index, (count, upper) in enumerate(zip(counts, BOUNDS, strict=False)):
+        if count and count_below + count >= wanted_count:
+            lower = BOUNDS[index - 1] if index else 0.0
+            share_of_bucket = (wanted_count - count_below) / count
+            return min(lower + (upper - lower) * share_of_bucket, longest or upper)
+        count_below += count
     return BOUNDS[-1]
 
 
 MOST_ROWS = 10_000
-"""Rows of one statement while none has failed: more than a worker ever holds."""
+"""The most rows of one statement while no statement has failed. No worker ever has more rows to write."""
 
 
 class BatchSize:
+    """How many rows a statement writes at once. Shrinks after failures, and grows after successes."""
+
     def __init__(self) -> None:
         self.rows = MOST_ROWS
         """How many rows the next statement may take."""

@@ -1,4 +1,4 @@
-"""Metrics in the text format of Prometheus, written without its library. Pure."""
+"""Write metrics in Prometheus' text format, without Prometheus' own library."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,20 +10,20 @@ from .counting import BOUNDS, all_buckets
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 LE = (*map(str, BOUNDS), "+Inf")
-"""The label of each bucket."""
+"""The value of the label `le` for each bucket of a histogram."""
 
 
 class Metric(NamedTuple):
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     text: str
-    """One sentence, for people."""
+    """A one-sentence description of the metric."""
     labels: tuple[str, ...] = ()
 
 
 class Histogram(NamedTuple):
     counts: Sequence[int]
-    """The number of durations in each bucket: see `values.counting`."""
+    """The number of durations in each bucket, as `values.counting.histogram` returns it."""
     total: float
     """The sum of all durations in seconds."""
 
@@ -33,6 +33,8 @@ Value = float | Histogram
 
 @dataclass(frozen=True)
 class Family:
+    """A metric and its current values, by the values of its labels."""
+
     metric: Metric
     values: dict[tuple[str, ...], Value] = field(default_factory=dict)
 
@@ -42,7 +44,7 @@ def exposition(families: Iterable[Family]) -> str:
 
 
 def cumulative(counts: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """For each bucket its label, and the number of durations up to its bound."""
+    """For each bucket, return its label and the number of durations up to its upper bound."""
     return zip(LE, accumulate(all_buckets(counts)), strict=True)
 
 

@@ -1,4 +1,4 @@
-"""The arguments that an option names, and the keys that are made from their values. Pure."""
+"""Make the keys of limits and other options from the values of the arguments which the option names."""
 
 import hashlib
 import json
@@ -10,16 +10,16 @@ from ..exceptions import InvalidArguments, InvalidOption
 from .codec import encode
 
 KEY_PART_BYTES = 400
-"""Bytes of a key's values. Longer values are replaced by their hash: an index entry must not be long."""
+"""The most bytes of one part of a key. A longer part is replaced by its hash, because index entries must be short."""
 
 
 def require_arguments(option: str, names: Sequence[str], signature: Signature) -> None:
-    """Raise `InvalidOption` if the option names an argument that no call of such a function has."""
+    """Raise `InvalidOption` if the option names an argument that a function with this signature does not accept."""
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    named = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
+    known_names = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
     for name in names:
-        if name not in named and not takes_any:
-            known = ", ".join(named) or "no arguments"
+        if name not in known_names and not takes_any:
+            known = ", ".join(known_names) or "no arguments"
             raise InvalidOption(f"{option} names the argument {name!r}, and the task has {known}.")
 
 
@@ -27,7 +27,7 @@ VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def names_of(where: str, names: Any) -> tuple[str, ...]:
-    """The names of arguments as a tuple. Raises `InvalidOption` for a value that is no name and no list of names."""
+    """Return one or several argument names as a tuple. Raises `InvalidOption` if `names` is anything else."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and name for name in listed):
         raise InvalidOption(f"{where} takes names of arguments, not {names!r}.")
@@ -35,7 +35,7 @@ def names_of(where: str, names: Any) -> tuple[str, ...]:
 
 
 def checked_name(what: str, name: Any) -> str | None:
-    """The name of a limit that tasks share. Raises `InvalidOption` for a name that no index can hold."""
+    """Return the name of a limit that several tasks share. Raises `InvalidOption` if the name does not fit an index."""
     if name is not None and (
         not isinstance(name, str) or not 0 < len(_encoded(name)) <= KEY_PART_BYTES or "\0" in name
     ):
@@ -44,7 +44,7 @@ def checked_name(what: str, name: Any) -> str | None:
 
 
 def _encoded(text: str) -> bytes:
-    """The text in UTF-8; empty for half of a surrogate pair, which cannot be stored."""
+    """Encode the text as UTF-8. Return no bytes for half of a surrogate pair, which cannot be stored."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -52,13 +52,13 @@ def _encoded(text: str) -> bytes:
 
 
 def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:
-    """The key of a call: its kind, the name of the limit, and the values of the arguments, as JSON.
+    """Make the key of a call from its kind, the name of the limit, and the values of the named arguments as JSON.
 
-    Values that are equal in JSON are equal: 42 and "42" are two keys.
+    Calls with equal JSON values share a key; 42 and "42" make two keys.
     """
     if not names:
         return f"{kind}:{_short(name)}"
-    values = ", ".join([f"{each}={_value(each, arguments)}" for each in names])
+    values = ", ".join([f"{argument}={_value(argument, arguments)}" for argument in names])
     return f"{kind}:{_short(name)} {_short(values)}"
 
 

@@ -1,7 +1,7 @@
-"""Addresses with fields in braces, which become links when the values of a job are put in. Pure.
+"""Templates of web addresses, such as `https://example.com/{task}`, which become links on the page of a job.
 
-Invariant: an address begins with `http://` or `https://` and a host that no value changes; every value is quoted, and
-none leads out of its place in the path.
+A template must begin with `http://` or `https://` and a fixed host. Every value of the job is quoted when it is put in,
+so that no value changes the host, or leaves its place in the path.
 """
 
 import re
@@ -13,19 +13,19 @@ FIELDS = (
     "job_id", "task", "queue_name", "worker", "attempt", "enqueued_at", "enqueued_at_ms", "started_at", "started_at_ms",
     "finished_at", "finished_at_ms", "sentry_event_id",
 )  # fmt: skip
-"""The names that may be in braces, beside `metadata[key]`."""
+"""The names that a template may have in braces, in addition to `metadata[key]`."""
 
 OF_AN_ATTEMPT = "sentry_event_id"
-"""The field of an attempt; the other fields are of its job."""
+"""The only field with a value of an attempt. All other fields have values of the job."""
 
 START = re.compile(r"https?://[^\s/?#{}@]+(?=[/?#]|\Z)")
 FIELD = re.compile(r"{([^{}]*)}")
-DOTS = re.compile(r"[^?#]*/\.\.?(?:[/?#]|\Z)")  # browsers take a quoted dot for a dot
+DOTS = re.compile(r"[^?#]*/\.\.?(?:[/?#]|\Z)")  # a path segment `.` or `..`, which browsers resolve even if quoted
 METADATA = re.compile(r"metadata\[([^\][]+)\]")
 
 
 def template_problem(template: object) -> str | None:
-    """The end of the sentence "it must be …"; `None` for a template that can be used."""
+    """The end of the sentence "it must be …" if the template is not valid; `None` if it is valid."""
     if not isinstance(template, str) or not START.match(template):
         return "an address that begins with http:// or https:// and a host without fields"
     for name in fields_of(template):
@@ -41,11 +41,11 @@ def fields_of(template: str) -> list[str]:
 
 
 def address(template: str, values: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """The template with quoted values in its fields; `None` if a field has no value, or its value is dots."""
-    found = {name: _value(name, values, metadata) for name in fields_of(template)}
-    if None in found.values():
+    """The template with quoted values in its fields; `None` if a field has no value, or if its value is `.` or `..`."""
+    value_by_field = {name: _value(name, values, metadata) for name in fields_of(template)}
+    if None in value_by_field.values():
         return None
-    filled = FIELD.sub(lambda field: quote(str(found[field[1]]), safe=""), template)
+    filled = FIELD.sub(lambda field: quote(str(value_by_field[field[1]]), safe=""), template)
     return None if DOTS.match(filled) else filled
 
 
@@ -56,7 +56,7 @@ def _value(name: str, values: Mapping[str, Any], metadata: Mapping[str, Any]) ->
 
 
 def problems(name: str, templates: object) -> Iterator[str]:
-    """One sentence for each template that cannot be used. `name` is the setting's name in the sentence."""
+    """Yield one sentence for each template that is not valid. `name` is what the sentences call the setting."""
     if not isinstance(templates, dict):
         yield f"{name} must be a dict of labels and addresses, not {templates!r}."
         return

@@ -1,6 +1,6 @@
-"""The progress and the log lines that attempts note: check them before a write, and read them from a row. Pure.
+"""The progress and the log lines that attempts note: check them before they are written, and read them from a row.
 
-The row may have been written by a worker of any version, or by hand: a value of an unknown form is left out.
+Another version of the package, or a person, may have written the row. So the readers skip values of an unknown form.
 """
 
 import logging
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 from ..exceptions import InvalidOption
 
 PROGRESS_TEXT_LIMIT = 200
-"""Characters of the text beside a progress."""
+"""The most characters in the text that is shown beside a progress."""
 
 LOG_LINE_LIMIT = 2_000
-"""Characters of one log line, with its traceback."""
+"""The most characters in one log line, including its traceback."""
 
 MOST_LINES = 500
-"""Log lines of one attempt that are kept: the last ones."""
+"""How many log lines of one attempt are kept: the last ones."""
 
 SLACK = 1e-9
-"""How far above 1 a progress may be: sums of floats are not exact."""
+"""How far above 1 a progress may be, because sums of floats are not exact."""
 
 MOST_CHARACTERS = 64_000
-"""Characters in the log lines of one attempt that are kept: the last ones."""
+"""How many characters of one attempt's log lines are kept: the last ones."""
 
 
 class Progress(NamedTuple):
@@ -32,11 +32,11 @@ class Progress(NamedTuple):
     """From 0 to 1."""
     text: str
     at: datetime | None
-    """When it was written, by the database's clock."""
+    """When the progress was written, by the database's clock."""
 
     @property
     def percent(self) -> int:
-        """The percentage that is done, rounded down: 100 only at the end."""
+        """The percentage that is done, rounded down, so that only finished work shows 100."""
         return int(self.value * 100 + SLACK)
 
     @property
@@ -58,7 +58,7 @@ class AttemptLog(NamedTuple):
     worker: str
     started: datetime | None
     dropped: int
-    """The number of earlier lines that were not kept."""
+    """The number of earlier lines of the attempt that were not kept."""
     lines: list[LogLine]
 
 
@@ -91,7 +91,7 @@ def checked_text(name: str, text: Any) -> str:
 
 
 def progress_of(written: Any, lease: int | None = None) -> Progress | None:
-    """The progress in a row, if the attempt with this lease has noted it. `lease` is `None`: any attempt."""
+    """The progress in a row; `None` if there is none. If `lease` is given, only the progress noted under this lease."""
     if not isinstance(written, dict) or lease not in (None, written.get("lease")):
         return None
     value, text = written.get("value"), written.get("text")
@@ -108,20 +108,21 @@ def logs_of(written: Any) -> list[AttemptLog]:
 
 def _log(entry: Mapping[str, Any]) -> AttemptLog:
     started, lines = _moment(entry.get("started")), entry.get("lines")
-    whole = [line for line in (lines if isinstance(lines, list) else []) if isinstance(line, list) and len(line) == 4]
+    lines = lines if isinstance(lines, list) else []
+    readable = [line for line in lines if isinstance(line, list) and len(line) == 4]
     return AttemptLog(
         lease=_number(entry.get("lease")),
         attempt=_number(entry.get("attempt")),
         worker=_text(entry.get("worker")),
         started=started,
         dropped=_number(entry.get("dropped")),
-        lines=[_line(line, started) for line in whole],
+        lines=[_line(line, started) for line in readable],
     )
 
 
 def _line(line: list[Any], started: datetime | None) -> LogLine:
-    after, level, logger, message = line
-    at = started + timedelta(milliseconds=_number(after)) if started else None
+    milliseconds, level, logger, message = line
+    at = started + timedelta(milliseconds=_number(milliseconds)) if started else None
     return LogLine(at, _text(level), _text(logger), _text(message))
 
 

@@ -1,8 +1,8 @@
-"""The outcome of an attempt, and the exceptions by which a task chooses it: `Retry`, `Snooze` and `Discard`.
+"""The outcome of an attempt, and the exceptions `Retry`, `Snooze` and `Discard`, by which a task chooses its outcome.
 
-Pure: an outcome is decided before anything is written. `values.backoff` decides it from what the task raised.
+The outcome is decided before anything is written. `values.backoff` decides it if the task raised an exception.
 
-`LostLease` reads from the row of a job how a lease has ended.
+`LostLease` tells from the columns of a job why a worker has lost the lease of the job.
 """
 
 import json
@@ -17,23 +17,24 @@ from .tracebacks import cut, formatted, place
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
 ERROR_NAME_LIMIT = 200
-"""Characters of the names in an error entry: the roll-ups of failures have them in their primary key."""
+"""The most characters of a name in an error entry. These names are part of a primary key, so they must be short."""
 
 Delay = timedelta | float
 
 
 LONGEST_DELAY = timedelta(days=1000 * 365)
-"""Longer delays are cut to this delay. Most are milliseconds by mistake, and Python's years end with 9999."""
+"""Longer delays are cut to this delay, because Python's years end with 9999. They are mostly milliseconds by
+mistake."""
 
 
 def seconds(delay: Delay) -> float:
-    """A delay as seconds, from 0 to `LONGEST_DELAY`."""
+    """Convert a delay to seconds, at least 0 and at most `LONGEST_DELAY`."""
     given = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
     return min(max(0.0, given), LONGEST_DELAY.total_seconds())
 
 
 def checked_seconds(name: str, delay: Delay) -> float:
-    """A delay as seconds. Raises `InvalidOption`, with this name, for an object that is no delay."""
+    """Convert a delay to seconds. Raises `InvalidOption`, which mentions `name`, if `delay` is not a delay."""
     try:
         return seconds(delay)
     except (TypeError, ValueError):
@@ -41,7 +42,7 @@ def checked_seconds(name: str, delay: Delay) -> float:
 
 
 def _check(error: Exception, reason: object, after: Delay | None) -> None:
-    """Raise `InvalidOption` for a delay in place of the reason, or for an `after` that is no delay."""
+    """Raise `InvalidOption` if a delay was passed as the reason, or if `after` is not a delay."""
     name = type(error).__name__
     if isinstance(reason, int | float | timedelta):
         raise InvalidOption(f"The reason of {name} is a text, not {reason!r}. For a delay say {name}(after=…).")
@@ -50,7 +51,7 @@ def _check(error: Exception, reason: object, after: Delay | None) -> None:
 
 
 class Retry(Exception):
-    """Raised by a task to be run again, `after` a delay or its backoff. Costs an attempt."""
+    """A task raises this to be run again, `after` a delay, or else after its backoff. The attempt counts."""
 
     __module__ = "django_skipqueue"  # the module that users import it from, as shown in a job's `errors`
 
@@ -61,7 +62,7 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a task that cannot run yet, to be run again `after` a delay. Costs no attempt."""
+    """A task that cannot run yet raises this to be run again `after` a delay. The attempt does not count."""
 
     __module__ = "django_skipqueue"
 
@@ -72,7 +73,7 @@ class Snooze(Exception):
 
 
 class Discard(Exception):
-    """Raised by a task whose job is no longer wanted: no success, and no more attempts."""
+    """A task raises this if its job is no longer wanted. The job does not count as a success, and is not retried."""
 
     __module__ = "django_skipqueue"
 
@@ -82,19 +83,19 @@ class Discard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The effect of an attempt on its job. `settle` writes it."""
+    """What an attempt does to its job, such as completing it. `settle` writes the outcome to the database."""
 
     status: Literal["completed", "scheduled", "failed", "discarded"]
     delay: float = 0.0
-    """Seconds until a scheduled job is due; with 0 the job is queued at once."""
+    """Seconds until a `scheduled` job is due. With 0, the job is queued at once."""
     refund: int = 0
     """Subtracted from the job's attempts: 1 for a snooze, else 0."""
     result: str | None = None
-    """The task's return value as JSON text; `None` if it returned `None`."""
+    """The task's return value as JSON; `None` if the task returned `None`."""
     last_error: str | None = None
-    """One line for lists: the exception's class and message."""
+    """The exception's class and message in one line, for lists of jobs."""
     error: dict[str, Any] | None = None
-    """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms, wait_ms."""
+    """The entry for the job's column `errors`, made by `error_entry`."""
     is_unknown: bool = False
     """Whether the task is not registered in this worker."""
     is_held: bool = False
@@ -102,13 +103,13 @@ class Outcome:
     is_release: bool = False
     """Whether the worker, which stops, releases the job in place of a settle."""
     notes: str | None = None
-    """The progress and the log of the attempt, as a JSON object; `None` if it has noted nothing."""
+    """A JSON object with the attempt's progress and log; `None` if the attempt noted nothing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """The exception that the task raised, for the log and for receivers; not written."""
+    """The exception that the task raised, for the log and for signal receivers. It is not written to the database."""
 
     @property
     def next_status(self) -> str:
-        """The job's status after the settle: `queued` instead of `scheduled` if the job is due at once."""
+        """The job's status after the outcome is written: `queued` instead of `scheduled` if the job is due at once."""
         if self.is_held:
             return "blocked"
         return "queued" if self.status == "scheduled" and self.delay <= 0 else self.status
@@ -129,15 +130,15 @@ class EndAttempt(BaseException):
 
 
 class Settlement(NamedTuple):
-    """An outcome with the lease that allows to write it: one item for `settle`."""
+    """An outcome, with the lease that gives the right to write it. `settle` takes a list of settlements."""
 
     job_id: int
     lease: int
     outcome: Outcome
     started: float | None = None
-    """The start of the attempt, in monotonic seconds of this process; `None`: when the job was claimed."""
+    """When the attempt started, by this process's monotonic clock; `None` means when the job was claimed."""
     ended: float | None = None
-    """The end of the attempt, by the same clock; `None`: now."""
+    """When the attempt ended, by this process's monotonic clock; `None` means now."""
 
     @property
     def duration_ms(self) -> float:
@@ -148,9 +149,9 @@ class Settlement(NamedTuple):
 def error_entry(
     error: BaseException, *, attempt: int, worker: str, duration_ms: float, wait_ms: float | None = None
 ) -> dict[str, Any]:
-    """Describe a failed attempt for the job's `errors`. Its texts are short enough, and PostgreSQL can store them.
+    """Describe a failed attempt for the job's column `errors`, in strings that are short and that PostgreSQL can store.
 
-    wait_ms: how long the job had been due when the attempt began; `None`: unknown.
+    wait_ms: how long the job had been due when the attempt began; `None` if this is unknown.
     Removes the frames of this package from the error's traceback.
     """
     cut(error)
@@ -169,13 +170,13 @@ def error_entry(
 
 
 def summary(error: BaseException) -> str:
-    """One line for lists and logs: the exception's class and the first line of its message."""
+    """Describe an exception in one line, for lists and logs: its class, and the first line of its message."""
     line = first_line(error)
     return shorten(f"{type(error).__name__}: {line}" if line else type(error).__name__)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the exception's message that is not blank; empty if there is none."""
+    """The first line of the exception's message that is not blank; empty if the message has no such line."""
     return next((line.strip() for line in _message(error).splitlines() if line.strip()), "")
 
 
@@ -183,26 +184,26 @@ def _class_name(error: BaseException) -> str:
     kind = type(error)
     try:
         return f"{kind.__module__}.{kind.__qualname__}"
-    except BaseException:  # a class with a module of its own making must not cost the job its outcome
+    except BaseException:  # the job must get its outcome even if the class has a strange `__module__`
         return kind.__name__
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as broken:  # an exception whose own __str__ raises must not cost the job its outcome
+    except BaseException as broken:  # the job must get its outcome even if `__str__` of the exception raises
         return f"<its message could not be read: {type(broken).__name__}>"
 
 
 class LostLease(NamedTuple):
-    """A lease that is no longer valid, and the columns of its job. All are `None` if the row is gone.
+    """Columns of a job whose lease is no longer valid, from which we can tell why. All are `None` if the row is gone.
 
-    A settle, a release, a recovery and a cancel each raise the lease by 1. A release removes the worker's id. A
-    recovery sets `deaths`, and a `last_error` of its own. An outcome empties `deaths`, except that of an unknown task.
+    Each settle, release, recovery and cancel raises the job's lease number by 1. A release removes the worker's id. A
+    recovery sets `deaths`, and its own `last_error`. An outcome empties `deaths`, unless the task was unknown.
     """
 
     raised_by: int | None
-    """The growth of the lease since it was held."""
+    """By how much the job's lease number has grown since the worker held the lease."""
     status: str | None
     locked_by: str | None
     last_error: str | None
@@ -214,19 +215,19 @@ class LostLease(NamedTuple):
 
     @property
     def is_completed(self) -> bool:
-        """Whether the holder itself has completed the job: nothing else can."""
+        """Whether the worker that held the lease has completed the job. No other process can complete it."""
         return self.raised_by == 1 and self.status == "completed"
 
     @property
     def cancel_reason(self) -> str | None:
-        """The reason, if the job was cancelled under this lease; else `None`."""
+        """The operator's reason if the job was cancelled while the worker held the lease; otherwise `None`."""
         return self.last_error if self.raised_by == 1 and self.is_ended_by_hand else None
 
     def written_status(self, outcome: Outcome) -> str | None:
-        """The status of the outcome that the holder has written under this lease, which may be `outcome`.
+        """The status of the outcome that the worker has written under this lease, which may be `outcome` itself.
 
-        `None` if the holder has written no outcome, or if the row does not show it. After the job has changed hands
-        again, only an outcome with an error can be recognized: by its entry in `errors`.
+        `None` if the worker has written no outcome, or if the row does not show it. Once another worker has claimed the
+        job, only an outcome with an error can be recognized, by its entry in `errors`.
         """
         if self.raised_by != 1:
             return outcome.status if self._has_entry(outcome) else None
@@ -240,7 +241,7 @@ class LostLease(NamedTuple):
         return "failed" if self.status == "failed" else "scheduled"
 
     def _has_entry(self, outcome: Outcome) -> bool:
-        """Whether the error of this outcome is in `errors`. The settle has added columns to its entry."""
+        """Whether `errors` has the error of this outcome. The settle statement has added keys to the entry."""
         if outcome.error is None:
             return False
         entries = [entry for entry in json.loads(self.errors or "[]") if isinstance(entry, dict)]

@@ -1,13 +1,14 @@
-"""`Part`: a feature in a folder of its own, which plugs into the core. Pure.
+"""`Part`: a feature in its own folder, which plugs into the core. This module has no side effects.
 
-Invariant: the core and the console name no part. They ask `installed_parts`, which the app fills when Django starts.
+The core and the console do not import any part. They call `installed_parts`, which the app fills when Django starts.
 
-`PartColumns` is what a part's columns of the job row add to the SQL of the core. `queue.fragments` joins the statements
-once, at import, from the core's own text and from what the parts add.
+A part may add columns to the job table. `PartColumns` describes these columns, and the SQL that they need in the core's
+statements. `queue.fragments` builds the statements once, at import.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, Protocol, Self
@@ -18,51 +19,54 @@ from .records import Dependant, EncodedCall, JobSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a feature gives to the core. Each default is "nothing"."""
+    """The functions and objects that a feature gives to the core. Every field is optional except the name."""
 
     name: str
     depends: tuple[str, ...] = ()
-    """Names of the parts that it needs."""
+    """Names of the parts that this part needs."""
 
     # At `.defer()`
 
     placement: Any = None
-    """Its `jobs.placement.Placement`, which chooses the database of each job."""
+    """A `jobs.placement.Placement`, which chooses the database of each new job."""
     joined_database: Callable[[], str | None] | None = None
-    """Returns the alias of the database for all jobs that the caller defers now; `None`: any database will do."""
+    """Returns the alias of the database that all jobs must go to which the caller enqueues now, for example because the
+    caller adds to a batch there. Returns `None` if any database will do."""
     in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
-    """Returns the spec of jobs with what the code around the enqueue adds, such as a batch. Its second argument is the
-    connection. Raises `InvalidOption`."""
+    """Takes the spec of new jobs and the connection. Returns the spec with what the caller's `with` block adds to it,
+    such as a batch. Raises `InvalidOption`."""
     of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
-    """Returns the columns that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments are the queue that the
-    setting names, and the calls."""
+    """Takes the name of a queue, and calls of one task. Returns the columns that the setting `SKIPQUEUE["QUEUES"]`
+    gives to jobs in this queue, such as a limit."""
     unique_keys: Any = None
-    """Its `queue.unique_keys.UniqueKeys`."""
+    """A `queue.unique_keys.UniqueKeys`, which enforces unique keys."""
     hold: Callable[[Any, JobSpec, Sequence[int]], Sequence[Dependant]] | None = None
-    """Has new jobs wait for the jobs that their spec names, in the transaction of the INSERT. Returns the new jobs that
-    need not wait."""
+    """Takes the store, the spec and the ids of new jobs. Makes the new jobs wait for the jobs that their spec names, in
+    the transaction of the INSERT. Returns the new jobs that need not wait."""
 
     # Until it runs
 
     gate: Any = None
-    """Its `queue.gates.Gate`, which keeps jobs out of their queues until a condition holds."""
+    """A `queue.gates.Gate`, which keeps jobs out of their queues until a condition is true."""
 
     # In a worker
 
     in_exchange: Callable[..., Any] | None = None
-    """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part sets
-    this."""
+    """Makes a worker's `worker.in_exchange.InExchange`, which adds statements to the worker's round trips. At most one
+    part sets this."""
     observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
-    """Functions that make an observer of a process (see `worker.dispatcher`), each with the function that makes, with a
-    `Store` and the observer, the service that writes down what was observed."""
+    """Pairs of functions. The first function makes an observer, which sees the events of a process (see
+    `worker.dispatcher`). The second function takes a `Store` and the observer, and makes the service that stores the
+    observations."""
     settle_services: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
-    """Services of a process that settles jobs (see `worker.dispatcher`). Each is made with the process's `Store`, and
-    with a function that returns whether the process has no job that could be delayed."""
+    """Functions that make services for a process that settles jobs (see `worker.dispatcher`). Their arguments are the
+    process's `Store`, and a function that returns whether the process is idle, so that a service delays no job."""
     after_settle: Callable[[Any, Sequence[tuple[int, int, int | None]]], None] | None = None
-    """Called with the rows that a settle by hand has written: ids, leases and batches. Workers have `settle_services`.
-    """
+    """Called with the job id, the lease and the batch id of each job that was settled outside of a worker. Workers use
+    `settle_services` instead."""
     before_drained: Callable[[Any], Any] | None = None
-    """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
+    """Called with the store when a worker with `--drain` finds no more jobs. Returns a true value if it has done
+    something that may make jobs, so that the worker looks again."""
 
     # When an operator changes jobs
 
@@ -72,30 +76,30 @@ class Part:
     # In a supervisor
 
     services: tuple[Callable[[Any], Any], ...] = ()
-    """Services of a supervisor, each made with its `Store`."""
+    """Functions that make the services of a supervisor, each given the supervisor's `Store`."""
     watches: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
-    """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
-    returns whether the sinks have handled all events of the process."""
+    """Functions that make services which a supervisor runs after all other services. Their arguments are the `Store`,
+    and a function that returns whether all events of the process have been logged and sent as signals."""
     gauges: tuple[tuple[Any, Callable[[Any], float | None]], ...] = ()
-    """Metrics of the health port with a series for each process, each with the function that returns the value for a
-    `WorkerProcessState`; `None`: the process has no value."""
+    """Metrics of the health port. Each metric has one series per process, and a function that returns the value for a
+    `WorkerProcessState`, or `None` if the process has no value."""
     run_supervisors: Callable[..., int] | None = None
-    """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
+    """Runs one supervisor per database when one command serves several databases, and returns the exit code."""
 
     # Once it is finished
 
     prune_grace: float = 0.0
-    """Seconds after its retention for which a supervisor keeps a job."""
+    """Seconds for which a supervisor still keeps a job after the job's retention has ended."""
     before_prune: Callable[[Any], Callable[[], None]] | None = None
-    """Makes, with a `Store`, a function that is called before each batch of jobs is pruned."""
+    """Takes a `Store`, and returns a function that is called before each batch of jobs is pruned."""
     on_prune: Callable[[Any, list[int]], dict[str, int] | None] | None = None
-    """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
-    status; `None`: the core deletes the jobs."""
+    """Takes a `Store` and the ids of jobs, and prunes the jobs in the caller's transaction. Returns the number of
+    pruned jobs by status, or `None` to let the core delete the jobs."""
 
-    # What happened, and who is told
+    # What happened, and who hears of it
 
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
-    """Receivers of Django signals, each with its signal."""
+    """Pairs of a Django signal and a receiver to connect to it."""
 
     # For Django, tests and operators
 
@@ -104,15 +108,17 @@ class Part:
     database_checks: tuple[Callable[..., list[Any]], ...] = ()
     """System checks that run with `check --database` and `migrate`."""
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
-    """Returns each `testing.run.Planned` event, for tests that pass the time. Its argument: `True` for all events, or a
-    list of tasks for the events of these tasks."""
+    """Returns the events to come, as `testing.run.Planned`, for tests that move the clock forward. Its argument is a
+    list of tasks, or `True` for the events of all tasks."""
     after_step: Callable[[str, Callable[[], None]], Any] | None = None
     """Makes a context manager. In it a function is called, in the attempt, once a step of this name is recorded: tests
     end the attempt there."""
     clock: Callable[[str], Any] | None = None
-    """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
+    """Takes the alias of a database, and returns the `testing.run.Clock` of the part's gate, for tests that move the
+    clock forward."""
     console: Callable[[], Any] | None = None
-    """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
+    """Imports and returns the part's `PartConsole`, which holds its admin pages and subcommands. Workers never call
+    it."""
 
 
 class PartOfAttempt(Protocol):
@@ -129,12 +135,12 @@ class PartOfAttempt(Protocol):
 
 
 def console_of(package: str) -> Callable[[], Any]:
-    """Returns the field `console` of the part in this package: imports the constant `CONSOLE` of its `console.py`."""
-    return lambda: import_module(f"{package}.console").CONSOLE
+    """Return a function for `Part.console`: it imports `console.py` of this package, and returns its `CONSOLE`."""
+    return cache(lambda: import_module(f"{package}.console").CONSOLE)
 
 
 def later(path: str) -> Callable[..., Any]:
-    """Returns a function that imports and calls the function at `path`: only few processes need its module."""
+    """Return a function that imports and calls the function at `path`, so that most processes never import it."""
     module, _, name = path.rpartition(".")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -146,13 +152,13 @@ def later(path: str) -> Callable[..., Any]:
 placements_of_parts: list[Any] = []
 gates_of_parts: list[Any] = []
 specs_of_parts: list[Callable[[JobSpec, Any], JobSpec]] = []
-_installed: dict[str, Part] = {}
+parts_by_name: dict[str, Part] = {}
 
 
 def install_parts(parts: Iterable[Part]) -> None:
-    """Have the core use these parts, in their order. Installing a part again changes nothing."""
+    """Make the core use these parts, in this order. Installing a part a second time changes nothing."""
     for part in parts:
-        _installed[part.name] = part
+        parts_by_name[part.name] = part
         if part.gate is not None and part.gate not in gates_of_parts:
             gates_of_parts.append(part.gate)
         if part.in_spec is not None and part.in_spec not in specs_of_parts:
@@ -164,12 +170,12 @@ def install_parts(parts: Iterable[Part]) -> None:
 
 
 def installed_parts() -> tuple[Part, ...]:
-    """The parts of this process."""
-    return tuple(_installed.values())
+    """All parts that `install_parts` has installed."""
+    return tuple(parts_by_name.values())
 
 
 class CallArguments(Protocol):
-    """The arguments of a call, for columns that depend on them."""
+    """The arguments of a call, for job columns whose values depend on the arguments."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -178,36 +184,37 @@ class CallArguments(Protocol):
     def task_name(self) -> str: ...
 
     def hashed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The named arguments that the call has, as the job stores them. A secret is hashed, because keys are shown."""
+        """The values of the named arguments that the call has, as the job stores them. Secret values are hashed."""
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
-        """The named arguments as JSON, equal for equal values; without names all arguments. A secret is hashed.
+        """The named arguments, or all arguments if no names are given, as JSON that is equal for equal values.
 
-        An argument that the call does not have is `null`.
+        Secret values are hashed. An argument that the call does not have is `null`.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartOptions:
-    """The options of `@job` and `.using()` that a part adds: each field of a subclass is an option, by default `None`.
+    """Base class for the options that a part adds to `@job` and `.using()`. Each field of a subclass is an option.
 
-    The subclass is in the part's `options.py`, which is pure, and has a line in `jobs.options.OPTIONS_OF_PARTS`. A task
-    has an object of the subclass only if it was given one of its options. An object that exists is valid.
+    The default of each option is `None`. The subclass is `OPTIONS` in the part's `options.py`, which imports only
+    `values` and `exceptions`. A task has an instance only if it sets at least one of the part's options. The options of
+    an existing instance are valid.
     """
 
     @property
     def has_shard(self) -> bool:
-        """Whether the options choose among several databases."""
+        """Whether the options choose one of several databases for each job."""
         return False
 
     @property
     def has_key(self) -> bool:
-        """Whether the jobs have a key that holds within one database."""
+        """Whether the jobs have a key, such as a limit's, that has an effect only within one database."""
         return False
 
     @property
     def fixed_key(self) -> str | None:
-        """The unique key of every job; `None`: the jobs have none, or `makes_key`."""
+        """The unique key that all jobs share. `None` if the jobs have none, or if the key depends on the arguments."""
         return None
 
     @property
@@ -217,45 +224,45 @@ class PartOptions:
 
     @property
     def calls_project(self) -> bool:
-        """Whether a `.defer()` calls a function of the project's for these options."""
+        """Whether `.defer()` calls a function of the project to compute these options."""
         return False
 
     @property
     def is_limited(self) -> bool:
-        """Whether jobs of the task may wait for the end of others."""
+        """Whether a job of the task may have to wait until other jobs end."""
         return False
 
     def shard(self, stored: Callable[[Sequence[str]], list[Any]]) -> str:
-        """The text that chooses the database. `stored` returns arguments as the job stores them."""
+        """The string whose hash chooses the database. `stored` returns the named arguments as the job stores them."""
         raise NotImplementedError
 
     def check_signature(self, signature: Signature) -> None:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
 
     def check_beside(self, others: Sequence["PartOptions"]) -> None:
-        """Raise `InvalidOption` if the options do not go together with the options of other parts."""
+        """Raise `InvalidOption` if the options cannot be combined with the options of other parts."""
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """These options, with the values that `@job` or `.using()` was given."""
+        """Return a copy of these options with the values that were given to `@job` or `.using()`."""
         return replace(self, **given)
 
     def check_using(self, given: Mapping[str, Any]) -> None:
         """Raise `InvalidOption` if `.using()` cannot change these options to the given values."""
 
     def in_spec(self, spec: JobSpec) -> JobSpec:
-        """The spec with the fields that the options set. Raises `InvalidOption`."""
+        """Return the spec of new jobs with the fields that these options set. Raises `InvalidOption`."""
         return spec
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
-        """The columns that depend on the arguments: see `EncodedCall.columns`. Raises `InvalidOption`."""
+        """Return the job's columns that depend on the arguments: see `EncodedCall.columns`. Raises `InvalidOption`."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """The SQL half of a gate. The other half, which admits jobs, is a `queue.gates.Gate`.
+    """The SQL condition of a gate: a job waits at the gate while it is true. A `queue.gates.Gate` admits the job later.
 
-    In each condition the columns of a job are written in braces: `{run_after}`.
+    In each condition, the columns of a job are written in braces, such as `{run_after}`.
     """
 
     gate: str
@@ -265,28 +272,28 @@ class Condition:
     holds: str
     """The condition under which the gate keeps a job waiting."""
     key: str = ""
-    """The column with the key by which the gate admits; empty: it has no keys."""
+    """The column with the key, if the gate admits jobs key by key, as the gate of the limits does; else empty."""
     returns: str = ""
-    """When a job has lost its worker, the condition under which it waits at this gate again. Empty: it never does."""
+    """The condition under which a job whose worker died waits at this gate again. Empty: the job never does."""
     keeps_released: bool = False
-    """Whether `returns` counts only for a job whose attempt is charged. A released job then goes back to its queue."""
+    """Whether `returns` applies only to a job whose attempt counts. A released job then goes straight to its queue."""
     grants_permits: bool = False
     """Whether a job that has passed this gate holds a permit of its key until it is finished or waits here again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartColumns:
-    """The columns that a part writes when a job is inserted, and its places in statements of the core."""
+    """The columns that a part writes when a job is inserted, and the SQL that it adds to the core's statements."""
 
     of_spec: Mapping[str, str] = field(default_factory=dict)
     """The columns that all jobs of an enqueue share, each with its SQL type: see `JobSpec.columns`."""
     key: str = ""
     """The text column whose value may differ from call to call: see `EncodedCall.columns`."""
     of_key: Mapping[str, str] = field(default_factory=dict)
-    """The columns that a call with a key has beside the key, each with its SQL type. All calls of an enqueue that have
-    a key share the values of these columns."""
+    """Further columns that only a call with a key has, each with its SQL type. All calls of an enqueue that have a key
+    share the values of these columns."""
     gate: Condition | None = None
-    are_kept: bool = True
-    """Whether a job in an archive, and a copy of a job, have these columns."""
+    are_copied: bool = True
+    """Whether a copy of a job has these columns."""
     pieces: Mapping[str, str] = field(default_factory=dict)
-    """SQL for the places of `queue.fragments.PIECES`, by the name of the place. At most one part fills a place."""
+    """SQL for the placeholders in the core's statements: see `queue.fragments.PIECES`. At most one part fills each."""

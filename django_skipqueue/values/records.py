@@ -1,7 +1,7 @@
-"""Plain values that the modules of the package pass to each other. A value is never changed after it is made. Pure.
+"""The records that the modules of the package pass to each other, such as a claimed job. They are immutable.
 
-A handle is a text that names a job and its database, such as `queue_1:42`. A moment of a process's monotonic clock is a
-number of seconds.
+A handle is a string that names a job and its database, such as `queue_1:42`. A time on a process's monotonic clock is
+given as a number of seconds.
 """
 
 import math
@@ -18,22 +18,23 @@ _WORKER_ID = re.compile("(.*):([0-9a-f]{12})", re.DOTALL)
 
 
 def worker_name(worker_id: str) -> str:
-    """The NAME in the id of a worker process, `NAME:12 hex digits`. Returns any other text unchanged."""
+    """Return NAME from a worker's id of the form `NAME:12 hex digits`. Any other string is returned unchanged."""
     match = _WORKER_ID.fullmatch(worker_id)
     return match[1] if match else worker_id
 
 
 def session_name(worker_id: str) -> str | None:
-    """The `application_name` of a worker process's database sessions. `None` for the id of a loop written by hand.
+    """The `application_name` of a worker's database sessions. `None` if the id is not that of a worker process.
 
-    A supervisor ends the sessions of this name before it recovers the jobs of a dead worker.
+    A supervisor ends the sessions with this name before it recovers the jobs of a dead worker.
     """
     match = _WORKER_ID.fullmatch(worker_id)
     return f"skipqueue:{match[2]}" if match else None
 
 
 LeaseRef = tuple[int, int]
-"""A job's id and one of its leases: the right to settle the job. A plain tuple is cheap: every attempt needs one."""
+"""A job's id and the number of one of its leases. Whoever holds the current lease may settle the job. This is a plain
+tuple because every attempt needs one, and a tuple is cheap."""
 
 
 class JobColumns(TypedDict, total=False):
@@ -51,57 +52,68 @@ class JobReference(NamedTuple):
 
     id: int
     database: str | None
-    """The alias of its database; `None`: the caller gave the id alone."""
+    """The alias of the job's database; `None` if the caller gave only the id."""
 
 
 NO_COLUMNS: Mapping[str, Any] = {}
-"""Never changed."""
+"""An empty default, which no code may change."""
 
 
 class JobSpec(NamedTuple):
-    """The columns that all jobs of an `enqueue` or `enqueue_many` share. A field is the column of its name."""
+    """The columns that all jobs of one `enqueue` or `enqueue_many` share. Each field is the column of the same name."""
 
     task: str
     queue_name: str = "default"
     priority: int = 0
     max_attempts: int | None = None
-    """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """`None` means the value of `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
-    """A timedelta counts from now, by the database's clock; `None`: now."""
+    """When the job is due. A timedelta counts from now, by the database's clock; `None` means now."""
     timeout: float | None = None
-    """Seconds that an attempt may take; `None`: the task's `timeout` at the time of the attempt."""
+    """Seconds that an attempt may take. `None` means the task's `timeout` at the time of the attempt."""
     retention: str | None = None
-    """A JSON object: the seconds for which the finished job is kept, by status, where this is shorter than
-    `SKIPQUEUE["RETENTION"]`."""
+    """A JSON object with the seconds for which the finished job is kept, by status. It has only the statuses for which
+    the time is shorter than `SKIPQUEUE["RETENTION"]`."""
     metadata: str = "{}"
-    """A JSON object of the caller's. The backend for `django.tasks` stores `backend` and `deferred` in it."""
+    """A JSON object for the caller's own use. The backend for `django.tasks` stores `backend` and `deferred` in it."""
     columns: Mapping[str, Any] = NO_COLUMNS
-    """The columns of parts that the jobs share, by name: `PartColumns.of_spec` lists them."""
+    """The columns of parts, such as a batch, with the values that all jobs share. `PartColumns.of_spec` lists them."""
     after: tuple[JobReference, ...] = ()
-    """The jobs that must be finished before the new jobs begin. Rows of a table of their own, not a column."""
+    """The jobs that must be finished before the new jobs begin. They are stored in a separate table, not in a
+    column."""
     after_failure: str = "wait"
     """If a job in `after` fails or is discarded: `wait` until it is retried and completes, `discard` the new jobs, or
     `run` them."""
     on_conflict: "OnConflict" = "skip"
-    """What an enqueue does if a job holds the unique key of a call. Not a column."""
+    """What an enqueue does if another job already holds the unique key of a call. This is not a column."""
 
     def with_columns(self, **columns: Any) -> Self:
-        """Return this spec, with these columns of parts beside its own."""
+        """Return a copy of this spec with these additional columns of parts."""
         return self._replace(columns={**self.columns, **columns})
 
     @property
     def replaces(self) -> bool:
-        """Whether a waiting holder of the unique key takes the arguments and the due time of the call."""
+        """Whether a waiting job that holds the unique key gets the arguments and the due time of the new call."""
         return self.on_conflict in ("replace", "rerun")
 
     @property
     def is_plain(self) -> bool:
-        """Whether `ENQUEUE_PLAIN` writes every field that is set."""
+        """Whether the spec sets only columns that the short statement `ENQUEUE_PLAIN` writes."""
         return not (self.columns or self.after) and (self.run_after, self.timeout, self.retention) == (None, None, None)
 
 
+INSERTED_FIELDS = {
+    "priority": "smallint",
+    "max_attempts": "smallint",
+    "timeout": "float8",
+    "retention": "jsonb",
+    "metadata": "jsonb",
+}
+"""The fields of a `JobSpec` that each INSERT writes unchanged, with the SQL types of their columns."""
+
+
 class EncodedCall(NamedTuple):
-    """The arguments of one job, as JSON, and the columns that depend on them: see `jobs.task.call_columns`."""
+    """The arguments of one job as JSON, and the columns that depend on the arguments: see `jobs.task.call_columns`."""
 
     args: str
     kwargs: str
@@ -111,30 +123,31 @@ class EncodedCall(NamedTuple):
 
     @property
     def unique_key(self) -> str | None:
-        """The key that the job holds; `None`: it has none."""
+        """The job's unique key; `None` if it has none."""
         return self.columns.get("unique_key")
 
     def with_unique_key(self, key: str | None) -> Self:
-        """Return this call, with another unique key, or with none."""
-        others = {name: value for name, value in self.columns.items() if name != "unique_key"}
-        return self._replace(columns=others if key is None else {**others, "unique_key": key})
+        """Return a copy of this call with this unique key, or without a unique key."""
+        other_columns = {name: value for name, value in self.columns.items() if name != "unique_key"}
+        return self._replace(columns=other_columns if key is None else {**other_columns, "unique_key": key})
 
 
 class EnqueuedJob(NamedTuple):
-    """What `Store.enqueue` has written."""
+    """A job that `Store.enqueue` has inserted, or whose arguments it has replaced."""
 
     spec: JobSpec
-    """The spec, with the batch of the `with` block, the default of `max_attempts`, and what tracers have added."""
+    """The caller's spec, completed with the default of `max_attempts`, the batch of the caller's `with` block, and the
+    metadata of tracers."""
     call: EncodedCall
-    """The call, with the limit and the rate of its queue."""
+    """The caller's call, completed with the limit and the rate of its queue."""
     id: int
     status: str
     gate: str | None
-    """The gate at which it waits; `None`: it is not blocked."""
+    """The name of the gate at which the job waits; `None` if it is not blocked."""
     run_after: datetime
     enqueued_at: datetime
     is_new: bool = True
-    """False: a waiting job has taken the arguments of the call."""
+    """`False` if an existing job, which was waiting, got the arguments of the call."""
 
 
 class QueuePosition(NamedTuple):
@@ -152,11 +165,14 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 
 
 LEFT_OUT = "null"
-"""In place of `args` and `kwargs` of a job whose attempt a carrier ran: only the row has these, as they are large."""
+"""Stands for `args` and `kwargs` of a job that an external worker ran. Only the row has these, as they may be large."""
 
 
 class ClaimedJob(NamedTuple):
-    """The columns of a claimed row that a run needs. Times are seconds since the epoch, by the database's clock."""
+    """The columns of a claimed job that an attempt needs, in the order and with the names of `CLAIMED`.
+
+    Times are database times in seconds since the epoch. The fields from `is_suspect` on never leave the process.
+    """
 
     id: int
     lease: int
@@ -176,17 +192,18 @@ class ClaimedJob(NamedTuple):
     timeout: float | None = None
     """Seconds that an attempt may take; `None`: the task's `timeout`."""
     unknown_since: float | None = None
-    """When a worker that did not know its task first claimed the job; `None`: never since the last attempt that ran."""
+    """When the job was first claimed by a worker in which the job's task is not registered. Reset when an attempt
+    runs."""
     holds_permit: bool = False
-    """Whether other jobs wait for its end: it has the key of a limit or of a sequence, or its task has `fair_by`."""
+    """Whether other jobs may wait until this job ends, because a limit, a sequence or `fair_by` connects them."""
     claim_seconds: float = 0.0
-    """Seconds from the start of the claim's statement until this row was updated."""
+    """Seconds from the start of the claim statement until it updated this row."""
     is_suspect: bool | None = None
-    """Whether two workers in a row died while they ran the job: then it runs alone in a process."""
+    """Whether two workers in a row died while they ran this job. Such a job runs alone in its process."""
     permit_key: str | None = None
-    """The key of its limit, if a worker may claim jobs of this key ahead."""
+    """The key of the job's limit, if a worker may claim further jobs of this key before the limit has room for them."""
     claimed_at: float | None = None
-    """When the claim was sent, in monotonic seconds of the process that sent it."""
+    """When the claim was sent, by the monotonic clock of the process that sent it."""
 
     @property
     def ref(self) -> LeaseRef:
@@ -200,13 +217,16 @@ class ClaimedJob(NamedTuple):
 
     @property
     def wait_ms(self) -> float:
-        """Milliseconds between the due time of the job and its claim."""
-        return (self.locked_at - self.run_after) * 1000
+        """Milliseconds between the due time of the job and its claim.
+
+        A claim has the time of its statement, which begins before its snapshot: a row of that moment may be due later.
+        """
+        return max(self.locked_at - self.run_after, 0.0) * 1000
 
     def waited_ms(self, started: float) -> float:
         """Milliseconds between the due time and `started`, a monotonic time of the process that claimed the job."""
-        held = 0.0 if self.claimed_at is None else started - self.claimed_at
-        return self.wait_ms + held * 1000
+        seconds_since_claim = 0.0 if self.claimed_at is None else started - self.claimed_at
+        return self.wait_ms + seconds_since_claim * 1000
 
 
 class Attempt(NamedTuple):
@@ -215,18 +235,18 @@ class Attempt(NamedTuple):
     job: ClaimedJob
     outcome: Outcome
     started: float
-    """The start, in monotonic seconds of the process that ran the attempt."""
+    """When the attempt started, by the monotonic clock of the process that ran it."""
     ended: float
     worker: str
     """The name of the worker that ran the attempt."""
     is_written: bool = False
-    """Whether the task's own transaction has written the outcome."""
+    """Whether the outcome was already written, in the task's own transaction."""
     database: str = "default"
-    """The alias of the database with the job."""
+    """The alias of the database that holds the job."""
 
     @property
     def settlement(self) -> Settlement:
-        """The outcome with the lease that allows to write it."""
+        """The outcome, together with the lease that gives the right to write it."""
         return Settlement(self.job.id, self.job.lease, self.outcome, self.started, self.ended)
 
     @property
@@ -241,14 +261,14 @@ class Attempt(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What an attempt has noted, and the lease that allows to write it."""
+    """Progress and log lines that a running attempt has noted, with the lease that gives the right to write them."""
 
     job_id: int
     lease: int
     started: float
-    """The start of the attempt, in monotonic seconds of this process."""
+    """When the attempt started, by the monotonic clock of this process."""
     notes: str
-    """The progress and the log, as a JSON object."""
+    """A JSON object with the progress and the log."""
 
 
 class Dependant(NamedTuple):
@@ -258,14 +278,14 @@ class Dependant(NamedTuple):
     task: str
     queue_name: str
     status: str
-    """The new status: discarded, if a job that it needs has not completed; else the status of the next gate, or
-    queued."""
+    """The new status: `discarded` if a job that had to complete first did not complete. Otherwise `queued`, or the
+    status that the next gate gives to the job."""
     gate: str | None
     batch_id: int | None
     metadata: str
     """A JSON object, not yet decoded."""
     needs_job_id: int | None
-    """The id of the job that has not completed, so that this job was discarded; `None`: it was not discarded."""
+    """If this job was discarded, the id of the job that should have completed first; otherwise `None`."""
 
 
 class RecoveredJob(NamedTuple):
@@ -276,8 +296,8 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """The new status: failed after the last attempt or the third death in a row; scheduled after the second death or
-    after a crash; blocked if it has a rate; else queued."""
+    """The new status: `failed` after the last attempt, or after its workers died three times in a row; `scheduled`
+    after the second death, or after a crash; `blocked` if the job has a rate; otherwise `queued`."""
     locked_by: str
     locked_at: datetime
     metadata: str
@@ -297,7 +317,7 @@ def handle_of(alias: str, job_id: int) -> str:
 
 
 def parse_handle(text: str) -> JobReference:
-    """The job that a handle, or the id alone, names. Raises `InvalidOption` for a text that is neither."""
+    """Return the job that a string names, which is a handle or only an id. Raises `InvalidOption` for other strings."""
     alias, colon, number = text.rpartition(":")
     if not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS or (colon and not alias):
         raise InvalidOption(f"{text!r} is no handle: that is the alias of a database and an id, such as 'default:42'.")
@@ -305,35 +325,38 @@ def parse_handle(text: str) -> JobReference:
 
 
 NEVER = math.inf
-"""The moment of an event that is not expected to happen."""
+"""The time of an event that is never going to happen."""
 
 
 OnConflict = Literal["skip", "replace", "raise", "rerun"]
-"""What an enqueue does if a job holds the unique key of a call."""
+"""What an enqueue does if another job already holds the unique key of a call."""
 
 CallOutcome = Literal["created", "existing", "replaced"]
-"""`created`: a new job. `existing`: the job that holds the unique key, as it was. `replaced`: the job that holds the
-unique key, which waits, and now has the arguments of the call."""
+"""What became of a call. `created`: a new job was inserted. `existing`: another job holds the unique key, and was not
+changed. `replaced`: a waiting job holds the unique key, and got the arguments of the call."""
 
 
 class DeferredJobs(list[int]):
-    """The ids of the jobs, in the order of the calls: a list, which also has the outcome of each call."""
+    """A list of the job ids of several calls, in the order of the calls, which also knows the outcome of each call."""
 
     databases: Sequence[str] = ()
-    """For each call: the alias of the database with its job."""
+    """For each call, the alias of the database that holds its job."""
 
     def __init__(self, ids: Iterable[int] = (), outcomes: Sequence[CallOutcome] | None = None) -> None:
         super().__init__(ids)
         self._outcomes = outcomes
 
     def all_in(self, alias: str) -> Self:
-        """Return this list, with this database for all jobs."""
+        """Set the database of all jobs, and return this list."""
         self.databases = [alias] * len(self)
         return self
 
     @classmethod
     def merged(cls, parts: Mapping[str, tuple[Sequence[int], "DeferredJobs"]]) -> Self:
-        """Merge lists into one. `parts`: by database, the positions of its calls, and the list of their jobs."""
+        """Merge the lists of several databases into one list, in the order of the calls.
+
+        parts: by database alias, the positions of the calls whose jobs are there, and the list of these jobs.
+        """
         rows = sorted(
             (position, id, outcome, alias)
             for alias, (positions, deferred) in parts.items()
@@ -345,39 +368,41 @@ class DeferredJobs(list[int]):
 
     @property
     def handles(self) -> list[str]:
-        """For each call: the handle of its job, such as `queue_1:42`."""
+        """For each call, the handle of its job, such as `queue_1:42`."""
         return [handle_of(alias, id) for alias, id in zip(self.databases, self, strict=True)]
 
     @property
     def outcomes(self) -> list[CallOutcome]:
-        """For each call: `created`, `existing` or `replaced`."""
+        """For each call, what became of it: `created`, `existing` or `replaced`."""
         return ["created"] * len(self) if self._outcomes is None else list(self._outcomes)
 
     @property
     def created(self) -> list[int]:
         """The ids of the new jobs."""
-        return self._of("created")
+        return self._with_outcome("created")
 
     @property
     def existing(self) -> list[int]:
-        """The ids of the jobs that hold the unique keys of calls for which nothing was written. They may repeat."""
-        return self._of("existing")
+        """For calls that wrote nothing: the ids of the jobs that already hold their unique keys. An id may repeat."""
+        return self._with_outcome("existing")
 
     @property
     def replaced(self) -> list[int]:
-        """The ids of the waiting jobs that now have the arguments of a call."""
-        return self._of("replaced")
+        """The ids of the waiting jobs that got the arguments of a call."""
+        return self._with_outcome("replaced")
 
-    def _of(self, outcome: CallOutcome) -> list[int]:
-        return [id for id, of_call in zip(self, self.outcomes, strict=True) if of_call == outcome]
+    def _with_outcome(self, outcome: CallOutcome) -> list[int]:
+        return [id for id, call_outcome in zip(self, self.outcomes, strict=True) if call_outcome == outcome]
 
 
 @dataclass(frozen=True)
 class GateResult:
+    """The result of one call of a gate's `admit`."""
+
     by_queue: Mapping[str, int]
     """The number of admitted jobs, by queue."""
     has_discarded: bool = False
-    """Whether jobs were discarded, or no longer need other jobs."""
+    """Whether waiting jobs were discarded, or no longer have to wait for other jobs."""
 
     @property
     def goes_on(self) -> bool:
@@ -385,24 +410,25 @@ class GateResult:
 
 
 Request = Literal["restart", "stop"]
-"""`restart`: the process finishes its jobs and is replaced. `stop`: the `runworker` of the process stops, as after
-SIGTERM."""
+"""What an operator asks of a worker process. `restart`: the process finishes its jobs and is replaced. `stop`: the
+whole `runworker` command of the process stops, as after SIGTERM."""
 
 RESTART_REASON = "an operator has requested it"
 
 
 def serves(given: Collection[str], queue_name: str, *, external: Collection[str]) -> bool:
-    """Whether a worker serves this queue. `given`: the queues in its `--queues`; empty: it serves every queue.
+    """Whether a worker serves this queue.
 
-    A worker serves an `external` queue, whose jobs run outside of the workers, only if `given` has it.
+    given: the queues in the worker's option `--queues`. If it is empty, the worker serves every queue except the
+    `external` queues, whose jobs run outside of our workers.
     """
     return queue_name in given if given else queue_name not in external
 
 
 class Cause(NamedTuple):
-    """The task, the exception's class, and the function that raised it: the innermost one of the project."""
+    """Why an attempt failed: the task, the class of the exception, and the project's function that raised it."""
 
     task: str
     exception: str
     place: str
-    """Empty if the attempt has left no traceback."""
+    """The function's dotted path. Empty if the attempt left no traceback."""

@@ -1,7 +1,7 @@
-"""Mask secret arguments of a job wherever they are shown, such as in the admin and the log. Pure.
+"""Mask the secret arguments of a job where they are shown, such as in the admin and the log.
 
-The name of a value decides whether it is masked, at any depth. Invariant: `redact` returns a masked copy; the row
-keeps the real values, because the task needs them.
+A value is masked if it has the name of a secret, such as `password`, at any depth. `redact` returns a masked copy. The
+row of the job keeps the real values, because the task needs them.
 """
 
 import json
@@ -18,19 +18,22 @@ SECRETS = (
     "api_key", "api_keys", "apikey", "apikeys", "access_key", "private_key", "encryption_key", "signing_key",
     "cookie", "cookies", "session_id", "session_key", "otp", "cvc", "cvv", "card_number", "dsn",
 )  # fmt: skip
-"""A name that contains one of these as whole words is secret: `accessToken`, `token-value`, but not `max_tokens`."""
+"""A name is secret if it contains one of these as whole words: `accessToken` and `token-value`, but not
+`max_tokens`."""
 
 SHORTEST_MASKED = 6
-"""Fewest characters of a secret that is masked in other texts as well. A shorter secret would match unrelated text."""
+"""Secrets of this length or longer are also masked in other texts, such as error messages. Shorter secrets are not,
+because they would match unrelated text."""
 
 MOST_MASKED_VALUES = 1_000
-"""Most values of one job that are masked in other texts: each takes a search of its own."""
+"""How many secrets of one job are masked in other texts, at most, because each secret takes a separate search."""
 
 DEEPEST = 60
-"""Most levels of lists and dicts. Deeper values are left out, so that a page never fails with a RecursionError."""
+"""How many levels of lists and dicts are shown. Deeper values are left out, so that a page never fails with a
+RecursionError."""
 
 LONGEST_READ_NAME = 1_000
-"""Most characters of a name that are read."""
+"""How many characters of a name are checked for secret words."""
 
 CONTAINERS = (dict, list, tuple)
 
@@ -38,19 +41,21 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
 class Redacted(NamedTuple):
+    """The arguments of a job with masks in place of their secrets, and the secrets themselves."""
+
     args: list[Any]
     kwargs: dict[str, Any]
     secrets: tuple[str, ...]
-    """The texts that were masked, the longest first."""
+    """The secret values as strings, the longest first."""
 
     def text(self, text: str) -> str:
-        """Mask the secret values in `text`, for example in the message of an error.
+        """Mask the secret values in `text`, for example in an error message.
 
-        Masks a secret also as Python and JSON write it within quotes: if it differs then, there is a backslash.
+        A secret is masked also where Python or JSON has escaped it. The text then contains a backslash.
         """
         forms: Iterable[str] = self.secrets
         if "\\" in text:
-            forms = sorted({form for secret in self.secrets for form in _written(secret)}, key=len, reverse=True)
+            forms = sorted({form for secret in self.secrets for form in _spellings(secret)}, key=len, reverse=True)
         for form in forms:
             text = text.replace(form, MASK)
         return text
@@ -66,50 +71,50 @@ def redact(
     """Return the arguments with a mask in place of every secret.
 
     names: the names of the positional arguments, as far as they are known.
-    also: secret names in addition to `SECRETS`, in snake_case.
+    also: further secret names in addition to `SECRETS`, in snake_case.
     """
     also = tuple(also)
-    known = (*names, *[""] * len(args))
-    positional = list(zip(known, args, strict=False))
+    padded_names = (*names, *[""] * len(args))
+    positional = list(zip(padded_names, args, strict=False))
     named = list((kwargs or {}).items())
-    found = {text for name, value in (*positional, *named) for text in _hidden(name, value, also)}
+    secrets = {text for name, value in (*positional, *named) for text in _hidden(name, value, also)}
     return Redacted(
         [_masked(name, value, also) for name, value in positional],
         {name: _masked(name, value, also) for name, value in named},
-        tuple(sorted(found, key=len, reverse=True)[:MOST_MASKED_VALUES]),
+        tuple(sorted(secrets, key=len, reverse=True)[:MOST_MASKED_VALUES]),
     )
 
 
 def has_secret(name: str, value: Any, also: tuple[str, ...] = ()) -> bool:
-    """Whether `redact` masks the value, or a part of it."""
+    """Whether `redact` would mask the value, or a part of it."""
     if not isinstance(value, CONTAINERS):
         return value is not None and _is_secret(name, also)
-    waiting: list[tuple[str, Any]] = [(name, value)]
-    while waiting:
-        name, value = waiting.pop()
+    to_visit: list[tuple[str, Any]] = [(name, value)]
+    while to_visit:
+        name, value = to_visit.pop()
         if value is not None and _is_secret(name, also):
             return True
         if isinstance(value, CONTAINERS):
-            waiting += value.items() if isinstance(value, dict) else [("", item) for item in value]
+            to_visit += value.items() if isinstance(value, dict) else [("", item) for item in value]
     return False
 
 
 class UnknownMask(ValueError):
-    """A mask is in a place where the masked copy of a value has none, so nobody knows the value that it hides."""
+    """An edited value has a mask where the original had no secret, so nobody knows which value the mask hides."""
 
 
 def restored(given: Any, shown: Any, original: Any) -> Any:
-    """Put the secrets of `original` back into `given`, which was edited from its masked copy `shown`.
+    """Put the secrets of `original` back into `given`. Somebody has edited `given` from `shown`, a masked copy.
 
-    An unchanged value becomes the original value again. An item of a list is put back only as a whole, because
-    its place alone does not identify it. Raises `UnknownMask` for any other mask.
+    An unchanged value becomes the original value again. A list item is put back only if nothing in it has changed,
+    because its position alone does not identify it. Raises `UnknownMask` for any other mask.
     """
     if _is_same(given, shown):
         return original
     if isinstance(given, dict):
-        known = isinstance(shown, dict)
+        was_dict = isinstance(shown, dict)
         return {
-            key: restored(item, shown[key], original[key]) if known and key in shown else _without_mask(item)
+            key: restored(item, shown[key], original[key]) if was_dict and key in shown else _without_mask(item)
             for key, item in given.items()
         }
     if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
@@ -121,20 +126,21 @@ def restored(given: Any, shown: Any, original: Any) -> Any:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether Python writes both values in one way: 1, True and 1.0 are equal in Python, but are different here."""
+    """Whether both values are equal and of the same type. In Python 1, True and 1.0 are equal, but here they differ."""
     return value == other and repr(value) == repr(other)
 
 
 def _without_mask(value: Any) -> Any:
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
+    """Return the value. Raises `UnknownMask` if it contains a mask."""
+    to_visit = [value]
+    while to_visit:
+        item = to_visit.pop()
         if item == MASK:
             raise UnknownMask
         if isinstance(item, dict):
-            waiting += item.values()
+            to_visit += item.values()
         elif isinstance(item, list):
-            waiting += item
+            to_visit += item
     return value
 
 
@@ -158,38 +164,38 @@ def _masked(name: str, value: Any, also: tuple[str, ...], depth: int = 0) -> Any
 
 
 def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
-    """The masked texts within `value`, except those shorter than `SHORTEST_MASKED`.
+    """Yield the secrets within `value` as strings, except secrets shorter than `SHORTEST_MASKED`.
 
-    Does not recurse, because it visits every level, also below `DEEPEST`.
+    This function visits every level, even below `DEEPEST`. So it uses a list instead of recursion.
     """
-    waiting = [(name, value, False)]
-    while waiting:
-        name, value, within = waiting.pop()
-        within = within or _is_secret(name, also)
+    to_visit = [(name, value, False)]
+    while to_visit:
+        name, value, is_secret = to_visit.pop()
+        is_secret = is_secret or _is_secret(name, also)
         if isinstance(value, dict):
-            waiting += [(key, item, within) for key, item in value.items()]
+            to_visit += [(key, item, is_secret) for key, item in value.items()]
         elif isinstance(value, list | tuple):
-            waiting += [("", item, within) for item in value]
-        elif within and len(text := str(value)) >= SHORTEST_MASKED and not isinstance(value, bool):
+            to_visit += [("", item, is_secret) for item in value]
+        elif is_secret and len(text := str(value)) >= SHORTEST_MASKED and not isinstance(value, bool):
             yield text
 
 
-def _written(text: str) -> Iterator[str]:
-    """The text as it is, and as Python and JSON write it between quotes."""
+def _spellings(text: str) -> Iterator[str]:
+    """Yield the text itself, and the ways in which Python and JSON may escape it between quotes."""
     yield text
     yield repr(text)[1:-1]
-    yield repr(f'"{text}')[2:-1]  # in a longer string that has double quotes
+    yield repr(f'"{text}')[2:-1]  # within a longer string that contains double quotes
     yield json.dumps(text)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 @lru_cache(maxsize=1024)
 def _is_secret(name: str, also: tuple[str, ...]) -> bool:
-    spelled = _spelled(name)
-    return any(_spelled(secret) in spelled for secret in (*SECRETS, *also))
+    snake_name = _in_snake_case(name)
+    return any(_in_snake_case(secret) in snake_name for secret in (*SECRETS, *also))
 
 
 @lru_cache(maxsize=1024)
-def _spelled(name: str) -> str:
-    """The words of a name with an underscore before and after each: `_stripe_api_key_`."""
+def _in_snake_case(name: str) -> str:
+    """The lower-case words of a name, with an underscore before and after each word: `_stripe_api_key_`."""
     return f"_{'_'.join(words(name))}_"

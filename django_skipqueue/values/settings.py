@@ -1,4 +1,4 @@
-"""Settings that are more than a number or a text: the databases, retentions, rates, and the limits of queues. Pure."""
+"""Settings that are more than a number or a string: the databases, retentions, rates and queue limits."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ from .bounds import whole
 
 @dataclass(frozen=True, kw_only=True)
 class OneDatabase:
-    """The settings for one database with a queue. The settings of a part may inherit this class, for several."""
+    """The settings of a project with one queue database. The part for several databases overrides its methods."""
 
     database: str = "default"
-    """The alias of the queue's database; of several, the one that jobs are put into by default: the first."""
+    """The alias of the queue's database. If there are several, the first one, into which jobs are put by default."""
 
     @property
     def queue_databases(self) -> tuple[str, ...]:
@@ -25,12 +25,12 @@ class OneDatabase:
 
     @property
     def served_databases(self) -> tuple[str, ...]:
-        """The aliases of the databases that have workers and pages: the retiring databases are among them."""
+        """The aliases of the databases that have workers and admin pages, including those that take no new jobs."""
         return self.queue_databases
 
     @property
     def serves_several(self) -> bool:
-        """Whether several databases have workers and pages: then each database is named, and can be chosen."""
+        """Whether several databases have workers and admin pages. If so, logs and pages name the database."""
         return len(self.served_databases) > 1
 
     @property
@@ -39,28 +39,28 @@ class OneDatabase:
         return False
 
     def may_hold_jobs(self, alias: str) -> bool:
-        """Whether options may name this database."""
+        """Whether the options of a task or call may name this database."""
         return True
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The values that the project gives, by the names of fields, and the values that follow from them."""
+        """Return the project's values by field name, with the values of other fields that follow from them."""
         return given
 
     @classmethod
     def problems_together(cls, given: Mapping[Any, Any]) -> Iterator[str]:  # noqa: ARG003 (for a subclass)
-        """One sentence for each value that does not go together with other values. `given`: the setting `SKIPQUEUE`."""
+        """Yield one sentence for each value that conflicts with another value. `given` is the setting `SKIPQUEUE`."""
         return iter(())
 
 
 LONGEST_RETENTION = timedelta(days=100 * 365)
 
 Retention = timedelta | int | float | None
-"""A timedelta or seconds; `None`: for ever."""
+"""How long something is kept: a timedelta, a number of seconds, or `None` for forever."""
 
 
 def as_time(kept: Retention) -> timedelta | None:
-    """A retention as a timedelta; `None`: for ever."""
+    """Convert a retention to a timedelta; `None` means forever."""
     return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
 
 
@@ -73,15 +73,16 @@ def is_retention(kept: object) -> bool:
 
 
 MOST_A_SECOND = 10_000
-"""The most jobs a second, and the largest burst: an admission counts the queued jobs of a key."""
+"""The highest rate in jobs per second, and the largest burst. More would be slow, because each admission counts the
+queued jobs with a key."""
 
 LONGEST_PERIOD = 366 * 86_400
 
 INTERVALS = (1 / MOST_A_SECOND, float(LONGEST_PERIOD))
-"""The least and the greatest number of seconds for each job."""
+"""The shortest and the longest allowed interval between two jobs, in seconds."""
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-"""The seconds of each unit."""
+"""The number of seconds in each unit of a rate."""
 
 RATE = re.compile(r"([0-9]{1,9})/([0-9]{0,9})([smhd])", re.ASCII)
 
@@ -89,11 +90,11 @@ RATE_FORM = 'a number of jobs and a time, such as "50/s", "100/m", "10/h", "1/d"
 
 
 def interval_of(text: Any) -> float:
-    """The seconds for each job. Raises `InvalidOption` for a text that is no rate."""
-    found = RATE.fullmatch(text) if isinstance(text, str) else None
-    if not found:
+    """Return the seconds between two jobs at this rate, such as 0.1 for "10/s". Raises `InvalidOption` for no rate."""
+    match = RATE.fullmatch(text) if isinstance(text, str) else None
+    if not match:
         raise InvalidOption(f"rate takes {RATE_FORM}, not {text!r}.")
-    jobs, period = int(found[1]), int(found[2] or 1) * UNIT_SECONDS[found[3]]
+    jobs, period = int(match[1]), int(match[2] or 1) * UNIT_SECONDS[match[3]]
     if not (jobs and 0 < period <= LONGEST_PERIOD and jobs <= MOST_A_SECOND * period):
         raise InvalidOption(
             f"rate takes at least 1 job in {LONGEST_PERIOD // 86_400} days, at most {MOST_A_SECOND:,} jobs in a "
@@ -103,7 +104,7 @@ def interval_of(text: Any) -> float:
 
 
 def is_rate(value: object) -> bool:
-    """Whether this can be the rate of a queue. `None`: any rate."""
+    """Whether this value can be the rate of a queue. `None` is allowed, and means no rate."""
     try:
         return value is None or bool(interval_of(value))
     except InvalidOption:
@@ -111,7 +112,7 @@ def is_rate(value: object) -> bool:
 
 
 def burst_of(burst: Any, interval: float) -> int:
-    """The burst, or the default. Raises `InvalidOption` for a number that cannot be used."""
+    """Return the burst, by default the jobs of one second. Raises `InvalidOption` for a burst that is not valid."""
     if burst is None:
         return max(1, int(1 / interval + 1e-9))
     if isinstance(burst, bool) or not isinstance(burst, int) or not 1 <= burst <= MOST_A_SECOND:
@@ -120,7 +121,7 @@ def burst_of(burst: Any, interval: float) -> int:
 
 
 def rate_text(interval: float) -> str:
-    """The rate as a text that `rate` takes, by the shortest unit in which it is a whole number."""
+    """Format a rate as the option `rate` accepts it, in the shortest unit in which the number is whole."""
     for unit, seconds in UNIT_SECONDS.items():
         jobs = seconds / interval
         if jobs > 0.5 and isclose(jobs, round(jobs), rel_tol=1e-9):
@@ -133,13 +134,14 @@ def rate_text(interval: float) -> str:
 
 
 LARGEST_LIMIT = 10_000
-"""The largest number of permits of one key: each admission counts the permits that are held."""
+"""The highest concurrency limit. A higher limit would be slow, because each admission counts the jobs under the
+limit."""
 
 CONCURRENCY = whole(1, LARGEST_LIMIT)
 
 
 def is_concurrency(value: object) -> bool:
-    """Whether this can be the number of jobs of a queue that may run at once. `None` means unlimited."""
+    """Whether this value can limit how many jobs of a queue run at once. `None` means unlimited."""
     return value is None or CONCURRENCY.allows(value)
 
 
@@ -147,9 +149,9 @@ LIMITS_OF_QUEUES = ("concurrency", "rate")
 
 
 def queue_problems(name: str, given: object) -> Iterator[str]:
-    """One sentence for each part of the setting `QUEUES` that is not valid. `name` is its name in the sentence.
+    """Yield one sentence for each mistake in the setting `QUEUES`. `name` is what the sentences call the setting.
 
-    It may be `{"mail": {"concurrency": 20, "rate": "50/s"}, "imports": {"concurrency": None}}`, for example.
+    A valid value is `{"mail": {"concurrency": 20, "rate": "50/s"}, "imports": {"concurrency": None}}`, for example.
     """
     if not isinstance(given, dict):
         yield (

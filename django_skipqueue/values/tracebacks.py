@@ -1,4 +1,4 @@
-"""Shorten and format tracebacks and stacks, so that they begin in the project's code and not in the worker's."""
+"""Shorten and format tracebacks and stacks, so that they begin in the project's code and not in the worker's code."""
 
 import re
 import traceback
@@ -18,27 +18,27 @@ LIBRARY = re.compile(
     r"|^<(?:frozen|string)",
     re.IGNORECASE,
 )
-"""Files that are not the project's."""
+"""Matches the paths of files that do not belong to the project."""
 
 CALL_START = re.compile(r"^(?=  File )", re.MULTILINE)
-"""The beginning of a call in a formatted stack."""
+"""Matches where the text of a call begins in a formatted stack."""
 
 
 def cut(error: BaseException) -> None:
     """Remove this package's frames from the outer end of the error's traceback. The innermost frame stays.
 
-    The removed frames would keep local variables of the worker alive as long as the error.
+    Otherwise these frames would keep local variables of the worker alive as long as the error exists.
     """
-    found = error.__traceback__
-    while found is not None and found.tb_next is not None:
-        if not found.tb_frame.f_code.co_filename.startswith(PACKAGE):
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
             break
-        found = found.tb_next
-    error.__traceback__ = found
+        entry = entry.tb_next
+    error.__traceback__ = entry
 
 
 def formatted_stack(frame: FrameType) -> str:
-    """The stack of a running task as text: it begins with the first call below the executor, as a traceback does."""
+    """Format the stack of a running task. It begins with the first call that the executor made, as a traceback does."""
     calls = traceback.extract_stack(frame)
     first = max((number for number, call in enumerate(calls, 1) if call.filename == EXECUTOR), default=0)
     while first < len(calls) - 1 and calls[first].filename.startswith(PACKAGE):
@@ -47,40 +47,41 @@ def formatted_stack(frame: FrameType) -> str:
 
 
 def innermost_calls(stack: str, most: int) -> str:
-    """The last calls of a formatted stack, in one line. A line about repeated calls belongs to the call above it."""
+    """Return the last `most` calls of a formatted stack in one line."""
     calls = CALL_START.split(stack)[-most:]
     return " > ".join(line.strip() for call in calls for line in call.splitlines() if line.strip())
 
 
 def place(error: BaseException) -> tuple[str, int | None]:
-    """The function that raised the error, such as `payments.mailbox.deliver`, and the line in its file.
+    """The function that raised the error, such as `payments.mailbox.deliver`, and the line number in its file.
 
-    It is the innermost function of the project; if there is none, of a library. Empty without a traceback.
+    This is the innermost function of the project, or of a library if no function of the project is in the traceback.
+    Returns an empty string if the error has no traceback.
     """
-    frames = [(found.tb_frame, found.tb_lineno) for found in _links(error.__traceback__)]
-    own = [(frame, line) for frame, line in frames if not LIBRARY.search(frame.f_code.co_filename)]
-    for frame, line in reversed(own or frames):
+    frames = [(entry.tb_frame, entry.tb_lineno) for entry in _entries(error.__traceback__)]
+    project_frames = [(frame, line) for frame, line in frames if not LIBRARY.search(frame.f_code.co_filename)]
+    for frame, line in reversed(project_frames or frames):
         module = dict.get(frame.f_globals, "__name__")
         return f"{module if isinstance(module, str) else '?'}.{frame.f_code.co_qualname}", line
     return "", None
 
 
-def _links(found: TracebackType | None) -> Iterator[TracebackType]:
-    while found is not None:
-        yield found
-        found = found.tb_next
+def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
 
 
 def stand_in(error: BaseException, message: str) -> Exception:
-    """Make an exception of the same name and traceback with another message and no cause, to hide a secret."""
-    named = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
-    shown: Exception = named(message)
-    return shown.with_traceback(error.__traceback__)
+    """Make an exception with the same name and traceback, but with another message and no cause, to hide a secret."""
+    same_name = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    harmless: Exception = same_name(message)
+    return harmless.with_traceback(error.__traceback__)
 
 
 def formatted(error: BaseException) -> str:
     """The traceback as text, or a note that it could not be formatted."""
     try:
         return "".join(traceback.format_exception(error))
-    except BaseException as broken:  # an exception whose own __str__ raises must not cost the job its outcome
+    except BaseException as broken:  # the job must get its outcome even if `__str__` of the exception raises
         return f"<its traceback could not be formatted: {type(broken).__name__}>"

@@ -1,4 +1,4 @@
-"""One worker process: a control loop that claims jobs, runs them, and settles their outcomes.
+"""One worker process. Its control loop claims jobs, has them run in other threads, and writes their outcomes.
 
 Read `worker` first, then `in_flight`, `exchange` and `outcomes`.
 """

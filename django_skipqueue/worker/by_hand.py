@@ -1,6 +1,6 @@
-"""Runs a claimed job in the caller's thread: for loops written by hand, and for tests.
+"""Run a claimed job in the caller's thread, for tests, and for projects that claim jobs in their own loop.
 
-Invariant: whatever the task does, `run` settles the job as `runworker` does, or raises `LeaseLost`.
+Whatever the task does, `run` writes the job's outcome as `runworker` does, or raises `LeaseLost`.
 """
 
 from asgiref.sync import async_to_sync
@@ -18,9 +18,9 @@ from .attempts.running_attempt import RunningAttempt
 def run(job: Job) -> Attempt:
     """Run a job that `Job.objects.claim` returned, and write its outcome. Returns the attempt.
 
-    Neither the task's `timeout` nor a cancel interrupts it. Sends `job_started`, and no other signal. Raises
-    `LeaseLost`, without writing anything, if the job was recovered, cancelled or settled since its claim. Raises
-    `KeyboardInterrupt`, after recording a failed attempt, if the task raised it.
+    The task is not interrupted at its `timeout` or by a cancel. `job_started` is the only signal that is sent. Raises
+    `LeaseLost`, and writes nothing, if the job was recovered, cancelled or settled since its claim. If the task raises
+    `KeyboardInterrupt`, records a failed attempt, and raises it again.
     """
     if job.status != Status.RUNNING or job.locked_at is None:
         raise LeaseLost(f"Job {job.shown_id} is {job.status}: only a job that was claimed can be run.")
@@ -35,11 +35,11 @@ def run(job: Job) -> Attempt:
 
 
 def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
-    """Run the task of a claimed job, `def` or `async def`."""
+    """Run the task of a claimed job, which may be `def` or `async def`."""
     try:
         is_async = registry.get(job.task).is_async
     except UnknownTask:
-        is_async = False  # the executor decides the outcome
+        is_async = False  # the executor decides the outcome of an unknown task
     return (async_to_sync(executor.execute_async) if is_async else executor.execute)(RunningAttempt(job))
 
 

@@ -1,29 +1,28 @@
-"""Decides what a worker does next: apply a result, settle, claim; how many jobs, from which positions of which queues.
+"""Decide what a worker does next: whether to settle and claim, how many jobs, and from which positions of which queues.
 
-`next_plan` is a pure function. `ClaimPolicy` knows how many jobs to claim, and from where; its callers pass the time,
-in monotonic seconds, and the results of claims. `Capacity` counts the slots of one runner, `ClaimCursor` the positions.
+An exchange is a round trip to the database, which both settles and claims, because claiming in the same round trip
+costs nothing more. The control loop calls `next_plan` before each exchange and before each sleep. `ClaimPolicy` decides
+how many jobs to claim, and from where. `Capacity` counts the slots of one runner, and `ClaimCursor` remembers
+positions. Callers pass the time, by the monotonic clock.
 
-The control loop calls `next_plan` before each exchange and before each sleep. An exchange both settles and claims: to
-claim in the round trip of a settle costs nothing more.
+A runner runs jobs: one in threads, for `def` tasks, the other in an event loop, for `async def` tasks. Jobs of one
+runner take no slot of the other runner.
 
-A worker claims more jobs than it has free slots: the number that it finished in the last 0.2 s. Half of these jobs
-run while the worker claims the other half. So short jobs come in batches of hundreds, which share a round trip. Long
-jobs are not claimed ahead, so that no job waits behind a long job while another worker is idle. The worker keeps as
-many waiting jobs as it finished in the last half second, and releases the rest: the jobs of a batch may be longer than
-the jobs before them.
-
-Invariant: jobs of one runner (threads for `def` tasks, an event loop for `async def` tasks) take no slot of the other
-runner, and no job waits here for much longer than half a second while another worker is idle.
+A worker claims more jobs than it has free slots. It claims as many further jobs as it has finished in the last 0.2 s.
+Half of these jobs run while the worker claims the other half. So short jobs are claimed in batches of hundreds, which
+share a round trip. Long jobs are not claimed ahead, so that they do not wait while another worker is idle. If jobs take
+longer than the jobs before them, the worker keeps only as many waiting jobs as it has finished in the last half second,
+and releases all others.
 
 A worker learns only after the claim which runner a job needs. So while a runner is full, the worker skips the queues
 whose last jobs needed this runner, and tries these queues again every second. The worker releases a claimed job whose
 runner has no room. Within a queue, all jobs stay in their order.
 
-A worker also remembers how far it has claimed in each queue, so that the next claim need not start at the front. While
-any old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of a queue
-walks over all these entries: 0.3 s for a million. So a claim starts where the last completed claim ended. A job may
-come in before this position (by a late commit, a higher priority or a release): a claim from the front finds the job.
-After a claim from the front that took 1 ms, the next comes after 19 ms; after one that took 40 ms or more, after 0.8 s.
+A worker also remembers how far it has claimed in each queue, so that the next claim need not start at the front of the
+queue. While an old snapshot is open, PostgreSQL keeps the index entries of claimed jobs. A claim from the front walks
+over all these entries, which takes 0.3 s for a million. So a claim starts where the last claim has ended. A job may
+arrive before this position, for example with a higher priority. A claim from the front finds it. After a claim from the
+front that took 1 ms, the next one comes after 19 ms; after one that took 40 ms or more, it comes after 0.8 s.
 """
 
 import random
@@ -43,38 +42,40 @@ Half = Literal["settle", "claim"]
 
 
 class Work(NamedTuple):
-    """All that the plan depends on. Times are monotonic seconds; `NEVER`: there is no reason."""
+    """The state of the worker from which `next_plan` makes a plan. Times are by the monotonic clock."""
 
     has_result: bool = False
-    """Whether the result of the last exchange has not been applied."""
+    """Whether the result of the last exchange still has to be applied."""
     has_finished: bool = False
-    """Whether attempts have finished whose outcomes were never sent."""
+    """Whether attempts have finished whose outcomes have not been sent yet."""
     outcomes_at: float = NEVER
-    """When outcomes can be sent: 0 if some wait; later for outcomes of locked rows, or that took too long."""
+    """When outcomes can be sent: 0 if outcomes wait; later if they failed because of locked rows or a timeout."""
     admission_at: float = NEVER
     """When a part wants to admit jobs: see `worker.in_exchange`."""
     claim_at: float = NEVER
-    """When to look for jobs, even if no outcome is to be sent."""
+    """When to claim jobs, even if there is no outcome to send."""
     room: int = 0
-    """How many jobs there is room for."""
+    """How many more jobs the worker has room for."""
     alone: Sequence[Half] = ()
-    """After a failure: which halves are still to be sent alone, in this order."""
+    """After an exchange failed: whether its settle and its claim must be sent separately, in this order."""
     open_at: float = 0.0
     """When the connection may be used again after it broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """What the worker does next, and when."""
+
     at: float
-    """When there is something to do. If that is in the future, there is nothing to do now."""
+    """When to act. If this time is in the future, there is nothing to do now."""
     applies: bool = False
-    """Whether to apply the result of the last exchange, and to plan again: it changes what there is room for."""
+    """Whether to apply the result of the last exchange, and then to plan again, because the room has changed."""
     settles: bool = False
-    """Whether to send outcomes, also outcomes that come after the plan is made."""
+    """Whether to send outcomes, including outcomes of attempts that finish after the plan is made."""
     claims: int = 0
     """How many jobs to claim, at most."""
     settles_alone: bool = False
-    """Whether to claim nothing if there are outcomes to send."""
+    """Whether not to claim in the same exchange if there are outcomes to send."""
 
     @property
     def sends(self) -> bool:
@@ -83,6 +84,7 @@ class Plan:
 
 
 def next_plan(work: Work, now: float) -> Plan:
+    """Decide what the worker does next. This function has no side effects."""
     at = min(work.outcomes_at, work.admission_at, work.claim_at if work.room else NEVER)
     if work.has_result or work.has_finished:
         at = 0.0
@@ -90,74 +92,77 @@ def next_plan(work: Work, now: float) -> Plan:
     if at > now:
         return Plan(at)
     if work.has_result and not work.has_finished:
-        return Plan(at, applies=True)  # otherwise it is applied while the database works
+        return Plan(at, applies=True)  # if there are outcomes to send, it is applied while the database works
     if work.room and work.alone and work.alone[0] == "claim":
         return Plan(at, claims=work.room)
     return Plan(at, settles=True, claims=work.room, settles_alone=bool(work.alone))
 
 
 MOST_QUEUES_FOUND = 5_000
-"""Queues that one search finds, at most. The next search continues after these queues."""
+"""The most queues that one search finds. The next search continues after these queues."""
 
 LONGEST_SEARCH_PAUSE = 60.0
-"""Seconds until the next search for queues after a failed one, at most. The time doubles with each failure."""
+"""The most seconds between a failed search for queues and the next search. The time doubles with each failure."""
 
 FEW_QUEUES = 100
-"""Queues that every claim may search, at 5 µs each. A claim searches more only if it has room for more jobs."""
+"""How many queues every claim may search, at 5 µs each. A claim searches more queues only if it may claim more jobs."""
 
 MOST_CHARACTERS_HELD = 64_000_000
-"""Characters of arguments that a worker holds, unless the jobs that run have more."""
+"""The most characters of arguments that a worker holds, unless the running jobs alone have more."""
 
 LARGE_CLAIM = 500_000
-"""If a claim returned this many characters of arguments, it may have stopped at its size limit, with jobs left. The
-text may have an eighth of the bytes that are stored."""
+"""If a claim returned this many characters of arguments, it may have stopped at its size limit although there are more
+jobs. The limit counts stored bytes, which may be eight times the number of characters."""
 
 
 class QueueSearch(Protocol):
     def __call__(self, *, after: str, limit: int) -> list[str]:
-        """Find the queues with jobs. Returns at most `limit` names after the name `after`, in alphabetical order."""
+        """Find queues with jobs: at most `limit` names, in alphabetical order, after the name `after`."""
 
 
 Holds = Callable[[Callable[[str], bool]], int]
-"""Counts the unfinished jobs that the worker has of the queues for whose names the given function is true."""
+"""A function that counts the worker's unfinished jobs in certain queues: those for whose names its argument is true."""
 
 
 class Claim(NamedTuple):
+    """The parameters of one claim."""
+
     names: Sequence[str]
     """The names of the queues."""
     limit: int
+    """The most jobs to claim."""
     after: Mapping[str, QueuePosition]
-    """Position to search from, by queue. A queue without one is searched from its front."""
+    """By queue, the position after which to search for jobs. A queue that is not here is searched from its front."""
 
 
 class ClaimPolicy:
-    """Used by the control loop's thread."""
+    """Decides how many jobs to claim, and from which queues. Used only by the control loop's thread."""
 
     def __init__(self, options: WorkerOptions, shared: SharedCounts | None = None, holds: Holds = lambda _: 0) -> None:
         self.queue_names = list(options.queue_names)
-        """The queues to claim from, in this order: the queues of --queues, or the queues found to have jobs."""
+        """The queues to claim from, in this order: the queues in `--queues`, or else the queues that have jobs."""
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
-        """The last claim, if it timed out: find the positions of its jobs before the next claim."""
-        self._cursor = ClaimCursor()
+        """The last claim, if it timed out. Before the next claim, the positions of its jobs must be found."""
+        self.cursor = ClaimCursor()
         self._shared = shared or SharedCounts()
-        self._hanging = self._shared.hanging_queues
+        self.hanging = self._shared.hanging_queues
         self._holds = holds
         self._slots = options.concurrency
-        self._room_chosen = MOST_PREFETCHED  # jobs to claim from the queues that were chosen last
-        self._left_others_out = False  # whether only hanging queues were chosen last, although there are others
+        self._room_in_chosen = MOST_PREFETCHED  # the most jobs to claim from the chosen queues
+        self._left_others_out = False  # whether the last claim was only from hanging queues, although there are others
         self._is_drain = options.drain
-        self._check_at = 0.0
-        self._is_idle = False  # whether the next check is only in case that a notification was lost
-        self._owes_front = True  # whether a job may have come in before the positions
-        self._was_called = False  # whether a notification has ended the rest
-        self._most = MOST_PREFETCHED  # jobs to hold, by the size of the last ones
-        self._kinds = NeededRunners()
+        self._next_claim_at = 0.0
+        self._is_idle = False  # whether the next claim is only needed if a notification was lost
+        self._must_check_front = True  # whether a job may have arrived before the remembered positions
+        self._was_called = False  # whether a notification has ended an idle wait
+        self._most_held = MOST_PREFETCHED  # the most jobs to hold, given the size of the last jobs
+        self._needed_runners = NeededRunners()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
-        """Room of each runner at the last call of `room`."""
+        """How many more jobs each runner had room for at the last call of `room`."""
         self._batch_size = BatchSize()
         self._head_batch_size = BatchSize()
-        self._listed = bool(options.queue_names)
+        self._has_fixed_queues = bool(options.queue_names)
         self._serves = options.serves
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
@@ -166,28 +171,33 @@ class ClaimPolicy:
 
     @property
     def next_check(self) -> float:
-        """When to claim, even if no outcome is to be written. While the supervisor watches, it calls."""
-        return max(self._check_at, self._shared.watched_until) if self._is_idle else self._check_at
+        """When to claim, even if there is no outcome to write. An idle worker may wait for a call of its supervisor."""
+        return max(self._next_claim_at, self._shared.watched_until) if self._is_idle else self._next_claim_at
 
     def room(
         self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
     ) -> int:
-        """How many jobs to claim: each runner has `unfinished` jobs, and `coming` jobs were claimed that no runner has.
+        """How many jobs to claim.
 
-        unresponsive: the runners that do not begin the jobs they have.
+        unfinished: the number of unfinished jobs that each runner has.
+        coming: the number of claimed jobs that no runner has yet.
+        unresponsive: the runners that do not begin their waiting jobs.
         """
         if registry.uses_threads_alone:
-            return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most)
+            return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most_held)
+        most = self._most_held
         self.free = {
-            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + coming, now, most=self._most)
+            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + coming, now, most=most)
             for runner, capacity in self.capacities.items()
         }
-        return self._kinds.room(self.queue_names[:FEW_QUEUES], self.free, now) if any(self.free.values()) else 0
+        if not any(self.free.values()):
+            return 0
+        return self._needed_runners.room(self.queue_names[:FEW_QUEUES], self.free, now)
 
     def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
-        """How many of the jobs that wait in each runner would wait too long.
+        """For each runner, how many waiting jobs would have to wait too long, and should be released.
 
-        finished: the finished jobs of each runner, which count as progress.
+        finished: how many jobs of each runner have finished, and are still among the unfinished jobs.
         """
         return {
             runner: capacity.surplus(unfinished[runner] - finished[runner], now)
@@ -195,75 +205,79 @@ class ClaimPolicy:
         }
 
     def choose_queues(self, search: QueueSearch, clock: Callable[[], float], room: int) -> list[str]:
-        """The queues to claim up to `room` jobs from. Without --queues: some that have jobs, in turn."""
+        """Choose queues from which to claim up to `room` jobs. Without `--queues`, queues with jobs take turns."""
         now = clock()
-        if not self._listed and self._next_search <= now and not self._was_called:
+        if not self._has_fixed_queues and self._next_search <= now and not self._was_called:
             self._search(search, clock)
         self._was_called = False
         names = self.queue_names
-        if not self._listed:
-            most = max(room, FEW_QUEUES)
-            turn = most if len(names) > most else 1
-            self.queue_names = names[turn:] + names[:turn]
-            names = names[:most]
-        return self._spare(names if registry.uses_threads_alone else self._kinds.with_room(names, self.free, now), now)
+        if not self._has_fixed_queues:
+            count = max(room, FEW_QUEUES)
+            first_of_next_turn = count if len(names) > count else 1
+            self.queue_names = names[first_of_next_turn:] + names[:first_of_next_turn]
+            names = names[:count]
+        with_room = names if registry.uses_threads_alone else self._needed_runners.with_room(names, self.free, now)
+        return self._reserve_slots(with_room, now)
 
     def gave_up(self, job: ClaimedJob, started: float, now: float) -> None:
-        """Note that the attempt of this job was given up as stuck: its queue may hang."""
-        self._hanging.note(job.queue_name, now - started, now)
+        """Note that the attempt of this job was stuck, because other jobs of the same queue may hang too."""
+        self.hanging.note(job.queue_name, now - started, now)
 
-    def _spare(self, names: list[str], now: float) -> list[str]:
-        """Choose from these queues, and spare half of the slots for the queues that do not hang.
+    def _reserve_slots(self, names: list[str], now: float) -> list[str]:
+        """Choose the queues for the next claim, and reserve half of the slots for queues that do not hang.
 
-        All hanging queues share the other half of the slots, and a claim of their own. A claim from the queues that do
-        not hang follows it.
+        All hanging queues share the other half of the slots. They are claimed from in a separate claim, after which
+        comes a claim from the other queues.
         """
-        self._room_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
-        if self._hanging.is_empty(now) or not self._has_several():
+        self._room_in_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
+        if self.hanging.is_empty(now) or not self._has_several():
             return names
-        hang = partial(self._hanging.hangs, now=now, slots=self._slots)
-        hanging, others = [name for name in names if hang(name)], [name for name in names if not hang(name)]
-        room = max(self._slots // 2, 1) - self._holds(hang) if hanging else 0
+        hangs = partial(self.hanging.hangs, now=now, slots=self._slots)
+        hanging, others = [name for name in names if hangs(name)], [name for name in names if not hangs(name)]
+        room = max(self._slots // 2, 1) - self._holds(hangs) if hanging else 0
         if room <= 0 or (left_others_out and others):
             return others
-        self._room_chosen, self._left_others_out = room, bool(others)
+        self._room_in_chosen, self._left_others_out = room, bool(others)
         return hanging
 
     def _has_several(self) -> bool:
         names = set(self.queue_names)
-        if not self._listed:
+        if not self._has_fixed_queues:
             names.update(filter(self._serves, (task.options.queue_name for task in registry)))
         return len(names) > 1
 
     def _search(self, search: QueueSearch, clock: Callable[[], float]) -> None:
-        """Find the queues that have jobs, and shuffle them, so that workers started together begin with different ones.
+        """Find the queues that have jobs, in random order, so that workers do not all begin with the same queue.
 
-        If one search does not find all, the next comes soon and continues after the last name.
+        If a search does not find all queues, the next search comes soon, and continues after the last name.
         """
         started = clock()
-        goes_on = self._searched_to
-        # In case that the search fails: until the next search, serve the known queues, or else the queues of all tasks.
+        continue_after = self._searched_to
+        # If the search fails, serve the known queues until the next search, or else the queues of all tasks.
         self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
         self._next_search = started + self._search_pause
         if not self.queue_names:
             self.queue_names = sorted(filter(self._serves, {task.options.queue_name for task in registry}))
-        names = search(after=goes_on, limit=MOST_QUEUES_FOUND) or (
-            search(after="", limit=MOST_QUEUES_FOUND) if goes_on else []
-        )
+        names = search(after=continue_after, limit=MOST_QUEUES_FOUND)
+        if not names and continue_after:
+            names = search(after="", limit=MOST_QUEUES_FOUND)
         self._search_pause = 0.0
         self._searched_to = names[-1] if len(names) == MOST_QUEUES_FOUND else ""
         now = clock()
-        rest = pause_after(now - started)
-        self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
+        pause = pause_after(now - started)
+        is_partial = bool(continue_after or self._searched_to)
+        self._next_search = now + (pause if is_partial else max(pause, self._poll_interval))
         random.shuffle(names)
         self.queue_names = [name for name in names if self._serves(name)]
 
     def after(self, names: Sequence[str], now: float, *, admitting: bool = False) -> Mapping[str, QueuePosition]:
-        """The position to claim from, by queue. A queue without one is searched from its front.
+        """By queue, the position after which to claim; by default the front of the queue.
 
-        admitting: jobs are admitted right before the claim, and most of these jobs are before the positions.
+        admitting: whether jobs are admitted right before the claim. Most such jobs are before the known positions.
         """
-        return {} if len(self.queue_names) > len(names) >= FEW_QUEUES else self._cursor.start(now, from_front=admitting)
+        if len(self.queue_names) > len(names) >= FEW_QUEUES:  # queues take turns, so all start at their fronts
+            return {}
+        return self.cursor.start(now, from_front=admitting)
 
     def claimed(
         self,
@@ -275,55 +289,56 @@ class ClaimPolicy:
         started: float,
         ended: float,
     ) -> bool:
-        """Note the jobs of a claim, and set the time of the next claim. Returns whether all queues were found empty."""
+        """Note the result of a claim, and set the time of the next claim. Returns whether all queues are empty."""
         from_front = not after
         (self._head_batch_size if from_front else self._batch_size).succeeded()
-        self._cursor.claimed(jobs, after=after, took=ended - started, now=ended)
+        self.cursor.claimed(jobs, after=after, took=ended - started, now=ended)
         size = sum([len(job.args) + len(job.kwargs) for job in jobs])
         if jobs:
-            self._most = MOST_CHARACTERS_HELD * len(jobs) // size
+            self._most_held = MOST_CHARACTERS_HELD * len(jobs) // size
         is_full = len(jobs) == room or size >= LARGE_CLAIM
         if not registry.uses_threads_alone:
-            self._kinds.note(names, jobs, is_full=is_full, now=ended)
+            self._needed_runners.note(names, jobs, is_full=is_full, now=ended)
         if is_full or self._left_others_out:
-            self._check_at, self._is_idle = ended, False
-        elif len(names) >= max(room, FEW_QUEUES) and not self._listed:  # other queues may have jobs
-            empty = set(names)  # the next search finds them again once they have jobs
-            self.queue_names = [name for name in self.queue_names if name not in empty]
+            self._next_claim_at, self._is_idle = ended, False
+        elif len(names) >= max(room, FEW_QUEUES) and not self._has_fixed_queues:  # other queues may have jobs
+            empty_queues = set(names)  # a later search finds them again when they have jobs
+            self.queue_names = [name for name in self.queue_names if name not in empty_queues]
             if not self.queue_names:
                 self._next_search = ended
-            self._check_at, self._is_idle = ended, False
+            self._next_claim_at, self._is_idle = ended, False
             return False
         else:
-            self._rest(names, from_front, ended)
+            self._schedule_next_claim(names, from_front, ended)
         return from_front and not jobs
 
-    def _rest(self, names: Sequence[str], from_front: bool, now: float) -> None:
-        """Set the time of the next claim after one that left slots free: soon, if it may have passed over jobs."""
-        self._owes_front = self._owes_front and not from_front
-        self._check_at = now + self._poll_interval
+    def _schedule_next_claim(self, names: Sequence[str], from_front: bool, now: float) -> None:
+        """Set the time of the next claim after a claim left slots free. It comes soon if jobs may have been missed."""
+        self._must_check_front = self._must_check_front and not from_front
+        self._next_claim_at = now + self._poll_interval
         self._is_idle = not self._is_drain
         if from_front and self._searched_to:
-            self._check_at, self._is_idle = self._next_search, False
-        elif self._owes_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
-            self._check_at, self._is_idle = min(self._check_at, self._cursor.due_at), False
+            self._next_claim_at, self._is_idle = self._next_search, False
+        elif self._must_check_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
+            self._next_claim_at, self._is_idle = min(self._next_claim_at, self.cursor.due_at), False
         if len(names) < len(self.queue_names):  # the claim skipped some queues
-            self._check_at, self._is_idle = min(self._check_at, now + RUNNERS_KNOWN_SECONDS), False
+            self._next_claim_at, self._is_idle = min(self._next_claim_at, now + RUNNERS_KNOWN_SECONDS), False
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
-        return min(room, self._room_chosen, (self._batch_size if after else self._head_batch_size).rows)
+        """How many jobs the next claim may return, given the room for jobs."""
+        return min(room, self._room_in_chosen, (self._batch_size if after else self._head_batch_size).rows)
 
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
-        """Note that a claim failed. timed_out: the search for a first job took too long, or jobs are too large."""
+        """Note that a claim failed. `timed_out`: finding a first job took too long, or the jobs are too large."""
         (self._batch_size if claim.after else self._head_batch_size).failed(claim.limit)
-        if timed_out and (claim.after or not self._cursor.full_scan_failed(now)):
+        if timed_out and (claim.after or not self.cursor.full_scan_failed(now)):
             self.lost = claim
 
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
-        """Note the positions of the first jobs for the lost claim, and claim from these positions.
+        """After a claim timed out, continue at the positions of the first jobs, which were found by `first_in_queues`.
 
-        If the lost claim asked for one job, from exactly the position found, this job is too large, and the next claim
-        skips the job.
+        If the claim asked for only one job, and this job is at exactly the same position, the job is too large. Then
+        the next claim skips the job.
         """
         assert self.lost is not None  # noqa: S101 (for the type checker: called only after a lost claim)
         lost, self.lost = self.lost, None
@@ -335,78 +350,82 @@ class ClaimPolicy:
         if first and lost.limit == 1 and positions[first[0]] == lost.after.get(first[0]):
             name, job_id, positions[name] = first
             logs.job_not_claimed(job_id, name)
-        self._cursor.move_to(positions, now)
+        self.cursor.move_to(positions, now)
 
     def start_over(self) -> None:
-        """Claim at once, from the front: the result of the last claim is unknown, and notifications may be lost.
+        """Claim at once from the front of the queues, because the last claim's result or a notification may be lost.
 
-        If the last search for queues failed, the next search comes at its time.
+        If the last search for queues failed, this does not make the next search come earlier.
         """
-        self._check_at, self._is_idle = 0.0, False
-        self._owes_front = True
+        self._next_claim_at, self._is_idle = 0.0, False
+        self._must_check_front = True
         self._was_called = False
         if not self._search_pause:
             self._next_search = 0.0
-        self._cursor.start_over()
+        self.cursor.start_over()
 
     def check_at(self, time: float) -> None:
-        self._check_at, self._is_idle = time, False
+        """Claim jobs and search for queues at this time."""
+        self._next_claim_at, self._is_idle = time, False
         self._was_called = False
         self._next_search = time
 
     def called(self, queue_name: str) -> None:
-        """Claim at once from this queue, or search for queues and claim, if the name is empty."""
+        """The supervisor has called: claim at once from this queue; if the name is empty, also search for queues."""
         if queue_name:
             self.queues_notified({queue_name})
         else:
             self.start_over()
 
     def queues_notified(self, queue_names: set[str]) -> None:
+        """Claim at once if the worker serves one of these queues, because they were notified of new jobs."""
         if not queue_names:
             return
-        if not self._listed:
-            added = sorted(queue_names.difference(self.queue_names))
-            self.queue_names = [name for name in added if self._serves(name)] + self.queue_names
+        if not self._has_fixed_queues:
+            new_names = sorted(queue_names.difference(self.queue_names))
+            self.queue_names = [name for name in new_names if self._serves(name)] + self.queue_names
         if queue_names.intersection(self.queue_names):
             self._was_called = self._is_idle and self._shared.watched_until > 0.0
-            self._check_at, self._is_idle = 0.0, False
-            self._owes_front = True
+            self._next_claim_at, self._is_idle = 0.0, False
+            self._must_check_front = True
 
 
 PREFETCH_SECONDS = 0.2
-"""Seconds of work to hold in advance."""
+"""For how many seconds of work a worker claims jobs ahead."""
 
 MOST_PREFETCHED = 4_000
-"""Jobs held in advance, at most: after a crash of the worker, these jobs wait until a supervisor releases them."""
+"""The most jobs that are claimed ahead. After a crash of the worker, these jobs wait until a supervisor releases
+them."""
 
 LONGEST_WAIT_AHEAD = 0.5
-"""Seconds for which a job may wait here. Longer than `PREFETCH_SECONDS`, because another worker must claim a released
-job again."""
+"""For how many seconds a claimed job may wait for a slot. This is longer than `PREFETCH_SECONDS`, because a released
+job must be claimed again."""
 
 
 class Capacity:
-    """The slots of one runner, and the jobs claimed ahead. Used by the control loop's thread."""
+    """Counts the slots of one runner, and the jobs to claim ahead. Used only by the control loop's thread."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._within_span = Recent(PREFETCH_SECONDS)
+        self.within_span = Recent(PREFETCH_SECONDS)
         self._within_wait = Recent(LONGEST_WAIT_AHEAD)
 
     def finished(self, count: int, now: float) -> None:
+        """Note that this many jobs have finished."""
         if count:
-            self._within_span.add(count, now)
+            self.within_span.add(count, now)
             self._within_wait.add(count, now)
 
     def prefetch(self, now: float) -> int:
         """How many jobs to claim ahead of the free slots."""
-        return min(self._within_span.count(now), MOST_PREFETCHED)
+        return min(self.within_span.count(now), MOST_PREFETCHED)
 
     def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
-        """How many more jobs to claim: the capacity less the jobs that are not finished.
+        """How many more jobs to claim: the capacity minus the number of unfinished jobs.
 
-        The capacity is concurrency + prefetch, capped at `most`, but never below concurrency. One claim asks for at
-        most half of the capacity (or the concurrency, if that is larger): one half runs while the other half is
-        claimed.
+        The capacity is concurrency + prefetch, at most `most`, but never less than the concurrency. One claim asks for
+        at most half of the capacity, so that one half runs while the other half is claimed; but always for at least
+        the concurrency.
         """
         capacity = self._concurrency + self.prefetch(now)
         if capacity > most:
@@ -414,24 +433,24 @@ class Capacity:
         return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
 
     def surplus(self, unfinished: int, now: float) -> int:
-        """How many jobs that have not started would wait too long."""
+        """How many jobs that have not started would have to wait too long."""
         return max(unfinished - self._concurrency - self._within_wait.count(now), 0)
 
 
 RUNNERS_KNOWN_SECONDS = 1.0
-"""Seconds for which the jobs of a queue are assumed to need the runners of the jobs last claimed from the queue."""
+"""For how many seconds the next jobs of a queue are assumed to need the same runners as the last jobs."""
 
 MOST_QUEUES_REMEMBERED = 10_000
-"""Queues that are remembered."""
+"""For how many queues the needed runners are remembered."""
 
 Free = Mapping[str, int]
-"""Room for more jobs, by the name of the runner."""
+"""How many more jobs each runner has room for, by the runner's name."""
 
 
 class RunnersOfQueue(NamedTuple):
     runners: set[str]
     until: float
-    """When this is forgotten, in monotonic seconds."""
+    """When this is forgotten, by the monotonic clock."""
 
 
 class NeededRunners:
@@ -441,23 +460,25 @@ class NeededRunners:
         self._needs: dict[str, RunnersOfQueue] = {}
 
     def room(self, names: Iterable[str], free: Free, now: float) -> int:
-        """How many jobs to claim from these queues in one statement, so that all runners that they need have room."""
+        """How many jobs one statement may claim from these queues, so that each needed runner has room for them."""
         rooms = [self._room(name, free, now) for name in names]
         return min((room for room in rooms if room), default=0 if rooms else max(free.values()))
 
     def with_room(self, names: list[str], free: Free, now: float) -> list[str]:
+        """The queues whose jobs need only runners that have room."""
         return names if all(free.values()) else [name for name in names if self._room(name, free, now)]
 
     def note(self, names: Sequence[str], jobs: Sequence[ClaimedJob], *, is_full: bool, now: float) -> None:
-        """Note the jobs claimed from these queues, in this order. is_full: the claim may have left queues out."""
+        """Note the jobs that were claimed from these queues. `is_full`: the claim may not have reached all queues."""
         if len(self._needs) > MOST_QUEUES_REMEMBERED:
             self._needs.clear()
-        kinds: dict[str, set[str]] = {}
+        runners_by_queue: dict[str, set[str]] = {}
         for queue_name, task in {(job.queue_name, job.task) for job in jobs}:
-            kinds.setdefault(queue_name, set()).add(registry.runner_of(task))
-        for name in names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names:
+            runners_by_queue.setdefault(queue_name, set()).add(registry.runner_of(task))
+        reached = names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names
+        for name in reached:
             self._needs.pop(name, None)
-        for name, runners in kinds.items():
+        for name, runners in runners_by_queue.items():
             self._needs[name] = RunnersOfQueue(runners, now + RUNNERS_KNOWN_SECONDS)
 
     def _room(self, name: str, free: Free, now: float) -> int:
@@ -468,24 +489,26 @@ class NeededRunners:
 
 
 FULL_SCAN_SHARE = 1 / 20
-"""The share of its time that a worker spends on claims from the front, unless `MAX_FULL_SCAN_PAUSE` demands more."""
+"""The share of its time that a worker spends on claims from the front, unless `MAX_FULL_SCAN_PAUSE` requires more."""
 
 MAX_FULL_SCAN_PAUSE = 0.8
-"""Seconds between claims from the front, at most, whatever a claim costs: every job is found within about a second."""
+"""The most seconds between two claims from the front, so that every job is found within about a second."""
 
 CHEAP_FRONT_SECONDS = 0.005
-"""Seconds. A claim from the front that takes less time may come more often, for jobs that were just admitted."""
+"""If a claim from the front takes less than this many seconds, it may come more often, to find newly admitted jobs."""
 
 FIRST_FRONT_PAUSE, LONGEST_FRONT_PAUSE = 4.0, 60.0
-"""Seconds until the next claim from the front after one that timed out. The pause doubles with each timeout."""
+"""After a claim from the front timed out, the seconds until the next one. The pause doubles with each timeout."""
 
 
 def pause_after(took: float) -> float:
-    """Seconds until the next claim from the front, after one that took `took` seconds."""
+    """The seconds until the next claim from the front, if the last one took `took` seconds."""
     return min(took * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
 
 
 class ClaimCursor:
+    """Remembers how far a worker has claimed in each queue, and when to claim from the front again."""
+
     def __init__(self) -> None:
         self._positions: dict[str, QueuePosition] = {}
         self._failures = 0
@@ -494,9 +517,9 @@ class ClaimCursor:
         """When to claim from the front again."""
 
     def start(self, now: float, *, from_front: bool = False) -> Mapping[str, QueuePosition]:
-        """The position to claim from, by queue. A queue without one is searched from its front.
+        """By queue, the position after which to claim; by default the front of the queue.
 
-        from_front: there may be jobs before the positions; search them as well, if that is cheap.
+        from_front: there may be new jobs before the known positions, so claim from the front if this is cheap.
         """
         if self.due_at > now and not (from_front and self._is_front_cheap):
             return dict(self._positions)
@@ -506,16 +529,16 @@ class ClaimCursor:
     def claimed(
         self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, QueuePosition], took: float, now: float
     ) -> None:
-        """Note the jobs of a claim after these positions, in order. took: the seconds that the claim took."""
+        """Note the jobs, in order, of a claim that started after these positions, and took `took` seconds."""
         if not after:
             self._failures = 0
-            # The walk to the first row: the seconds of later rows include updates.
-            walk = min((job.claim_seconds for job in jobs), default=took)
-            self.due_at = now + pause_after(walk)
-            self._is_front_cheap = walk < CHEAP_FRONT_SECONDS
+            # The time until the first row was found. The times of later rows include the updates of earlier rows.
+            seconds_to_first = min((job.claim_seconds for job in jobs), default=took)
+            self.due_at = now + pause_after(seconds_to_first)
+            self._is_front_cheap = seconds_to_first < CHEAP_FRONT_SECONDS
             self._positions = {}
         for name, last in {job.queue_name: job for job in jobs}.items():
-            # A claim from the front, sent later than this one, may have found earlier jobs: keep its position.
+            # A claim from the front that was sent later may have found earlier jobs. If so, keep its position.
             start = after.get(name, QUEUE_HEAD)
             if name not in self._positions or self._positions[name] >= start:
                 self._positions[name] = max(last.position, start)  # a job that was just admitted may be before `start`
@@ -526,13 +549,13 @@ class ClaimCursor:
             self.due_at = 0.0
 
     def full_scan_failed(self, now: float) -> bool:
-        """Note that a claim from the front timed out. Returns whether a position is known to claim from meanwhile."""
+        """Note that a claim from the front timed out. Returns whether later positions are known to claim from."""
         self._failures += 1
         self._is_front_cheap = False
         self.due_at = now + min(FIRST_FRONT_PAUSE * 2 ** (self._failures - 1), LONGEST_FRONT_PAUSE)
         return bool(self._positions)
 
     def move_to(self, positions: Mapping[str, QueuePosition], now: float) -> None:
-        """Claim after these positions, and after the positions already known, until the next claim from the front."""
+        """Until the next claim from the front, claim after these positions, and after the positions already known."""
         self._positions.update(positions)
         self.due_at = max(self.due_at, now + MAX_FULL_SCAN_PAUSE)

@@ -1,15 +1,14 @@
-"""The control loop of a process that a supervisor has forked: runs services, sleeps until one is due, takes commands.
+"""The control loop of a worker process. It runs services, sleeps until one is due, and obeys its supervisor's commands.
 
-Invariant: no code of the project runs in the thread of the control loop. So nothing of the project can keep the process
-from settling jobs, releasing jobs or stopping.
+No code of the project runs in the thread of the control loop. So the project's code can never keep the process from
+settling jobs, releasing jobs or stopping.
 
-While its supervisor hangs, the process writes its own heartbeat, and listens for notifications itself. A supervisor
-writes the heartbeats of all its workers, and shows each worker when it wrote them. A worker whose supervisor has
-written no heartbeat for a third of the worker timeout writes one. So the worker's jobs are not recovered if only its
-supervisor hangs, is stopped or has lost the database.
+A supervisor writes the heartbeats of all its workers, and shows each worker when it wrote them. If it has written none
+for a third of the worker timeout, the worker writes its own heartbeat, and listens for notifications itself. So the
+worker's jobs are not recovered if only the supervisor hangs, or has lost the database.
 
-Invariant: a worker claims only if its last heartbeat, its own or its supervisor's, is at most half a worker timeout
-old. So a worker that counts as dead has claimed nothing for a long time.
+A worker claims jobs only if its last heartbeat is at most half a worker timeout old. So a worker that counts as dead
+has claimed nothing for a long time.
 """
 
 import os
@@ -34,14 +33,14 @@ from .options import WorkerOptions
 from .protocol import CALL, COMMANDS_SIZE, EXIT_CLEAN, RECYCLE, STOP_NOW, SharedCounts, Stamps, decode_commands
 
 STAMP_INTERVAL = 5.0
-"""Seconds for which the loop sleeps at most: each turn shows the supervisor that the loop is not frozen."""
+"""The most seconds for which the loop sleeps. Each turn of the loop shows the supervisor that it is not frozen."""
 
 
 class ControlLoop(ABC):
-    """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
+    """The main loop of a process that a supervisor has forked. `lifeline` is a pipe from the supervisor."""
 
     kind = "worker"
-    """What log lines call the process."""
+    """What log lines call this kind of process."""
 
     def __init__(
         self,
@@ -57,43 +56,43 @@ class ControlLoop(ABC):
         self.name = name
         self.options = options
         self._lifeline: int | None = lifeline
-        self._wakeup = Wakeup()
-        self._stamps = stamps or Stamps()
-        self._shared = shared or SharedCounts()
-        self._dispatcher = EventDispatcher()
-        self._store = Store(options.database, send=self._dispatcher.send)
-        self._control = ControlConnection(
+        self.wakeup = Wakeup()
+        self.stamps = stamps or Stamps()
+        self.shared = shared or SharedCounts()
+        self.dispatcher = EventDispatcher()
+        self._store = Store(options.database, send=self.dispatcher.send)
+        self.control = ControlConnection(
             self._store, who=f"{self.kind} {name}", session_name=session_name(id), before_statements=self._stamp
         )
-        self._own_row = OwnRow(self._store, options, id=id, name=name, shared=self._shared, requested=self._requested)
-        self._stopping, self._shutdown_deadline = False, NEVER
+        self.own_row = OwnRow(self._store, options, id=id, name=name, shared=self.shared, requested=self._requested)
+        self.stopping, self._shutdown_deadline = False, NEVER
         self._exit_code = EXIT_CLEAN
 
     def when_options_are_taken(self, call: Callable[[], object]) -> None:
-        """Call `call` once the server has taken the options of the control connection: a pooler may refuse them."""
-        self._control.on_options_taken = call
+        """Call `call` when the server has accepted the options of the control connection, which a pooler may refuse."""
+        self.control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
-        self._loop = Loop(self._control, self._wakeup, heartbeat=self._own_row, services=services)
+        self._loop = Loop(self.control, self.wakeup, heartbeat=self.own_row, services=services)
 
-    # A subclass defines
+    # A subclass defines these methods
 
     @property
     @abstractmethod
     def jobs_done(self) -> int:
-        """Number of attempts whose outcomes the database has accepted or rejected."""
+        """The number of attempts whose outcomes the database has accepted or rejected."""
 
     @abstractmethod
     def _turn(self) -> None:
-        """Run the services that are due, after a stamp."""
+        """Show the supervisor that this loop is running, and run the services that are due."""
 
     @abstractmethod
     def _offer(self) -> None:
-        """Show the supervisor what this process has room for, before it sleeps."""
+        """Show the supervisor how many jobs this process has room for. Called before each sleep."""
 
     @abstractmethod
     def _called(self, queue_name: str) -> None:
-        """Look for jobs in this queue, or in all queues if the name is empty."""
+        """Claim jobs from this queue, or from all queues if the name is empty, because the supervisor has called."""
 
     @abstractmethod
     def _has_work(self) -> bool:
@@ -101,23 +100,23 @@ class ControlLoop(ABC):
 
     @abstractmethod
     def _recycle(self, reason: str) -> None:
-        """Finish the running jobs, and end to be replaced."""
+        """Finish the running jobs, and then end, so that the supervisor starts a new process."""
 
     @abstractmethod
     def _shut_down(self) -> None:
-        """Settle or release all that this process holds, and end."""
+        """Settle or release all jobs of this process, and end."""
 
     # The loop
 
     def run(self) -> int:
         """Work until a signal or a limit stops the process. Returns its exit code."""
-        self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
+        self.wakeup.on_signals(lambda _: self.stop(), (signal.SIGTERM, signal.SIGINT))
         queue_names = list(self.options.queue_names)
-        self._dispatcher.send(WorkerStarted(self.name, self.id, queue_names, self.options.concurrency))
+        self.dispatcher.send(WorkerStarted(self.name, self.id, queue_names, self.options.concurrency))
         try:
-            while not self._stopping:
+            while not self.stopping:
                 self._turn()
-                if not self._stopping:
+                if not self.stopping:
                     self._sleep(self.options.poll_interval)
             self._shut_down()
         except Exception as error:
@@ -126,18 +125,18 @@ class ControlLoop(ABC):
         return self._exit_code
 
     def _emit_stop(self) -> None:
-        self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
+        self.dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
 
     def _stamp(self, within: float = STAMP_INTERVAL) -> None:
-        """Show the supervisor that this loop is running, and that the next stamp follows within this many seconds."""
-        self._stamps.put(jobs_done=self.jobs_done, within=within)
+        """Show the supervisor that this loop is running, and will show this again within this many seconds."""
+        self.stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _requested(self, request: str) -> None:
-        """Do what an operator has requested of this process, while its supervisor is silent."""
+        """Do what an operator has requested of this process, because its supervisor does not respond."""
         if request == "restart":
             self._recycle(RESTART_REASON)
-        elif not self._stopping:
-            self._stop()
+        elif not self.stopping:
+            self.stop()
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
         """Sleep until there is work, a notification or a command arrives, a service is due, or a file can be read."""
@@ -151,39 +150,39 @@ class ControlLoop(ABC):
             self._read_commands()
 
     def _read_commands(self) -> None:
-        """Read commands of the supervisor. If the supervisor is gone, stop before this process can count as dead."""
+        """Obey commands of the supervisor. If the supervisor is gone, stop before this process counts as dead."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
         data = os.read(self._lifeline, COMMANDS_SIZE)
         if not data:
             timeout = min(self.options.shutdown_timeout, self.options.worker_timeout / 2)
-            if not self._stopping:
+            if not self.stopping:
                 liveness_logs.supervisor_gone(self.name, timeout)
             self._lifeline = None
-            self._stop(timeout)
+            self.stop(timeout)
         for kind, queue_name in decode_commands(data):
             if kind == CALL:
-                self._shared.read_call()
+                self.shared.read_call()
                 self._called(queue_name)
             elif kind == RECYCLE:
                 self._recycle(RESTART_REASON)
             else:
-                self._stop(0 if kind == STOP_NOW else None)
+                self.stop(0 if kind == STOP_NOW else None)
 
-    def _stop(self, timeout: float | None = None) -> None:
-        """Set flags only: signal handlers call this. A later call may shorten the remaining time, not extend it."""
-        self._stopping = True
+    def stop(self, timeout: float | None = None) -> None:
+        """Begin to stop. Only sets flags, because signal handlers call this. A later call never extends the time."""
+        self.stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
         self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
 
 
 HEARTBEAT_RETRY_SECONDS = 1.0
-"""Seconds until the next heartbeat after one that failed."""
+"""The seconds until a failed heartbeat is repeated."""
 
 
 def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
-    """The row of a worker process, without its times.
+    """The columns of a worker's row, without its times.
 
-    figures: memory_mb and jobs_done, if they are known; and the concurrency, if it differs from the options.
+    figures: memory_mb and jobs_done, if they are known; and concurrency, if it differs from the options.
     """
     return {
         "id": id,
@@ -199,7 +198,7 @@ def worker_row(options: WorkerOptions, *, id: str, name: str, pid: int, **figure
 
 
 class OwnRow(Service):
-    """Writes the heartbeat of a process while its supervisor does not."""
+    """A service that writes the heartbeat of its process while the supervisor does not write it."""
 
     name = "heartbeat"
 
@@ -213,40 +212,40 @@ class OwnRow(Service):
         shared: SharedCounts | None = None,
         requested: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """requested: called with what an operator has requested, while the supervisor is silent."""
+        """requested: called with an operator's request, if the supervisor does not respond."""
         self._requested = requested
         self._row = worker_row(options, id=id, name=name, pid=os.getpid())
         self._store = store
-        self._shared = shared or SharedCounts()
+        self.shared = shared or SharedCounts()
         self._next = 0.0  # when to write the next heartbeat, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
-        self._silence = options.worker_timeout / 3  # longer than the pause between two heartbeats of the supervisor
-        self._alive_at = float("-inf")  # time of the last heartbeat that this worker wrote
+        self._silence = options.worker_timeout / 3  # longer than the time between two heartbeats of the supervisor
+        self._alive_at = float("-inf")  # when this worker last wrote a heartbeat, by the monotonic clock
         self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
-        self._supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
+        self.supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
         self._is_alone = False
         self._was_made = False
         self._was_refused = False
 
     @property
     def due_at(self) -> float:
-        """When to write a heartbeat: the first, which inserts the row, or one after a silence of the supervisor."""
+        """When to write a heartbeat: at the start, to insert the row, and then only if the supervisor writes none."""
         if self._is_alone or not self._was_made:
             return self._next
-        return max(self._next, self._shared.heartbeat_at + self._silence)
+        return max(self._next, self.shared.heartbeat_at + self._silence)
 
     def is_alive(self, now: float) -> bool:
         """Whether this worker or its supervisor wrote a heartbeat within half a worker timeout."""
-        return self._was_made and now - max(self._alive_at, self._shared.heartbeat_at) <= self._timeout / 2
+        return self._was_made and now - max(self._alive_at, self.shared.heartbeat_at) <= self._timeout / 2
 
     def run(self, now: float) -> None:
         """Write a heartbeat, and check whether the supervisor has written one since this worker's last heartbeat.
 
-        If the connection breaks, the heartbeat stays due: the loop runs it again as soon as the connection is open.
+        If the connection breaks, the heartbeat stays due, so that it is written when the connection is open again.
         """
-        found = self._store.heartbeat_worker(self._row["id"])
-        if found is None:
+        row = self._store.heartbeat_worker(self._row["id"])
+        if row is None:
             self._store.heartbeat_workers([self._row])
             if self._was_made:
                 liveness_logs.row_gone(self._row["name"])
@@ -254,7 +253,7 @@ class OwnRow(Service):
         self._was_refused = False
         self._alive_at = now
         self._next = now + self._interval
-        before, written, requested = found or (None, None, "")
+        before, written, requested = row or (None, None, "")
         self._note_supervisor(before, written)
         if requested and self._is_alone:
             self._requested(requested)
@@ -266,44 +265,44 @@ class OwnRow(Service):
         self._was_refused = True
 
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
-        """Note whether the supervisor wrote a heartbeat: then `before` is not the last heartbeat of this worker."""
+        """Note whether the supervisor has written a heartbeat. If so, `before` differs from this worker's last one."""
         now = time.monotonic()
-        self._supervisor_seen_at = max(self._supervisor_seen_at, self._shared.heartbeat_at)
+        self.supervisor_seen_at = max(self.supervisor_seen_at, self.shared.heartbeat_at)
         if before is None or before != self._written:
-            self._supervisor_seen_at = now
+            self.supervisor_seen_at = now
             if self._is_alone:
                 liveness_logs.supervisor_back(self._row["name"])
             self._is_alone = False
-        elif not self._is_alone and now - self._supervisor_seen_at >= self._timeout / 2:
+        elif not self._is_alone and now - self.supervisor_seen_at >= self._timeout / 2:
             self._is_alone = True
-            liveness_logs.supervisor_silent(self._row["name"], now - self._supervisor_seen_at)
+            liveness_logs.supervisor_silent(self._row["name"], now - self.supervisor_seen_at)
         self._written = written
 
 
 LISTEN_CHECK_SECONDS = 1.0
-"""Seconds between two checks whether notifications arrive, and whether the supervisor watches again."""
+"""Seconds between two checks whether notifications arrive, and whether the supervisor watches the queues again."""
 
 
 class WatchItself(Service):
-    """Listens for notifications while the supervisor does not watch the queues."""
+    """A service that listens for notifications while the supervisor does not watch the queues."""
 
     name = "watch_itself"
 
     def __init__(self, control: ControlConnection, shared: SharedCounts, *, on_listen: Callable[[], object]) -> None:
-        """on_listen: called when this connection begins to listen, since notifications of jobs may have been missed."""
-        self._control = control
-        self._shared = shared
+        """on_listen: called when this connection begins to listen, because notifications may have been missed."""
+        self.control = control
+        self.shared = shared
         self._on_listen = on_listen
         self._check_at = 0.0
 
     @property
     def due_at(self) -> float:
-        """When the promise of the supervisor ends, or, while this connection listens, when to check again."""
-        return self._check_at if self._control.listens else self._shared.watched_until
+        """When the supervisor may stop watching the queues; while this connection listens, when to check again."""
+        return self._check_at if self.control.listens else self.shared.watched_until
 
     def run(self, now: float) -> None:
         self._check_at = now + LISTEN_CHECK_SECONDS
-        if self._shared.watched_until > now:
-            self._control.unlisten()
-        elif self._control.listen():
+        if self.shared.watched_until > now:
+            self.control.unlisten()
+        elif self.control.listen():
             self._on_listen()

@@ -1,7 +1,7 @@
-"""Tells what happens in a process: the `EventDispatcher` tells sinks, an `Observer` and a `SettleService` tell parts.
+"""Pass on what happens in a process: the `EventDispatcher` to sinks, an `Observer` or a `SettleService` to parts.
 
-The `EventDispatcher` sends events in a thread of its own, so that no code of the project runs in a control loop.
-Invariant: a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
+The `EventDispatcher` sends events in its own thread, so that no code of the project runs in the control loop. A signal
+receiver or a sink that is slow or hangs delays only other receivers and sinks.
 """
 
 import contextlib
@@ -25,30 +25,31 @@ from .attempts.running_attempt import stacks
 from .loop import Periodic, Service
 
 HANGS_AFTER = 60.0
-"""Seconds after which a running receiver counts as hanging."""
+"""A signal receiver that has not returned after this many seconds counts as hanging."""
 
 MOST_EVENTS_WAITING = 10_000
-"""Events that may wait before the worker claims no more."""
+"""If more events than this wait to be sent, the worker claims no more jobs."""
 
 
 class End:
-    """The last item that a stopped thread takes from its queue."""
+    """Put into the dispatcher's queue to end its thread."""
 
 
 class EventDispatcher:
-    """Delivers events in order, in a thread. The thread starts with the first event that a sink wants."""
+    """Sends events to the sinks in order, in its own thread, which starts with the first event that a sink wants."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]] | End] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._end: End | None = None  # in `_waiting`: ends the thread, unless an event was sent after it
+        self._end: End | None = None  # the item in `_waiting` that ends the thread, unless an event was sent after it
         self._ending = threading.Lock()  # guards `_end` and `_thread`
-        self._queued = 0  # written by the caller's thread alone
-        self._delivered = 0  # written by the dispatcher's thread alone
-        self._began_at = NEVER  # when the running receiver began; written by the dispatcher's thread alone
+        self._queued = 0  # only the caller's thread changes it
+        self._delivered = 0  # only the dispatcher's thread changes it
+        self._began_at = NEVER  # when the running receiver began; only the dispatcher's thread changes it
 
     @property
     def backlog(self) -> int:
+        """The number of events that wait to be sent."""
         return self._queued - self._delivered
 
     @property
@@ -57,7 +58,7 @@ class EventDispatcher:
 
     @property
     def hangs_at(self) -> float:
-        """Time after which the running receiver counts as hanging, in monotonic seconds."""
+        """From when on the running receiver counts as hanging, by the monotonic clock."""
         return self._began_at + HANGS_AFTER
 
     def stack(self) -> str:
@@ -65,21 +66,21 @@ class EventDispatcher:
         return "".join(stacks(thread)) if thread else ""
 
     def send(self, event: Event) -> None:
-        """Queue the event for the sinks, unless no sink wants it. Returns at once."""
+        """Queue the event for the sinks, if a sink wants it. Returns at once."""
         if wanted(type(event)):
             self._put(event.size, partial(send, event, self._note_alive))
 
     def flush(self, timeout: float) -> None:
-        """Deliver the waiting events, for `timeout` seconds at most."""
+        """Wait until the waiting events are sent, at most `timeout` seconds."""
         if self._thread is not None:
             delivered = threading.Event()
             self._put(0, delivered.set)
             delivered.wait(timeout)
 
     def stop(self, timeout: float) -> None:
-        """Deliver the waiting events, for `timeout` seconds at most, and end the thread.
+        """Wait until the waiting events are sent, at most `timeout` seconds, and end the thread.
 
-        If a thread hangs in a receiver, it ends when the receiver returns, or goes on if events were sent meanwhile.
+        If the thread hangs in a receiver, it ends when the receiver returns, or goes on if more events were sent.
         """
         if (thread := self._thread) is not None:
             self._end = End()
@@ -116,12 +117,12 @@ class EventDispatcher:
     def _deliver(self, count: int, send_it: Callable[[], None], connections: ThreadConnections) -> ThreadConnections:
         self._note_alive()
         connections.check()
-        with contextlib.suppress(JobInterrupted):  # raised by a receiver: here it interrupts nothing
+        with contextlib.suppress(JobInterrupted):  # if a receiver raises it here, there is no attempt to interrupt
             send_it()
         self._delivered += count
         try:
             connections.tidy()
-        except Exception:  # a driver that raises must not end the thread that sends all later events
+        except Exception:  # an exception of the driver must not end the thread
             connections.throw_away()
             connections = ThreadConnections()
         self._began_at = NEVER
@@ -129,7 +130,7 @@ class EventDispatcher:
 
 
 class ReceiverCheck(Service):
-    """Logs each signal receiver that hangs, once. The receivers of later events wait for its end."""
+    """A service that logs each hanging signal receiver once. The receivers of all later events wait for it."""
 
     name = "receiver_check"
     loop_handles_errors = False
@@ -137,7 +138,7 @@ class ReceiverCheck(Service):
     def __init__(
         self, dispatcher: EventDispatcher, *, who: str, hint: str, then: Callable[[], object] = lambda: None
     ) -> None:
-        """who, hint: the process and the consequence, for the log line. then: called after the log line."""
+        """who, hint: the process and the consequence, for the log line. then: called after the line is written."""
         self._dispatcher = dispatcher
         self._who = who
         self._hint = hint
@@ -158,7 +159,7 @@ class ReceiverCheck(Service):
 
 
 class Observer(Protocol):
-    """Used by the thread of a control loop."""
+    """Observes the claims, attempts and events of a process, for a part. Used only by the control loop's thread."""
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """Observe a claim of these jobs, in their order."""
@@ -167,19 +168,19 @@ class Observer(Protocol):
         """Observe attempts, after the database has accepted or rejected their outcomes."""
 
     def sent(self, event: Event) -> None:
-        """Observe an event of a store, before the event is sent."""
+        """Observe an event of the `Store`, before the event is sent."""
 
 
 class SettleService(Service):
-    """A service that continues after the end of jobs. Used by the thread of a control loop."""
+    """A part's service that does something after jobs are settled. Used only by the control loop's thread."""
 
     @abstractmethod
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
-        """Note that these jobs are settled, each with its batch. Called only if one of the jobs has a batch."""
+        """Note that these jobs are settled, each with its batch id. Called only if one of the jobs is in a batch."""
 
 
 def settle_services(store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> tuple[SettleService, ...]:
-    """The services of all parts. is_idle: returns whether the process has no job that a service could delay."""
+    """Make the settle services of all parts. `is_idle`: returns whether the process has no jobs to delay."""
     return tuple(service(store, is_idle) for part in installed_parts() for service in part.settle_services)
 
 
@@ -187,16 +188,17 @@ class Observers:
     """The observers of all parts."""
 
     def __init__(self) -> None:
-        kinds = [kind for part in installed_parts() for kind in part.observers]
-        self.made: list[Observer] = [observer() for observer, _ in kinds]
-        self._services = [service for _, service in kinds]
+        pairs = [pair for part in installed_parts() for pair in part.observers]
+        self.made: list[Observer] = [make_observer() for make_observer, _ in pairs]
+        self._make_services = [make_service for _, make_service in pairs]
 
     def services(self, store: Store) -> list[Periodic]:
-        """The services that store what was observed. They run at intervals, and at the end of the process."""
-        return [service(store, observer) for service, observer in zip(self._services, self.made, strict=True)]
+        """Make the services that store the observations, at intervals and at the end of the process."""
+        pairs = zip(self._make_services, self.made, strict=True)
+        return [make_service(store, observer) for make_service, observer in pairs]
 
     def observing(self, send: Send) -> Send:
-        """Return a function that observes an event, and sends it."""
+        """Return a function that shows an event to the observers, and then sends it."""
 
         def observe_and_send(event: Event) -> None:
             for observer in self.made:

@@ -1,11 +1,11 @@
-"""The exchanges of a worker or of a relay with the database: each settles outcomes and claims jobs in one round trip.
+"""An exchange is a round trip of a worker with the database. It settles outcomes and claims jobs at the same time.
 
-Invariant: the settle never delays the claim for ever, nor the claim the settle. A failed exchange is not repeated
-unchanged: the worker tries the settle and the claim alone, and then each with half the rows.
+A failed exchange is not repeated unchanged. The worker sends the settle and the claim separately, and then each with
+half the rows. So a settle that fails can never block the claims forever, nor a claim the settles.
 
-A worker sends its next exchange before it applies the result of the last exchange, so that it works while the database
-works. With jobs that take no time, this makes a fifth more jobs a second. Invariant: at most one result waits, and it
-is applied once.
+A worker sends its next exchange before it applies the result of the last one, so that it works while the database
+works. With very short jobs this makes a fifth more jobs per second. At most one result waits to be applied, and each
+result is applied once.
 """
 
 import time
@@ -27,37 +27,42 @@ from .outcomes import OutcomeReports, PendingOutcomes
 from .protocol import SharedCounts
 
 SEARCH_TIME = 20.0
-"""Seconds that the search for a position to claim from may take. No other statement may take as long."""
+"""How many seconds the search for a position to claim from may take. No other statement may take as long."""
 
 
 class Exchange(NamedTuple):
+    """A finished exchange, and how it was sent."""
+
     answer: ExchangeResult
     attempts: list[Attempt]
     """The attempts whose outcomes were sent."""
     room: int
     """The limit of the claim; 0 if the exchange sent no claim."""
     after: Mapping[str, QueuePosition]
-    """Position to search from, by queue. A queue without one was searched from its front."""
+    """By queue, the position after which the claim searched; by default the front of the queue."""
     free: Free
-    """Room of each runner when the claim was sent."""
+    """How many more jobs each runner had room for when the claim was sent."""
     started: float
     ended: float
 
 
 class SentExchange(NamedTuple):
+    """An exchange that was sent, and has not been answered yet."""
+
     attempts: list[Attempt]
     claim: Claim | None
 
 
 DELAYED_RESULT_JOBS = 100
-"""The result of a claim with this many jobs waits for the next exchange. The jobs of a smaller claim start at once."""
+"""If a claim returns at least this many jobs, its result is applied during the next exchange. The jobs of a smaller
+claim start at once."""
 
 
 class ExchangeBuffer:
-    """Keeps the result of one exchange until it is applied. Used by the control loop's thread."""
+    """Keeps the result of one exchange until it is applied. Used only by the control loop's thread."""
 
     def __init__(self, apply_exchange: Callable[[Exchange], bool]) -> None:
-        """apply_exchange: returns whether the exchange found the queues empty."""
+        """apply_exchange: applies a result, and returns whether the exchange found the queues empty."""
         self._apply_exchange = apply_exchange
         self._waiting: Exchange | None = None
 
@@ -67,11 +72,12 @@ class ExchangeBuffer:
 
     @property
     def claimed(self) -> int:
+        """How many jobs the waiting result has claimed."""
         return self._waiting.answer.count_claimed() if self._waiting else 0
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """The attempts that are settled in the database, while their jobs still count as held."""
+        """The attempts of the waiting result: they are settled in the database, but their jobs still count as held."""
         return self._waiting.attempts if self._waiting else ()
 
     def put(self, exchange: Exchange) -> None:
@@ -80,7 +86,7 @@ class ExchangeBuffer:
         self._waiting = exchange
 
     def apply(self) -> bool:
-        """Apply the result, if one waits. Sends no statement. Returns whether the exchange found the queues empty."""
+        """Apply the result, if one waits. Sends no statement. Returns whether the queues were found empty."""
         if self._waiting is None:
             return False
         exchange, self._waiting = self._waiting, None
@@ -88,7 +94,7 @@ class ExchangeBuffer:
 
 
 class JobHolder(Protocol):
-    """Holds the jobs between their claim and their settle."""
+    """Holds jobs from their claim until they are settled."""
 
     def room(self, now: float) -> int:
         """How many more jobs to claim."""
@@ -97,10 +103,10 @@ class JobHolder(Protocol):
         """Whether there are outcomes to send at once."""
 
     def take_finished(self) -> Iterable[Attempt]:
-        """The attempts that have finished since the last call."""
+        """Return the attempts that have finished since the last call."""
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Take the jobs of a claim. `free`: the room of each runner when the claim was sent."""
+        """Take the jobs of a claim. `free`: how many more jobs each runner had room for when the claim was sent."""
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
         """Take the jobs that a part has claimed: see `InExchange.claimed_ahead`."""
@@ -110,15 +116,15 @@ class JobHolder(Protocol):
 
 
 class ExchangeService(Service):
-    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and there is room for a job.
+    """A service that sends an exchange as soon as an outcome waits, or a claim is due and there is room for a job.
 
-    Used by the control loop's thread. All code that drops or releases jobs of the holder calls `apply` first.
+    Used only by the control loop's thread. All code that drops or releases jobs of the holder calls `apply` first.
     """
 
     name = "exchange"
     loop_handles_errors = False  # it handles the errors of each statement
 
-    def __init__(  # noqa: PLR0913 (a worker and a relay have one of each)
+    def __init__(  # noqa: PLR0913 (each has a use)
         self,
         holder: JobHolder,
         claiming: ClaimPolicy,
@@ -138,8 +144,8 @@ class ExchangeService(Service):
     ) -> None:
         """`remembered` and `not_held`: see `OutcomeReports`.
 
-        exchanged: called after each exchange of the service, with whether the exchange found all queues empty.
-        delays_full_claims_only: the result of a large claim waits only if the claim has reached its limit.
+        exchanged: called after each run of the service, with whether the exchange found all queues empty.
+        delays_full_claims_only: keep the result of a large claim waiting only if the claim has reached its limit.
         """
         self.claiming = claiming
         self.settle_services, self.write_notes = settle_services, write_notes
@@ -151,10 +157,10 @@ class ExchangeService(Service):
         self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
         self.buffer = ExchangeBuffer(self._apply)
         self._id, self._holder, self._in_exchange = id, holder, in_exchange
-        self._store, self._control, self._shared = store, control, shared
+        self.store, self._control, self._shared = store, control, shared
         self._exchanged, self._delays_full_claims_only = exchanged, delays_full_claims_only
-        self._sent: SentExchange | None = None  # the exchange under way
-        self._alone: list[Half] = []  # after a failure: which halves are still to be sent alone, in this order
+        self._sent: SentExchange | None = None  # the exchange that was sent, and has not been answered yet
+        self._to_send_alone: list[Half] = []  # after a failure, the halves of the exchange to send separately, in order
 
     @property
     def due_at(self) -> float:
@@ -172,6 +178,7 @@ class ExchangeService(Service):
         self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
 
     def _plan(self, now: float) -> Plan:
+        """Decide whether to settle and to claim now."""
         work = Work(
             has_result=not self.buffer.is_empty,
             has_finished=self._holder.has_finished(now),
@@ -179,15 +186,15 @@ class ExchangeService(Service):
             admission_at=self._in_exchange.due_at,
             claim_at=self.claiming.next_check,
             room=self._holder.room(now),
-            alone=self._alone,
+            alone=self._to_send_alone,
             open_at=self._control.retry_at,
         )
         return next_plan(work, now)
 
     def exchange(self, plan: Plan) -> bool:
-        """Settle finished attempts and claim jobs, as planned. Returns whether the exchange found the queues empty.
+        """Settle finished attempts and claim jobs, as planned. Returns whether the queues were found empty.
 
-        Applies the previous result while the database works, and the result of a small claim at once.
+        Applies the previous result while the database works. Applies the result of a small claim at once.
         """
         self.pending.add(self._holder.take_finished())
         found_empty = False
@@ -198,48 +205,50 @@ class ExchangeService(Service):
             exchanged = self._send(plan)
             if exchanged.room:
                 self._shared.end_claim()
-            self.apply()  # not yet applied if the database refused an outcome
+            self.apply()  # for the case that the previous result was not applied, because an outcome was refused
             self.buffer.put(exchanged)
             least = exchanged.room if self._delays_full_claims_only else 0
             if self.buffer.claimed < max(least, DELAYED_RESULT_JOBS):
                 found_empty = self.apply()
-            self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
+            self._control.note_exchange(exchanged.ended - exchanged.started)  # at the end, as it may send a statement
         if self._control.is_broken:
             self._failed()
         self.report_lost()
         return found_empty
 
     def _send(self, plan: Plan) -> Exchange:
+        """Send the statements of the plan to the database, and wait for the answer."""
         started = time.monotonic()
-        attempts = self.pending.next_batch(self._store.locked, started) if plan.settles else []
+        attempts = self.pending.next_batch(self.store.locked, started) if plan.settles else []
         room = 0 if attempts and (plan.settles_alone or self.pending.is_slow_alone) else plan.claims
         if room and self.claiming.lost:
             self._find_position(self.claiming.lost)
-        names = self.claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
-        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
-        after = self.claiming.after(names, started, admitting=of_parts.admits) if room else {}
+        names = self.claiming.choose_queues(self.store.queues_with_jobs, time.monotonic, room) if room else []
+        part = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
+        after = self.claiming.after(names, started, admitting=part.admits) if room else {}
         room = self.claiming.limit(room, after)
         self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
-        answer = self._store.exchange(
+        answer = self.store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
             queue_names=names,
             limit=room,
             worker_id=self._id,
             after=after,
             meanwhile=None if self.buffer.is_empty else self.apply,
-            between=of_parts.statements,
-            claim=of_parts.claim,
+            between=part.statements,
+            claim=part.claim,
         )
         self._in_exchange.answered(answer)
         self._sent = None
         if attempts:
             self.pending.answered()
-        if self._alone:
-            sent = {"settle": bool(attempts), "claim": room > 0}
-            self._alone = [half for half in self._alone if not sent[half]]
+        if self._to_send_alone:
+            was_sent = {"settle": bool(attempts), "claim": room > 0}
+            self._to_send_alone = [half for half in self._to_send_alone if not was_sent[half]]
         return Exchange(answer, attempts, room, after, self.claiming.free, started, time.monotonic())
 
     def _failed(self) -> None:
+        """Note that the last exchange failed, so that its settle and its claim are sent separately."""
         timed_out, now = self._control.timed_out, time.monotonic()
         sent, self._sent = self._sent, None
         self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
@@ -248,32 +257,33 @@ class ExchangeService(Service):
             return
         if sent.claim and not sent.attempts:
             self.claiming.failed(sent.claim, timed_out=timed_out, now=now)
-        # If the settle was tried alone, the claim is tried next, and the settle after a claim.
-        self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
+        # If a settle failed alone, send a claim next, so that both make progress; otherwise begin with the settle.
+        self._to_send_alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
 
     def _find_position(self, lost: Claim) -> None:
-        """Find the positions of the first jobs: the search may take long, or one of the jobs may be too large."""
+        """After a claim timed out, find the positions of the first jobs. The search may take long."""
         self._control.allow(SEARCH_TIME + 1)
         self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
-        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
+        found = first_in_queues(self.store, lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self.claiming.resume_from(found, time.monotonic())
 
     def report_lost(self) -> None:
         if self.reports.lost and not self._control.is_broken:
             with self._control.handling_errors():
-                self.reports.report_lost(self._store)
+                self.reports.report_lost(self.store)
 
     def apply(self) -> bool:
-        """Apply the result of the last exchange, if it waits. Returns whether the exchange found the queues empty."""
+        """Apply the result of the last exchange, if it waits. Returns whether the queues were found empty."""
         return self.buffer.apply()
 
     def _apply(self, exchanged: Exchange) -> bool:
+        """Forget the jobs whose outcomes were written, and take claimed jobs. Returns whether the queues were empty."""
         answer = exchanged.answer
-        if ahead := self._in_exchange.claimed_ahead(answer):
+        if claimed_ahead := self._in_exchange.claimed_ahead(answer):
             for observer in self.observers.made:
-                observer.claimed(ahead)
-            self._holder.take_ahead(ahead)
+                observer.claimed(claimed_ahead)
+            self._holder.take_ahead(claimed_ahead)
         if attempts := exchanged.attempts:
             settled = answer.settled()
             self.reports.report(attempts, settled, answer.refused)

@@ -1,12 +1,11 @@
-"""The jobs that one worker holds, from the claim of a job until the job is settled or released.
+"""The jobs that one worker holds: from the claim of a job until the job is settled or released.
 
-`ExchangeService` claims and settles them, and the `Pool` runs them.
+`ExchangeService` claims and settles the jobs, and the `Pool` runs them. A job stays in `InFlightJobs.jobs` until the
+worker has settled or released it, or has found that its lease is no longer valid.
 
-Invariant: a job stays in `jobs` until the worker has settled or released it, or has found that its lease is lost.
-
-All code that drops or releases jobs of the worker first applies the result of the last exchange. Code that only counts
-or reads the jobs may run before the result is applied: `room` adds `claimed` of the result, the check for surplus jobs
-adds `attempts`, and the check for cancelled jobs covers the new jobs from its next run on.
+All code that drops or releases jobs first applies the result of the last exchange. Code that only counts or reads the
+jobs may run earlier: `room` adds the number of jobs that the result has claimed, the check for surplus jobs adds the
+attempts that it has settled, and the check for cancelled jobs sees the new jobs in its next run.
 """
 
 import time
@@ -29,14 +28,14 @@ from .protocol import SharedCounts
 from .watchers import CancelCheck, OrphanCheck, Suspects
 
 SURPLUS_CHECK_SECONDS = 0.1
-"""Seconds between two checks of the jobs that wait here."""
+"""Seconds between two checks for jobs that have to wait too long."""
 
 LAST_OUTCOMES = 10.0
-"""Seconds for which a worker goes on writing outcomes after its time to stop."""
+"""For how many seconds a worker goes on writing outcomes after its shutdown timeout."""
 
 
 class InFlightJobs:
-    """Holds the jobs of a worker between exchanges: see `JobHolder`. Used by the control loop's thread."""
+    """Holds the jobs of a worker: see `JobHolder`. Used only by the control loop's thread."""
 
     def __init__(  # noqa: PLR0913 (a worker has one of each)
         self,
@@ -53,7 +52,7 @@ class InFlightJobs:
         may_claim: Callable[[float], bool],
         exchanged: Callable[[bool], object],
     ) -> None:
-        """`exchanged`: see `ExchangeService`."""
+        """exchanged: called after each exchange, with whether it found all queues empty."""
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
         self.claiming = ClaimPolicy(options, shared, holds=self._holds)
         self.exchanges = ExchangeService(
@@ -73,26 +72,26 @@ class InFlightJobs:
         self._id = id
         self._name = name
         self._options = options
-        self._store = store
+        self.store = store
         self._control = control
         self._pool = pool
         self._dispatcher = dispatcher
-        self._pending = self.exchanges.pending
-        self._may_claim = may_claim
+        self.pending = self.exchanges.pending
+        self.may_claim = may_claim
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.suspects = Suspects(shared, self._put_back)
-        self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: released as soon as possible
+        self._claimed_without_room: list[ClaimedJob] = []  # their runner was full, so they will be released
         self._next_surplus_check = 0.0
         self._is_stopping = False
-        control.on_broken = self._connection_broke
+        control.on_broken = self._handle_broken_connection
 
     def room(self, now: float) -> int:
-        """How many more jobs to claim, within `--max-jobs`.
+        """How many more jobs to claim, within the limit of `--max-jobs`.
 
-        A finished job takes no room: the exchange that claims also settles the job.
+        A finished job takes no room, because the exchange that claims new jobs also settles this job.
         """
-        if not self._may_claim(now) or self._dispatcher.is_full or self._pending.has_more:
+        if not self.may_claim(now) or self._dispatcher.is_full or self.pending.has_more:
             return 0
         coming = self.exchanges.buffer.claimed
         room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
@@ -101,27 +100,29 @@ class InFlightJobs:
         return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - coming))
 
     def offer(self, room: int) -> None:
-        """Show the supervisor how many jobs could begin at once, whatever their runner, and how many run."""
+        """Show the supervisor how many more jobs could begin at once, and how many run."""
         slots, unfinished = self._options.concurrency, self._unfinished().values()
         free = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
         running = sum(min(jobs, slots) for jobs in unfinished)
         self._shared.offer(slots=min(free, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
 
-    def _holds(self, are_meant: Callable[[str], bool]) -> int:
-        ended = self._pending.refs().union(self._pool.kept_back)
-        return sum(are_meant(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
+    def _holds(self, is_in_queues: Callable[[str], bool]) -> int:
+        """The number of unfinished jobs in the queues for whose names `is_in_queues` returns true."""
+        ended = self.pending.refs().union(self._pool.kept_back)
+        return sum(is_in_queues(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
 
     def _unfinished(self) -> dict[str, int]:
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
 
     @property
     def has_open_jobs(self) -> bool:
-        """Whether the worker has jobs other than jobs whose stuck attempts keep their permits."""
+        """Whether the worker has jobs, apart from jobs with stuck attempts that keep their permits."""
         return len(self.jobs) > len(self._pool.kept_back)
 
     # Settle and claim, in one round trip
 
     def has_finished(self, now: float) -> bool:
+        """Whether an attempt has finished whose outcome is not written yet."""
         return bool(self._pool.finished)
 
     def take_finished(self) -> list[Attempt]:
@@ -133,43 +134,47 @@ class InFlightJobs:
         return finished
 
     def settled(self, attempts: list[Attempt]) -> None:
+        """Forget these jobs, because their outcomes are written."""
         self._forget([attempt.job for attempt in attempts])
         now = time.monotonic()
         for runner, count in _count_by_runner(attempts).items():
             self.claiming.capacities[runner].finished(count, now)
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
+        """Give the jobs to the pool. A part has claimed them ahead, and decides when each of them begins."""
         self.jobs.update((job.ref, job) for job in claimed)
-        self._pool.lines.claimed(claimed, ahead=True)
+        self._pool.begin_order.claimed(claimed, ahead=True)
         self._pool.submit(claimed)
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
+        """Give the jobs to their runners. Jobs whose runner has no room are released later. Suspect jobs run alone."""
         self.jobs.update((job.ref, job) for job in claimed)
         if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
             self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
             claimed = [job for job in claimed if not job.is_suspect]
-        self._pool.lines.claimed(claimed)  # a suspect takes its permit along, to the process that runs the suspect
-        if full := {task for task in {job.task for job in claimed} if not free[registry.runner_of(task)]}:
-            self._misplaced += [job for job in claimed if job.task in full]
-            claimed = [job for job in claimed if job.task not in full]
+        self._pool.begin_order.claimed(claimed)  # without suspects, which take their permits to another process
+        if without_room := {task for task in {job.task for job in claimed} if not free[registry.runner_of(task)]}:
+            self._claimed_without_room += [job for job in claimed if job.task in without_room]
+            claimed = [job for job in claimed if job.task not in without_room]
         self._pool.submit(claimed)
 
     def take_over(self, suspect: ClaimedJob) -> None:
+        """Run a suspect job that this process has taken over from another worker."""
         self.jobs[suspect.ref] = suspect
-        self._pool.lines.claimed([suspect])
+        self._pool.begin_order.claimed([suspect])
         self._pool.submit([suspect])
 
     # Lost leases
 
     def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
+        """Of the jobs with these leases, forget or cancel those that this worker no longer holds."""
         self.exchanges.apply()
         held = [ref for ref in refs if ref in self.jobs]
-        found = self._store.lost_leases(held) if held else {}
-        lost_leases = {ref: lease for ref, lease in found.items() if not lease.is_completed}
-        if lost_leases:
-            self._forget(self._pool.drop(lost_leases) + self.suspects.drop(lost_leases))
-        for ref, lease in lost_leases.items():
+        ended = self.store.lost_leases(held) if held else {}
+        lost = {ref: lease for ref, lease in ended.items() if not lease.is_completed}
+        if lost:
+            self._forget(self._pool.drop(lost) + self.suspects.drop(lost))
+        for ref, lease in lost.items():
             if ref in self.jobs:
                 self._pool.cancel(self.jobs[ref], lease.cancel_reason or "the job was taken from this worker")
 
@@ -177,46 +182,50 @@ class InFlightJobs:
 
     @property
     def surplus_at(self) -> float:
-        """When to release surplus: at once if the runner of a claimed job has no slot, else at the next check."""
-        if self._misplaced:
+        """When to release surplus jobs: at once if the runner of a claimed job had no room, else at the next check."""
+        if self._claimed_without_room:
             return self._control.retry_at
         slots = self._options.concurrency
         waits = len(self.jobs) > slots and max(self._unfinished().values()) > slots
-        due_at = 0.0 if waits or self._pool.lines.has_waiting else self._pool.unresponsive_at
+        due_at = 0.0 if waits or self._pool.begin_order.has_waiting else self._pool.unresponsive_at
         return max(due_at, self._next_surplus_check, self._control.retry_at)
 
     def release_surplus(self) -> None:
-        """Release the jobs that would wait here too long, the last claimed first, so that another worker may run them.
+        """Release the last claimed jobs, if they would have to wait too long, so that another worker may run them.
 
-        All jobs in a runner that does not respond would wait too long. Attempts that have finished but are not written
-        count as progress. The result of the last exchange is applied only if there are jobs to release.
+        Also release all jobs in a runner that does not respond. Finished attempts count as progress even if they are
+        not written yet. The result of the last exchange is applied only if there are jobs to release.
         """
         now = time.monotonic()
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
-        taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        finished = [*self._pending.attempts, *taken, *self.exchanges.buffer.attempts]
+        in_pool = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
+        finished = [*self.pending.attempts, *in_pool, *self.exchanges.buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
-        held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - LONGEST_WAIT_AHEAD)
-        if any(surplus.values()) or held_up or self._misplaced:
+        waiting_too_long = self._pool.begin_order.withdraw(since=now - LONGEST_WAIT_AHEAD)
+        held_up = self._pool.withdraw_held_up(now) + waiting_too_long
+        if any(surplus.values()) or held_up or self._claimed_without_room:
             self.exchanges.apply()
             self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))
 
     def begin_to_stop(self) -> None:
-        """Release the jobs that have not started, and tell the attempts to end at their next boundary."""
+        """Release all jobs that have not started, and make the attempts end at their next boundary."""
         self._is_stopping = True
         self._pool.stop_at_boundaries()
         self.exchanges.apply()
         self._release_withdrawn(self._pool.withdraw() + self.suspects.withdraw())
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
-        withdrawn, self._misplaced = withdrawn + self._misplaced, []
+        """Release the jobs that the pool gave back, and the jobs that were claimed although their runner was full."""
+        withdrawn, self._claimed_without_room = withdrawn + self._claimed_without_room, []
         self._release_unlocked(withdrawn)
 
     def _put_back(self, suspects: list[ClaimedJob]) -> None:
+        """Release suspect jobs that no process has taken over. They become due again after a delay."""
         self.exchanges.apply()
         self._release_unlocked(suspects, later=True)
 
     def _release_unlocked(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
+        """Release the jobs whose rows are not locked. The orphan check releases the others."""
         if jobs:
             if locked := self._locked(jobs):
                 self.orphan_check.expect(time.monotonic())
@@ -224,10 +233,11 @@ class InFlightJobs:
             self._release([job for job in jobs if job.id not in locked], interrupted=interrupted, later=later)
 
     def settle_last(self) -> None:
-        self._pending.check_now()
+        """Write the remaining outcomes before the worker ends, unless this fails twice or takes too long."""
+        self.pending.check_now()
         failures, now = 0, time.monotonic()
         deadline = now + LAST_OUTCOMES
-        while failures < 2 and now < deadline and (self._pool.finished or self._pending.due_at <= now):
+        while failures < 2 and now < deadline and (self._pool.finished or self.pending.due_at <= now):
             if self.orphan_check.due_at <= now:
                 with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
@@ -237,13 +247,13 @@ class InFlightJobs:
         self.exchanges.report_lost()
 
     def release_running(self) -> bool:
-        """Settle finished attempts and release all other jobs, before the worker ends. Returns whether any still run.
+        """Settle finished attempts and release all other jobs, before the worker ends. Returns whether jobs still run.
 
-        Attempts that were kept back are settled here, although their code runs until the process ends. Jobs whose rows
-        are locked come first, and the release waits for these rows: the transactions of the tasks may be about to end.
-        Another worker may start a released job at once, so this process must end soon after the release.
+        Stuck attempts that were kept back are settled now, although their code runs until the process ends. Jobs whose
+        rows are locked are released first. This waits for the locks, because the transactions of their tasks may be
+        about to end. Another worker may start a released job at once, so this process must end soon afterwards.
         """
-        self._pending.add(self._pool.take_kept_back())
+        self.pending.add(self._pool.take_kept_back())
         self.settle_last()
         with self._control.handling_errors():
             self.exchanges.write_notes.write_all()
@@ -254,7 +264,7 @@ class InFlightJobs:
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0
-        finished = self._pending.refs()  # the release does not wait for their rows, which may stay locked for long
+        finished = self.pending.refs()  # the release does not wait for their rows, which may be locked for long
         for jobs in (
             [job for job in running if job.id in locked and job.ref not in finished],
             [job for job in running if job.id not in locked],
@@ -266,42 +276,42 @@ class InFlightJobs:
         return bool(running)
 
     def _locked(self, jobs: list[ClaimedJob]) -> set[int]:
-        """The ids of the jobs whose rows another transaction has locked: each would fail the whole release."""
+        """The ids of the jobs whose rows another transaction has locked. Each of them would make the release fail."""
         locked: set[int] = set()
         if jobs:
             with self._control.handling_errors():
-                locked = self._store.locked(job.ref for job in jobs)
+                locked = self.store.locked(job.ref for job in jobs)
         return locked
 
     def _release(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
-        """Release jobs. If the release fails, the jobs are orphans: the next orphan check finds them."""
+        """Release jobs. If this fails, the next orphan check finds the jobs and releases them."""
         if jobs:
             with self._control.handling_errors():
-                self._store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
+                self.store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
         self._forget(jobs)
 
     def _forget(self, jobs: list[ClaimedJob]) -> None:
         for job in jobs:
             self.jobs.pop(job.ref, None)
-        self._pool.lines.gone(jobs)
+        self._pool.begin_order.gone(jobs)
 
     # After the connection broke
 
-    def _connection_broke(self) -> None:
-        """Start the jobs of the last result, and look for claims that were committed, but whose answer was lost."""
+    def _handle_broken_connection(self) -> None:
+        """Start the jobs of the last result, and have the orphan check look for jobs whose claim's answer was lost."""
         self.exchanges.apply()
         self.claiming.start_over()
         self.orphan_check.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
         self.exchanges.apply()
-        orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
+        orphans = self.store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
         if orphans:
             logs.orphans_released(self._name, len(orphans))
 
 
 def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
-    """The number of attempts by runner. Does not look at the tasks if all tasks are `def` tasks."""
+    """The number of attempts by runner. This is fast if all tasks are `def` tasks."""
     counts = dict.fromkeys(RUNNER_NAMES, 0)
     if registry.uses_threads_alone:
         return counts | {THREADS: len(attempts)}

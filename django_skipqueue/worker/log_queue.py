@@ -1,7 +1,7 @@
-"""Writes the log lines of the queue in a thread of its own, so that a blocking log handler delays nothing else.
+"""Write the queue's log lines in a separate thread, so that a blocking log handler delays nothing else.
 
-Invariant: a thread that logs only puts a record into memory. Only the writer's thread uses the handlers, formatters and
-filters of the project, and the standard streams. The lines keep their order and their times.
+A thread that logs only puts a record into memory. The project's handlers, formatters and filters, and the standard
+streams, are used only by the writer's thread. The lines keep their order and their times.
 """
 
 import contextlib
@@ -17,23 +17,25 @@ from typing import Any
 from ..events import liveness_logs, logs
 
 MOST_LINES_WAITING = 10_000
-"""Lines that may wait. Further lines are dropped, and a later line says how many were dropped."""
+"""The most lines that may wait. Further lines are dropped, and a later line tells how many were dropped."""
 
 
 class LogQueue:
+    """Queues log records, and writes them in its own thread. It is a filter of the logger."""
+
     def __init__(self, logger: logging.Logger = logs.logger) -> None:
         self._logger = logger
         self._waiting: queue.SimpleQueue[logging.LogRecord | threading.Event] = queue.SimpleQueue()
         self._dropped = 0
         self._writer: threading.Thread | None = None
-        self._end: threading.Event | None = None  # in `_waiting`: ends the thread
+        self._end: threading.Event | None = None  # the item in `_waiting` that ends the thread
         self._ending = threading.Lock()  # guards `_end` and `_writer`
         self._process = os.getpid()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Queue the record. `logging` calls this. Returns True if the record must be handled now, in this thread."""
+        """Queue the record. Called by `logging`. Returns True if the record must be handled now, in this thread."""
         if threading.current_thread() is self._writer or os.getpid() != self._process:
-            return True  # a process forked by a task has no writer
+            return True  # a process that a task has forked has no writer thread
         if self._waiting.qsize() < MOST_LINES_WAITING:
             self._waiting.put(record)
         else:
@@ -42,9 +44,10 @@ class LogQueue:
 
     def start(self) -> None:
         """Start the thread, which writes the waiting and all later lines."""
-        # Before the filters of the project. A log queue of the parent process has no thread here, so it is dropped.
-        others = [each for each in self._logger.filters if not isinstance(each, LogQueue)]
-        self._logger.filters[:] = [self, *others]
+        # This filter must come before the project's filters. A log queue of the parent process has no thread in this
+        # process, so it is removed.
+        other_filters = [other for other in self._logger.filters if not isinstance(other, LogQueue)]
+        self._logger.filters[:] = [self, *other_filters]
         with self._ending:
             self._end = None
             if self._writer is None:
@@ -52,7 +55,7 @@ class LogQueue:
                 self._writer.start()
 
     def stop(self, timeout: float) -> bool:
-        """Write the waiting lines and end the thread, before a fork. Returns whether it ended within the timeout."""
+        """Write the waiting lines and end the thread. Returns whether it ended in time. Called before a fork."""
         writer = self._writer
         if writer is None:
             return True
@@ -62,13 +65,13 @@ class LogQueue:
         return not writer.is_alive()
 
     def end(self, timeout: float) -> bool:
-        """Write the waiting lines, for `timeout` seconds at most. A thread that logs later writes its own line."""
+        """Write the waiting lines, for at most `timeout` seconds. Later lines are written by the thread that logs."""
         ended = self.stop(timeout)
         self._logger.removeFilter(self)
         return ended
 
     def end_process(self, timeout: float) -> None:
-        """Write the waiting lines, and flush the handlers of the project: `os._exit` would lose what they buffer."""
+        """Write the waiting lines, and close the project's handlers, because `os._exit` would lose buffered lines."""
         deadline = time.monotonic() + timeout
         if self.end(timeout):
             closing = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
@@ -87,7 +90,7 @@ class LogQueue:
                         self._writer = None
                         return
                 continue
-            with contextlib.suppress(BaseException):  # a handler, a formatter or a filter of the project
+            with contextlib.suppress(BaseException):  # a handler, formatter or filter of the project may raise
                 self._logger.handle(record)
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
@@ -96,9 +99,9 @@ class LogQueue:
 
 
 def pause_listeners(timeout: float) -> None:
-    """Before a fork: end the threads of the project's `QueueListener`s, which may hold the lock of a file.
+    """End the threads of the project's `QueueListener`s before a fork, because they may hold a lock.
 
-    Waits for `timeout` seconds at most, since a handler may block.
+    Waits at most `timeout` seconds, because a handler may block.
     """
     deadline = time.monotonic() + timeout
     for _, listener in _listening():
@@ -107,14 +110,14 @@ def pause_listeners(timeout: float) -> None:
 
 
 def resume_listeners() -> None:
-    """After the fork, in the parent, start each listener again. If the old thread still runs, one of the two ends."""
+    """Start each listener again in the parent process, after the fork. If the old thread still runs, one ends."""
     for _, listener in _listening():
         listener._thread = None
         listener.start()
 
 
 def revive_listeners() -> None:
-    """After the fork, in the child, start each listener with a new queue. The parent writes the old queue."""
+    """Start each listener in the child process, after the fork, with a new queue. The parent writes the old queue."""
     for handler, listener in _listening():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None
@@ -122,10 +125,11 @@ def revive_listeners() -> None:
 
 
 def _listening() -> list[tuple[QueueHandler, Any]]:
-    """The started listeners of the handlers that `logging.config` has made (Python 3.12 and newer)."""
+    """The started listeners of the handlers that `logging.config` has made, each with its handler (Python 3.12 on)."""
     handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]
-    found = [(handler, getattr(handler, "listener", None)) for handler in handlers if isinstance(handler, QueueHandler)]
-    return [(handler, listener) for handler, listener in found if getattr(listener, "_thread", None) is not None]
+    queue_handlers = [handler for handler in handlers if isinstance(handler, QueueHandler)]
+    pairs = [(handler, getattr(handler, "listener", None)) for handler in queue_handlers]
+    return [(handler, listener) for handler, listener in pairs if getattr(listener, "_thread", None) is not None]
 
 
 def _close_handlers() -> None:
@@ -139,5 +143,5 @@ def _close_handlers() -> None:
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):  # closed, or not there
+        with contextlib.suppress(BaseException):  # the stream may be closed or missing
             stream.flush()

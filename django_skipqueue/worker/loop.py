@@ -1,15 +1,14 @@
-"""The loop of a supervisor or of a worker: its services, its sleep until the next one is due, and what wakes it.
+"""The main loop of a supervisor or a worker. It runs services when they are due, and sleeps until the next one is due.
 
-Invariant: a service runs in the thread of its loop, and only when it is due. Several supervisors of one database may
-run their services at once.
+A service runs in the thread of its loop. Several supervisors of one database may run the same service at the same time.
 
-Invariant: a call between the check for work and the sleep is not missed, from whichever thread, signal or socket it
-comes. While the loop is awake, a call makes no system call.
+Threads, signals and sockets can wake the loop. No wake-up is missed, not even between the check for work and the sleep.
+While the loop is awake, waking it makes no system call.
 
-Invariant: a database error in a service with a method `refused` keeps no other service from running, if the connection
-is still usable. After any other database error, all services that send statements wait until the connection is open
-again. An exception that is no database error ends the process. A service delays the heartbeat only by the time of one
-run.
+If a service has a method `refused`, and a database error leaves the connection usable, the other services go on. After
+any other database error, all services that send statements wait until the connection is open again. An exception that
+is not a database error ends the process. The heartbeat may be written before each service, so that it is delayed by at
+most one run of a service.
 """
 
 import contextlib
@@ -29,44 +28,45 @@ from ..events import liveness_logs
 from .control_connection import ControlConnection
 
 FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 1.0, 60.0
-"""Seconds until a periodic service runs again after a database error. The delay doubles with each error in a row."""
+"""The seconds until a periodic service runs again after a database error. The delay doubles with each successive
+error."""
 
 
 class Service(ABC):
-    """Something that a control loop does each time that it is due. All times are monotonic seconds."""
+    """Something that a loop does whenever it is due. All times are by the monotonic clock."""
 
     name: str
-    """For log lines."""
+    """The name of the service in log lines."""
 
     loop_handles_errors: ClassVar[bool] = True
-    """Whether the loop catches the database errors of this service, and skips the service while the connection is down.
-    If False, the service sends no statement, or handles the errors itself."""
+    """Whether the loop catches database errors of this service, and skips it while the connection is broken. False if
+    the service sends no statements, or handles their errors itself."""
 
     needs_fresh_heartbeat: ClassVar[bool] = False
     """Whether the loop writes a heartbeat right before each run."""
 
     refused: Callable[[Error], None] | None = None
-    """The loop calls it with a database error that leaves the connection usable. `None`: the loop closes the connection
-    after every error."""
+    """Called by the loop with a database error that leaves the connection usable. If it is `None`, the loop closes the
+    connection after every error."""
 
     @property
     @abstractmethod
     def due_at(self) -> float:
-        """The time of the next run; `NEVER`: there is no reason for one."""
+        """The time of the next run; `NEVER` if there is no reason to run."""
 
     @abstractmethod
     def run(self, now: float) -> None:
-        """Do one batch of limited size. Afterwards `due_at` is in the future, unless more can be done at once."""
+        """Do one batch of limited size. Afterwards `due_at` is in the future, unless there is more to do."""
 
     def succeeded(self) -> None:  # noqa: B027 (optional)
-        """The loop calls this after each run that raised no error."""
+        """Called by the loop after each run that raised no error."""
 
     def notified(self, payloads: Collection[str]) -> None:  # noqa: B027 (optional)
-        """The loop calls this with the payloads of the notifications that the control connection has received."""
+        """Called by the loop with the payloads of notifications that have arrived."""
 
 
 class Periodic(Service):
-    """A service whose `run` sets the next time with `run_again_in`. After each error in a row it waits longer."""
+    """A service whose `run` sets the time of the next run by `run_again_in`. It waits longer after several errors."""
 
     due_at = 0.0
     _failures = 0
@@ -79,7 +79,7 @@ class Periodic(Service):
         return self._failures > 0
 
     def refused(self, error: BaseException) -> None:
-        """Log the error, and try again after a delay that grows with each error in a row."""
+        """Log the error, and run again after a delay, which grows with each successive error."""
         self._failures += 1
         longest = min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(self._failures, 10))
         delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
@@ -93,12 +93,12 @@ class Periodic(Service):
 
 
 class Timer(Service):
-    """A callback of the loop's owner, at a time that the owner sets. The callback handles the errors of statements."""
+    """A service that calls a function of the loop's owner at a given time. The function handles database errors."""
 
     loop_handles_errors = False
 
     def __init__(self, name: str, due_at: Callable[[], float], run: Callable[[], object]) -> None:
-        """`run` must change what `due_at` returns, or the timer fires again at once."""
+        """`run` must change the value that `due_at` returns, or else the timer fires again at once."""
         self.name = name
         self._due_at = due_at
         self._run = run
@@ -115,68 +115,68 @@ class Wakeup:
     """Wakes one control loop. Any thread may use `call`; only the thread of the loop may use the other methods."""
 
     def __init__(self) -> None:
-        self._read_end, self._write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        os.set_blocking(self._write_end, False)
-        self._asleep = False
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        os.set_blocking(self.write_end, False)
+        self.is_asleep = False
 
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
-        """Have these signals run `handler` and end a wait. The handler should only set a flag."""
+        """Make these signals call `handler` and end a wait. The handler should only set a flag."""
 
         def handle(number: int, _: FrameType | None) -> None:
             handler(number)
 
         for number in signals:
             signal.signal(number, handle)
-        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.write_end, warn_on_full_buffer=False)
 
     def call(self) -> None:
-        """End the wait of the loop, if it waits."""
-        if self._asleep:
-            self._asleep = False
-            with contextlib.suppress(BlockingIOError):  # the pipe is full of calls, so the loop will wake
-                os.write(self._write_end, b"\0")
+        """Wake the loop, if it sleeps."""
+        if self.is_asleep:
+            self.is_asleep = False
+            with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop will wake
+                os.write(self.write_end, b"\0")
 
     def wait(
         self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
     ) -> list[int]:
-        """Sleep up to `timeout` seconds, unless `unless()` is true. Returns the files of `files` that can be read."""
-        self._asleep = True  # before `unless()`: a thread that brings work after it calls `call`
+        """Sleep up to `timeout` seconds, unless `unless()` is true. Returns the files that can be read."""
+        self.is_asleep = True  # set before `unless()`, so that work which arrives after it ends the sleep by `call`
         try:
             with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
-                for file in (self._read_end, *files):
+                for file in (self.read_end, *files):
                     selector.register(file, selectors.EVENT_READ)
                 ready = [key.fd for key, _ in selector.select(0 if unless() else max(timeout, 0))]
-            if self._read_end in ready:
-                ready.remove(self._read_end)
-                with contextlib.suppress(BlockingIOError):  # it is empty
-                    while os.read(self._read_end, 4096):
+            if self.read_end in ready:
+                ready.remove(self.read_end)
+                with contextlib.suppress(BlockingIOError):  # the pipe is empty
+                    while os.read(self.read_end, 4096):
                         pass
             return ready
         finally:
-            self._asleep = False
+            self.is_asleep = False
 
     def close(self) -> None:
-        """Close the pipe, in a forked child that makes a Wakeup of its own."""
+        """Close the pipe. Called in a forked child process, which has its own `Wakeup`."""
         signal.set_wakeup_fd(-1)
-        os.close(self._read_end)
-        os.close(self._write_end)
+        os.close(self.read_end)
+        os.close(self.write_end)
 
 
 class Loop:
-    """The main thread of a process runs it. All times are monotonic seconds."""
+    """Runs services in the main thread of a process. All times are by the monotonic clock."""
 
     def __init__(
         self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
     ) -> None:
-        """The loop runs the services in the order of the list."""
-        self._control = control
+        """services: run in this order. heartbeat: may run before each of them."""
+        self.control = control
         self._wakeup = wakeup
         self._heartbeat = heartbeat
         self._services = services
 
     def run_due(self) -> None:
-        """Run each due service once. Before each of them, write the heartbeat if it is due."""
+        """Run each due service once. Before each service, write the heartbeat if it is due."""
         for service in self._services:
             if self._is_due(self._heartbeat) or (service.needs_fresh_heartbeat and self._is_due(service)):
                 self._run(self._heartbeat)
@@ -200,7 +200,7 @@ class Loop:
         The sleep also ends when one of `files` can be read. Returns whether the file `lifeline` can be read.
         """
         self._deliver_notifications()  # a notification that came with an answer does not make the socket readable
-        socket = self._control.fileno()
+        socket = self.control.fileno()
         ready = self._wakeup.wait(
             min(until, self.due_at) - time.monotonic(),
             unless=unless,
@@ -211,15 +211,15 @@ class Loop:
         return lifeline in ready
 
     def _due_at(self, service: Service) -> float:
-        return max(service.due_at, self._control.retry_at) if service.loop_handles_errors else service.due_at
+        return max(service.due_at, self.control.retry_at) if service.loop_handles_errors else service.due_at
 
     def _is_due(self, service: Service) -> bool:
         return self._due_at(service) <= time.monotonic()
 
     def _run(self, service: Service) -> None:
-        """Run a service, and then deliver the notifications that have come: the next service may take long."""
+        """Run a service, and then deliver notifications, because the next service may take long."""
         if service.loop_handles_errors:
-            with self._control.handling_errors(refused=service.refused):
+            with self.control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
                 service.succeeded()
         else:
@@ -227,8 +227,8 @@ class Loop:
         self._deliver_notifications()
 
     def _deliver_notifications(self) -> None:
-        if self._control.listens:
-            with self._control.handling_errors():
-                if payloads := self._control.notified():
+        if self.control.listens:
+            with self.control.handling_errors():
+                if payloads := self.control.notified():
                     for service in (self._heartbeat, *self._services):
                         service.notified(payloads)

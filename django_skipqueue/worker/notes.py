@@ -1,15 +1,14 @@
-"""What an attempt notes: its progress, its log lines, and the records of Python's `logging` that are kept with it.
+"""Collect and write the notes of an attempt: its progress, its log lines, and records of Python's `logging`.
 
-Invariant: to note something, an attempt waits neither for a lock nor for the database. The thread of the
-attempt only puts a value into memory. The control loop writes the value, and the outcome of the attempt repeats all
-values. Nothing here has a lock: an interruption, raised between any two instructions, may leave a lock taken.
+An attempt never waits when it notes something. Its thread only puts a value into memory. The control loop writes the
+value to the database, and all values are written again with the outcome. There are no locks, because a task may be
+interrupted between any two instructions, and would leave a lock locked.
 
-Invariant: a log record belongs only to the attempt in whose context it is written. A record that cannot be kept never
+A log record is stored only with the attempt in whose context it is written. A record that cannot be stored never
 disturbs the code that has written it.
 
-While the attempts of a worker run, a service writes their notes in one statement. Invariant: this statement delays no
-outcome. It skips locked rows, and the outcome of an attempt has the notes that the service could not write. If the
-worker dies, at most a second of progress and five seconds of log lines are lost.
+While attempts run, a service writes their notes in one statement, which skips locked rows, so that it delays no
+outcome. If the worker dies, at most one second of progress and five seconds of log lines are lost.
 """
 
 import json
@@ -37,13 +36,15 @@ if TYPE_CHECKING:
     from .attempts.running_attempt import RunningAttempt
 
 FIRST_WRITE_SECONDS = 1.0
-"""Seconds of an attempt before the first write: the notes of a shorter one are written with its outcome alone."""
+"""After how many seconds of an attempt its notes are first written. Notes of shorter attempts are written only with the
+outcome."""
 
 PROGRESS_WRITE_SECONDS, LOG_WRITE_SECONDS = 1.0, 5.0
-"""Seconds between two writes of an attempt's progress, and of its log, which is written as a whole each time."""
+"""The seconds between two writes of an attempt's progress, and between two writes of its log, which is always written
+as a whole."""
 
 Line = tuple[int, str, str, str]
-"""Milliseconds since the start of the attempt; level, logger and text."""
+"""A log line: the milliseconds since the start of the attempt, the level, the logger and the text."""
 
 
 class AttemptNotes:
@@ -66,14 +67,14 @@ class AttemptNotes:
     def __init__(self, job: ClaimedJob, *, worker: str, started: float) -> None:
         self.started = started
         self.progress_changed = False
-        """Whether the attempt has noted progress that the control loop has not written."""
+        """Whether the attempt has noted progress that the control loop has not written yet."""
         self.log_changed = False
         self._job = job
         self._worker = worker
         self._progress: tuple[float, str] | None = None
         self._lines: deque[Line] = deque(maxlen=MOST_LINES)
-        self._added = 0  # lines so far; several threads of one task may miscount it
-        self._progress_at = self._log_at = -math.inf  # when each was last written
+        self._added = 0  # how many lines were added; may be wrong if several threads of a task add lines
+        self._progress_at = self._log_at = -math.inf  # when the progress and the log were last written
         self._mask: Callable[[str], str] | None = None
 
     def note_progress(self, value: float, text: str) -> None:
@@ -82,9 +83,9 @@ class AttemptNotes:
 
     def note_line(self, level: str, logger: str, text: str) -> None:
         """Add a log line. If there are more than `MOST_LINES`, the oldest line is dropped."""
-        after = int((time.monotonic() - self.started) * 1000)
+        milliseconds = int((time.monotonic() - self.started) * 1000)
         line = clean(self._masked(text), LOG_LINE_LIMIT).rstrip()
-        self._lines.append((after, shorten(level, 20), shorten(logger, PROGRESS_TEXT_LIMIT), line))
+        self._lines.append((milliseconds, shorten(level, 20), shorten(logger, PROGRESS_TEXT_LIMIT), line))
         self._added += 1
         self.log_changed = True
 
@@ -106,9 +107,9 @@ class AttemptNotes:
         )
 
     def take(self, now: float) -> str:
-        """The notes that have changed, as JSON. They count as written from here on."""
+        """Return the notes that have changed as JSON. From now on they count as written."""
         progress, log = self.progress_changed, self.log_changed
-        self.progress_changed = self.log_changed = False  # first, so that a note during this call is written again
+        self.progress_changed = self.log_changed = False  # at the start, so that a later note counts as changed
         if progress:
             self._progress_at = now
         if log:
@@ -116,26 +117,27 @@ class AttemptNotes:
         return self._as_json(progress=progress, log=log)
 
     def take_all(self) -> str:
-        """All notes, as JSON, for the outcome: earlier writes may have failed. They count as written from here on."""
+        """Return all notes as JSON, for the outcome, because earlier writes may have failed."""
         self.progress_changed = self.log_changed = False
         return self._as_json(progress=True, log=True)
 
     def not_written(self) -> None:
-        """Count all notes as changed: the last write has failed."""
+        """The last write has failed: count all notes as changed."""
         self.progress_changed = self._progress is not None
         self.log_changed = bool(self._lines)
 
     def _as_json(self, *, progress: bool, log: bool) -> str:
-        lease, noted = self._job.lease, self._progress
-        found: dict[str, Any] = {}
-        if progress and noted is not None:
-            found["progress"] = {"lease": lease, "value": noted[0], "text": noted[1]}
+        lease, noted_progress = self._job.lease, self._progress
+        notes: dict[str, Any] = {}
+        if progress and noted_progress is not None:
+            value, text = noted_progress
+            notes["progress"] = {"lease": lease, "value": value, "text": text}
         if log and self._lines:
             lines = _last(self._lines.copy())
             dropped = max(self._added - len(lines), 0)
-            of = {"lease": lease, "attempt": self._job.attempt, "worker": self._worker}
-            found["log"] = of | {"dropped": dropped, "lines": lines}
-        return json.dumps(found)
+            attempt = {"lease": lease, "attempt": self._job.attempt, "worker": self._worker}
+            notes["log"] = attempt | {"dropped": dropped, "lines": lines}
+        return json.dumps(notes)
 
     def _masked(self, text: str) -> str:
         if self._mask is None:
@@ -148,7 +150,7 @@ class AttemptNotes:
 
 
 def _last(lines: deque[Line]) -> list[Line]:
-    """The last lines that together have no more than `MOST_CHARACTERS`, at least one."""
+    """The last lines that together have at most `MOST_CHARACTERS`, but at least one line."""
     size, kept = 0, 0
     for line in reversed(lines):
         size += len(line[2]) + len(line[3])
@@ -161,11 +163,14 @@ def _last(lines: deque[Line]) -> list[Line]:
 _FORMATTER = logging.Formatter()
 
 _installed: "list[CaptureHandler]" = []
-"""The handlers of the root logger; the first alone keeps records."""
+"""Our handlers of the root logger. Only the first handler keeps records."""
 
 
 class CaptureHandler(logging.Handler):
-    """Has no lock: attempts do not wait for each other, and an interrupted attempt leaves no lock taken."""
+    """Adds log records to the notes of the running attempt.
+
+    It has no lock, so that attempts do not wait for each other, and an interrupted attempt leaves no lock locked.
+    """
 
     def createLock(self) -> None:  # noqa: N802 (named by `logging`)
         self.lock = None
@@ -173,16 +178,16 @@ class CaptureHandler(logging.Handler):
     def handle(self, record: logging.LogRecord) -> bool:
         attempt = current_attempt.get()
         if attempt is not None and _installed[:1] == [self]:
-            with suppress(Exception):  # the record's arguments do not fit its text: other handlers report that
+            with suppress(Exception):  # if the record cannot be formatted, other handlers report this
                 attempt.notes().note_line(record.levelname, record.name, _text_of(record))
         return True
 
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Keep the records that reach the root logger, from the level of `CAPTURE_LOGS` on.
+    """Within this block, add records of the root logger to the notes of attempts, from the level of `CAPTURE_LOGS` on.
 
-    A task that runs jobs, or another thread, may enter it again: each record is kept once.
+    The block may be entered several times, also by other threads. Each record is added once.
     """
     if settings.capture_logs is None:
         yield
@@ -206,38 +211,38 @@ def _text_of(record: logging.LogRecord) -> str:
 
 
 NOTES_CHECK_SECONDS = 0.5
-"""Seconds between two checks of the attempts."""
+"""Seconds between two checks whether attempts have noted something."""
 
 MOST_CHARACTERS_WRITTEN = 1_000_000
-"""Characters in one statement, unless a single attempt has more."""
+"""The most characters of notes in one statement, unless a single attempt has more."""
 
 NOTES_REFUSED_SECONDS = 10.0
 """Seconds until the next check after PostgreSQL has refused a statement."""
 
 
 class WriteNotes(Service):
-    """Sends no statement unless an attempt that has run for a second has noted something new."""
+    """A service that writes the notes of running attempts. It sends no statement if there are no new notes."""
 
     name = "write_notes"
 
     def __init__(self, store: Store, attempts: Callable[[], "Collection[RunningAttempt]"]) -> None:
         self._store = store
         self._attempts = attempts
-        self._next_check = 0.0
-        self._late: list[Noted] = []  # notes from after the commit in which a task has completed its job
+        self.next_check = 0.0
+        self._late: list[Noted] = []  # notes that tasks made after they had completed their jobs themselves
 
     @property
     def due_at(self) -> float:
-        return self._next_check if self._late or self._attempts() else NEVER
+        return self.next_check if self._late or self._attempts() else NEVER
 
     def add_late(self, attempt: Attempt) -> None:
-        """Write the notes of an attempt whose task had completed the job itself, which raised the lease by one."""
+        """Write the last notes of an attempt whose task has completed the job itself, which raised the lease by 1."""
         if attempt.outcome.notes is not None:
             job_id, lease = attempt.job.ref
             self._late.append(Noted(job_id, lease + 1, attempt.started, attempt.outcome.notes))
 
     def run(self, now: float) -> None:
-        self._next_check = now + NOTES_CHECK_SECONDS
+        self.next_check = now + NOTES_CHECK_SECONDS
         self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
 
     def write_all(self) -> None:
@@ -245,7 +250,7 @@ class WriteNotes(Service):
         self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
 
     def refused(self, error: BaseException) -> None:
-        self._next_check = time.monotonic() + NOTES_REFUSED_SECONDS
+        self.next_check = time.monotonic() + NOTES_REFUSED_SECONDS
 
     def _noted(self) -> Iterator[AttemptNotes]:
         for running in list(self._attempts()):
@@ -253,12 +258,12 @@ class WriteNotes(Service):
                 yield running.noted
 
     def _write(self, now: float, changed: Sequence[AttemptNotes]) -> None:
-        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`. The next check writes the rest at once."""
+        """Write notes of these attempts, up to `MOST_CHARACTERS_WRITTEN`, and have the next check write the rest."""
         taken: dict[Noted, AttemptNotes] = {}
         size = 0
         for notes in changed:
             if size > MOST_CHARACTERS_WRITTEN:
-                self._next_check = now
+                self.next_check = now
                 break
             text = notes.take(now)
             size += len(text)
@@ -273,5 +278,5 @@ class WriteNotes(Service):
                 notes.not_written()
             raise
         for noted, notes in taken.items():
-            if noted.job_id not in written:  # locked, or the lease is lost
+            if noted.job_id not in written:  # the row was locked, or the lease is no longer valid
                 notes.not_written()

@@ -9,29 +9,29 @@ from ..values.records import serves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options shared by a supervisor and its workers. Times are seconds."""
+    """The options that a supervisor and its workers share. Times are in seconds."""
 
     name: str
     """The name of the supervisor; its workers are `name/1`, `name/2`, …"""
     database: str
     """The alias of the database that holds the queue."""
     queue_names: tuple[str, ...] = ()
-    """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
+    """The queues, in the order in which they are served. If it is empty, all queues with jobs are served in turn."""
     external_queues: frozenset[str] = frozenset()
-    """The queues whose jobs run outside of the workers. A worker serves them only if `queue_names` has them."""
+    """The queues whose jobs run outside of our workers. A worker serves them only if `queue_names` has them."""
     concurrency: int = 4
-    """Slots in each process: this many threads, and also this many coroutines."""
+    """How many jobs each process runs at once: this many in threads, and also this many in the event loop."""
     processes: int = 1
     drain: bool = False
-    """Stop when nothing is runnable."""
+    """Stop when no job is left to run."""
     max_jobs: int | None = None
     """Stop each process after this many jobs."""
     max_jobs_per_worker: int | None = None
     """Replace each process after this many jobs."""
     max_memory_mb: int | None = None
-    """Replace each process whose resident size exceeds this."""
+    """Replace each process whose memory exceeds this."""
     listen: bool = True
-    """Whether NOTIFY wakes the process. The process polls in either case."""
+    """Whether NOTIFY wakes the process. It also polls, in either case."""
     poll_interval: float = 2.0
     shutdown_timeout: float = 30.0
     worker_timeout: float = 60.0
@@ -39,7 +39,7 @@ class WorkerOptions:
 
     @property
     def runs(self) -> Callable[..., Any] | None:
-        """Makes the control loop of each process, with the arguments of `ControlLoop`; `None`: a `WorkerLoop` runs."""
+        """A function that makes the control loop of each process; `None` for a `WorkerLoop`."""
         return None
 
     def serves(self, queue_name: str) -> bool:
@@ -51,5 +51,5 @@ class WorkerOptions:
 
     @property
     def seconds_between_heartbeats(self) -> float:
-        """The time between heartbeats, at most a quarter of the worker timeout: one lost heartbeat does no harm."""
+        """The time between heartbeats: at most a quarter of the worker timeout, so that one may be lost."""
         return min(self.heartbeat_interval, self.worker_timeout / 4)

@@ -1,15 +1,15 @@
-"""The outcomes that wait to be written, and the events about written outcomes.
+"""Keep the outcomes that wait to be written, and send the events about written outcomes.
 
-Invariant: an attempt stays in `PendingOutcomes` until the database has accepted or rejected its outcome. No outcome
-delays another: an outcome whose row is locked, or that takes too long even alone, waits apart.
+A finished attempt stays in `PendingOutcomes` until the database has accepted or rejected its outcome. An outcome whose
+row is locked, or that takes too long even if it is sent alone, is set aside, so that it does not delay other outcomes.
 
-Invariant: every outcome is written in the end. If an outcome took PostgreSQL too long, it is sent alone. A small
-outcome is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, an error that says
-so replaces it.
+Every outcome is written in the end. If PostgreSQL took too long for an outcome, the outcome is sent alone. A small
+outcome is tried until it succeeds. If a large outcome keeps timing out while other outcomes succeed, it is replaced by
+an error which explains this.
 
-Invariant: each attempt is counted, and is in one event, once the database has accepted or rejected its outcome. If the
-lease of the attempt had ended before, the event waits until a statement has shown why: the job was cancelled, the job
-was taken from the worker, or this outcome was written and the answer was lost.
+After the database has accepted or rejected an outcome, the attempt is counted, and one event is sent. If the lease of
+the attempt had already ended, a statement first finds out why: the job was cancelled, it was taken from the worker, or
+this outcome was already written, but the answer was lost.
 """
 
 import time
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 
 FIRST_SLOW_DELAY, LONGEST_SLOW_DELAY = 10.0, 640.0
-"""Seconds until a slow outcome is tried again. The delay doubles after each try."""
+"""The seconds until a slow outcome is tried again. The delay doubles after each try."""
 
 TRIES_OF_LARGE_OUTCOME = 3
-"""How often a large outcome is tried before an error replaces it."""
+"""How often a large outcome is tried before it is replaced by an error."""
 
 LARGE_OUTCOME = 100_000
-"""Characters of result and error. The size of a smaller outcome does not explain a timeout."""
+"""An outcome is large if its result and error have this many characters. A smaller size does not explain a timeout."""
 
 Locked = Callable[[Collection[LeaseRef]], set[int]]
 """Returns the ids of the jobs whose rows another transaction has locked at this moment."""
@@ -59,12 +59,13 @@ class SlowOutcome:
 
     attempt: Attempt
     next_try: float
-    """In monotonic seconds."""
+    """When to try it again, by the monotonic clock."""
     tries: int = 1
     others_were_written: bool = False
-    """Whether other outcomes were written since the last try: if so, this outcome is the cause."""
+    """Whether other outcomes were written since the last try. If so, this outcome itself is too slow."""
 
     def failed(self, now: float) -> None:
+        """Note that the last try has failed, and set the time of the next try."""
         self.tries += self.others_were_written
         self.others_were_written = False
         self.next_try = now + min(FIRST_SLOW_DELAY * 2 ** (self.tries - 1), LONGEST_SLOW_DELAY)
@@ -74,7 +75,7 @@ class SlowOutcome:
 
 
 def size_of_outcome(outcome: Outcome) -> int:
-    """Characters of the outcome's result, error and notes."""
+    """The number of characters in the outcome's result, error and notes."""
     error, texts = outcome.error, len(outcome.result or "") + len(outcome.notes or "")
     return texts + (len(error["message"]) + len(error["traceback"]) if error else 0)
 
@@ -99,97 +100,99 @@ LOCKED_CHECK_SECONDS = 1.0
 """Seconds between two checks whether rows are still locked."""
 
 MOST_CHARACTERS_SETTLED = 16_000_000
-"""Characters of results and errors in one statement, unless a single outcome has more."""
+"""The most characters of results and errors in one statement, unless a single outcome has more."""
 
 MOST_CHARACTERS_WAITING = 4 * MOST_CHARACTERS_SETTLED
-"""Characters of results and errors that may wait after a failure before the worker claims no more."""
+"""If more characters of results and errors than this wait after a failure, the worker claims no more jobs."""
 
 
 class PendingOutcomes:
-    """Used by the control loop's thread. Times are monotonic seconds."""
+    """The outcomes that wait to be written. Used only by the control loop's thread, with monotonic times."""
 
     def __init__(self) -> None:
         self.next_check = NEVER
         """When to check which rows are locked; `NEVER` if no check is needed."""
         self.has_more = False
-        """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
+        """Whether the worker should claim no more jobs, because too many outcomes wait."""
         self.is_slow_alone = False
-        """Whether the last batch was one slow outcome, which must be sent alone."""
+        """Whether the last batch was a single slow outcome, which must be sent alone."""
         self._waiting: list[Attempt] = []
-        self._aside: list[Attempt] = []
-        self._slow: list[SlowOutcome] = []
+        self.aside: list[Attempt] = []  # their rows are locked
+        self.slow: list[SlowOutcome] = []
         self._batch_size = BatchSize()
-        self._sent: list[Attempt] = []  # the attempts in the statement under way: the first that wait, or a slow one
-        self._tried: SlowOutcome | None = None  # the slow one in the statement under way
+        self._sent: list[Attempt] = []  # the attempts whose outcomes were sent, and not answered yet
+        self._sent_slow: SlowOutcome | None = None  # the slow outcome that was sent, and not answered yet
 
     @property
     def attempts(self) -> list[Attempt]:
-        return self._waiting + self._aside + [slow.attempt for slow in self._slow]
+        return self._waiting + self.aside + [slow.attempt for slow in self.slow]
 
     def refs(self) -> set[LeaseRef]:
         return {attempt.job.ref for attempt in self.attempts}
 
     @property
     def due_at(self) -> float:
-        """When to send outcomes: 0 if some can be sent now, `NEVER` if there are none."""
-        return 0.0 if self._waiting else min(self.next_check, *(slow.next_try for slow in self._slow), NEVER)
+        """When to send outcomes: 0 if outcomes can be sent now, `NEVER` if there are none."""
+        return 0.0 if self._waiting else min(self.next_check, *(slow.next_try for slow in self.slow), NEVER)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._waiting += attempts
 
     def next_batch(self, locked: Locked, now: float) -> list[Attempt]:
-        """Choose the attempts to send now. The attempts stay here until `answered` is called."""
+        """Choose the attempts whose outcomes to send now. They stay in this object until `answered` is called."""
         if self.next_check <= now:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
-        self._tried = self._due_slow(locked, now) if self._slow else None
-        self.is_slow_alone = self._tried is not None
-        self._sent = [self._tried.attempt] if self._tried else self._batch()
+        self._sent_slow = self._due_slow(locked, now) if self.slow else None
+        self.is_slow_alone = self._sent_slow is not None
+        self._sent = [self._sent_slow.attempt] if self._sent_slow else self._batch()
         return self._sent
 
     def answered(self) -> None:
+        """Note that the last batch was answered, and remove its attempts."""
         sent, self._sent = self._sent, []
-        if self._tried:
-            self._slow.remove(self._tried)
-            self._tried = None
+        if self._sent_slow:
+            self.slow.remove(self._sent_slow)
+            self._sent_slow = None
         elif sent:
             self._waiting = self._waiting[len(sent) :]
             self._batch_size.succeeded()
-            for slow in self._slow:
+            for slow in self.slow:
                 slow.others_were_written = True
         self.has_more = bool(self._waiting)
 
     def check_now(self) -> None:
-        if self._aside:
+        """Check at once whether the rows of set-aside outcomes are still locked."""
+        if self.aside:
             self.next_check = 0.0
 
     def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
         """Note that the statement failed. The next batch first checks which rows are locked.
 
-        alone: the statement claimed no jobs, so the claim is not the cause. timed_out: the database worked, but took
-        too long.
+        alone: whether the exchange had no claim, which could be the cause. timed_out: whether the database could be
+        reached, but took too long.
         """
         if self._waiting:
             self.next_check = 0.0
         self.has_more = sum(size_of_outcome(attempt.outcome) for attempt in self._waiting) > MOST_CHARACTERS_WAITING
         sent, self._sent = self._sent, []
-        tried, self._tried = self._tried, None
-        if tried:
+        slow, self._sent_slow = self._sent_slow, None
+        if slow:
             if timed_out:
-                tried.failed(now)
+                slow.failed(now)
         elif sent and alone:
             self._batch_size.failed(len(sent))
             if timed_out and len(sent) == 1:
                 self._waiting.remove(sent[0])
                 logs.outcome_slow(sent[0].job, sent[0].outcome, FIRST_SLOW_DELAY)
-                self._slow.append(SlowOutcome(sent[0], now + FIRST_SLOW_DELAY))
+                self.slow.append(SlowOutcome(sent[0], now + FIRST_SLOW_DELAY))
 
     def _due_slow(self, locked: Locked, now: float) -> SlowOutcome | None:
-        """The slow outcome to send now, alone; `None` if no try is due or the rows are locked.
+        """The slow outcome to send now; `None` if no slow outcome is due, or if its row is locked.
 
-        After each try of a slow outcome, the other outcomes that wait are written first.
+        Between two tries of a slow outcome, the other waiting outcomes are written.
         """
-        for slow in self._slow:
+        for slow in self.slow:
             if slow.next_try <= now and (slow.others_were_written or not self._waiting):
                 if not locked([slow.attempt.job.ref]):
                     return slow
@@ -207,12 +210,12 @@ class PendingOutcomes:
         return waiting
 
     def _set_locked_aside(self, locked: Locked) -> None:
-        attempts = self._aside + self._waiting
+        attempts = self.aside + self._waiting
         ids = locked([attempt.job.ref for attempt in attempts])
         if new := [attempt.job.id for attempt in self._waiting if attempt.job.id in ids]:
             logs.rows_locked(self._waiting[0].worker, new[0], len(new))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
-        self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
+        self.aside = [attempt for attempt in attempts if attempt.job.id in ids]
         self.next_check = time.monotonic() + LOCKED_CHECK_SECONDS if ids else NEVER
 
 
@@ -222,25 +225,25 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
     "failed": AttemptsFailed,
     "discarded": AttemptsDiscarded,
 }
-"""The event for an accepted outcome, by the status of the outcome."""
+"""The class of event for an accepted outcome, by the outcome's status."""
 
 
 DUPLICATE = "an outcome of this attempt came before"
-"""The reason for which the second outcome of an attempt is dropped."""
+"""Why a second outcome of the same attempt is dropped."""
 
 
 class OutcomeReports:
-    """Used by the control loop's thread."""
+    """Sends the events about written outcomes. Used only by the control loop's thread."""
 
     def __init__(
         self, dispatcher: EventDispatcher, observers: Sequence[Observer], *, remembered: int = 0, not_held: str = ""
     ) -> None:
-        """remembered: how many of the last attempts, at least, are known, so that a second outcome of one is dropped.
+        """remembered: how many attempts to remember at least, so that a second outcome of the same attempt is dropped.
 
-        not_held: why an outcome is dropped although its lease is valid: see `Store.guards`.
+        not_held: the reason in the log line if an outcome is dropped although its lease is valid: see `Store.guards`.
         """
         self.lost: list[Attempt] = []
-        """Attempts whose leases had ended before the settle, and whose events were not sent yet."""
+        """Attempts whose leases had ended before the settle, and about which no event was sent yet."""
         self._dispatcher = dispatcher
         self._observers = observers
         self._remembered, self._not_held = remembered, not_held
@@ -252,30 +255,30 @@ class OutcomeReports:
     ) -> None:
         """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`.
 
-        refused: the outcomes that were written because PostgreSQL refused the outcomes of these attempts.
+        refused: for outcomes that PostgreSQL refused, the outcomes that were written instead.
         """
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
-        again: list[Attempt] = []
+        duplicates: list[Attempt] = []
         for sent in attempts:
             ref = sent.job.ref
             if ref not in settled and (ref in self._newer or ref in self._older):
-                again.append(sent)
+                duplicates.append(sent)
                 continue
             attempt = sent._replace(outcome=refused[ref]) if ref in refused else sent
             kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
             ended[kind].append(attempt)
         self.lost += ended.pop(LeasesLost, [])
         self._send(ended)
-        if again:
-            self._dispatcher.send(OutcomesDropped(again, DUPLICATE))
+        if duplicates:
+            self._dispatcher.send(OutcomesDropped(duplicates, DUPLICATE))
 
     def report_lost(self, store: "Store") -> None:
-        """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
+        """Find out why the leases in `lost` had ended, and send the events. Store the errors of cancelled attempts."""
         leases = store.lost_leases(attempt.job.ref for attempt in self.lost)
         cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
         ended_by_cancel = [attempt for attempt in self.lost if attempt.job.ref in cancelled]
         store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
-        noted = [  # `settle` could not write these notes, because the cancel raised the lease by one
+        noted = [  # `settle` could not write these notes, because the cancel has raised the lease by 1
             Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
             for attempt in ended_by_cancel
             if attempt.outcome.notes is not None
@@ -283,41 +286,41 @@ class OutcomeReports:
         if noted:
             store.note_attempts(noted)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
-        strange: list[Attempt] = []
+        not_held: list[Attempt] = []
         for sent in self.lost:
             lease = leases.get(sent.job.ref)
             if self._not_held and lease is None:  # the lease is valid, so another process holds the job
-                strange.append(sent)
+                not_held.append(sent)
                 continue
             kind, attempt = ended_otherwise(sent, lease)
             ended[kind].append(attempt)
         self.lost = []
         self._send(ended)
-        if strange:
-            self._dispatcher.send(OutcomesDropped(strange, self._not_held))
+        if not_held:
+            self._dispatcher.send(OutcomesDropped(not_held, self._not_held))
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
             for observer in self._observers:
                 observer.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
-            if self._remembered:  # in two sets: the older one is dropped when the newer one is full
+            if self._remembered:  # remember the attempts in two sets, and drop the older set when the newer is full
                 self._newer.update(attempt.job.ref for attempt in attempts)
                 if len(self._newer) >= self._remembered:
                     self._newer, self._older = set(), self._newer
 
 
 def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:
-    """The event for an attempt whose lease had ended before the settle, and the attempt with the outcome of its job."""
+    """For an attempt whose lease had ended before the settle, find the class of event, and its real outcome."""
     if lease is None:
         return LeasesLost, attempt
     if lease.cancel_reason is not None:
         return AttemptsCancelled, attempt._replace(outcome=Outcome("discarded", last_error=lease.cancel_reason))
     written = lease.written_status(attempt.outcome)
-    if written == attempt.outcome.status:  # by an earlier settle, whose answer was lost
+    if written == attempt.outcome.status:  # an earlier settle has written it, and the answer was lost
         return EVENTS[written], attempt
-    if written == "failed":  # PostgreSQL had refused the outcome, and the failure in its place was written
+    if written == "failed":  # PostgreSQL had refused the outcome, and a failure was written instead
         return EVENTS[written], attempt._replace(outcome=Outcome("failed", last_error=lease.last_error))
-    if lease.is_completed:  # by the task itself, in a commit whose answer was lost
+    if lease.is_completed:  # the task has completed its job itself, and the answer to the commit was lost
         return AttemptsCompleted, attempt._replace(outcome=COMPLETED)
     return LeasesLost, attempt

@@ -1,4 +1,4 @@
-"""Checks that a database can hold the queue, for the system checks and before a worker starts.
+"""Check that a database can hold the queue. The system checks call this module, and `runworker` before it starts.
 
 `pools_transactions` finds out whether a pooler in transaction mode is between this process and the server.
 """
@@ -26,11 +26,11 @@ from .own_connections import dedicated_connection, guard
 OLDEST_POSTGRESQL = 15
 
 CHECK_TIME = 5.0
-"""Seconds for which each of several databases may delay the start of the command."""
+"""If there are several databases, the seconds for which each may delay the start of the command."""
 
 
 class QueueUnreachable(QueueUnavailable):
-    """The server of the database does not answer. It may do so later."""
+    """The server of the database does not answer. It may answer later."""
 
     def __init__(self, alias: str, reason: str) -> None:
         super().__init__(f"The database {alias!r} cannot be reached: {reason}")
@@ -39,12 +39,14 @@ class QueueUnreachable(QueueUnavailable):
 
 
 class Problem(NamedTuple):
+    """Why a database cannot hold the queue, and what to do."""
+
     message: str
     hint: str
 
 
 def check_databases(aliases: Sequence[str]) -> list[QueueUnreachable]:
-    """Check several databases as `check_database` does. Returns an error for each that cannot be reached now."""
+    """Call `check_database` for several databases. Returns an error for each database that cannot be reached."""
     unreachable = []
     for alias in aliases:
         try:
@@ -56,7 +58,7 @@ def check_databases(aliases: Sequence[str]) -> list[QueueUnreachable]:
 
 
 def engine_problem(alias: str) -> Problem | None:
-    """The problem of this alias that the settings alone show, if any."""
+    """The problem with this database, if the settings alone show one."""
     if alias not in connections:
         aliases = ", ".join(sorted(connections))
         return Problem(f"DATABASES has no alias {alias!r}.", f"Choose one of {aliases} for the queue.")
@@ -66,7 +68,7 @@ def engine_problem(alias: str) -> Problem | None:
 
 
 def version_problem(alias: str, version: int) -> Problem | None:
-    """The problem with the version of the server, if any. version: as psycopg writes it, such as 180004."""
+    """The problem with the version of the server, if it is too old. `version`: a number such as 180004."""
     if version >= OLDEST_POSTGRESQL * 10_000:
         return None
     return Problem(
@@ -77,7 +79,7 @@ def version_problem(alias: str, version: int) -> Problem | None:
 
 
 def check_database(alias: str) -> None:
-    """Raise `QueueUnavailable` unless workers can use this database. Its message says what to do."""
+    """Raise `QueueUnavailable` unless workers can use this database. The error's message says what to do."""
     if problem := engine_problem(alias):
         raise QueueUnavailable(" ".join(problem))
     try:
@@ -104,14 +106,14 @@ def check_database(alias: str) -> None:
 
 
 def _sentences(text: str) -> str:
-    """The lines of a driver's error as the sentences of one line: a line may lack its full stop."""
+    """Join the lines of a driver's error message to one line, and add missing full stops."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return re.sub(r"(?<=[^.:?!,])\n", ". ", "\n".join(filter(None, lines))).replace("\n", " ")
 
 
 @contextmanager
 def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
-    """Raise `OperationalError` in a block that takes longer: a stalled server sends no error. Main thread only."""
+    """Raise `OperationalError` if the block takes longer, because the server hangs. Only for the main thread."""
 
     def give_up(*_: Any) -> NoReturn:
         raise OperationalError(f"no answer for {seconds:g} s")
@@ -126,6 +128,7 @@ def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
 
 
 def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
+    """The names of our migrations that were not applied to this database."""
     loader = MigrationLoader(connection)
     apps = own_apps()
     ours = {key for key in loader.disk_migrations if key[0] in apps}
@@ -133,13 +136,14 @@ def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
 
 
 ECHO_SECONDS = 1.0
-"""Seconds within which the notification of the probe must arrive."""
+"""How many seconds the probe's notification may take to arrive."""
 
 
 def pools_transactions(alias: str) -> bool:
-    """Whether each transaction of a connection to this database may get another session. If so, this takes a second.
+    """Whether a pooler may give each transaction of a connection another session. If so, this takes a second.
 
-    A pooler gives its clients process ids of its own. If it pools sessions, notifications arrive nevertheless.
+    There is a pooler if the client sees another process id than the server's. If a notification arrives, the pooler
+    gives only whole sessions to its clients.
     """
     with dedicated_connection(alias) as connection:
         guard(connection, alias, timeouts=False)

@@ -1,18 +1,16 @@
-"""The services of a worker that watch its leases, its orphans, its suspects, and whether the process must be replaced.
+"""Services of a worker that watch for cancelled jobs, orphans and suspects, and whether the process must be replaced.
 
-Invariant: `CancelCheck` covers the jobs that the worker also held at the previous check, and no other jobs. So a short
-job costs no statement, and a long job is checked within a second.
+`CancelCheck` checks only jobs that the worker already held at the previous check. So a short job costs no statement,
+and a long job is checked within a second.
 
-An orphan is a job that this worker holds by the job's row, but not in its memory. A job becomes an orphan if its claim
-is committed, but the answer is lost with the connection. The commit may come later than the loss, if the network
-delayed the statement. A job also becomes an orphan if a release skips its row, because another transaction has locked
-the row. As long as this worker lives, no other process recovers its orphans.
+An orphan is a job whose row names this worker, but of which the worker does not know. This happens if a claim is
+committed, but its answer is lost with the connection, or if a release skips a row that another transaction has locked.
+While this worker lives, no other process recovers its orphans. So the worker releases them itself.
 
-A suspect is a job that was running in two workers, one after the other, when they died. No other job runs in the
-process of a suspect. A worker with several slots offers the suspect to its supervisor, which starts a process that
-takes the job over (`TakeOver`) and runs no other job. If the supervisor already has a suspect, the worker puts the job
-back for some seconds. Invariant: if no process takes a suspect over, the suspect is put back. After a process has taken
-it over, putting it back changes nothing, because the worker's lease has ended.
+A suspect is a job that was running in two workers, one after the other, when these workers died. It must run alone in a
+process. A worker with several slots offers the suspect to its supervisor, which starts a process that takes over the
+job (`TakeOver`), and runs no other job. If no process takes over a suspect, the worker puts it back into its queue.
+After a process has taken it over, this changes nothing, because the worker's lease has ended.
 """
 
 import os
@@ -33,20 +31,20 @@ from .options import WorkerOptions
 from .protocol import SharedCounts
 
 CANCEL_CHECK_SECONDS = 0.4
-"""Seconds between two checks whether leases are lost."""
+"""Seconds between two checks whether leases are still valid."""
 
 
 class CancelCheck(Service):
-    """Drops and interrupts jobs that were cancelled, or taken from this worker by a recovery."""
+    """A service that interrupts or drops jobs that were cancelled, or taken from this worker by a recovery."""
 
     name = "cancel_check"
 
     def __init__(
         self, held: Callable[[], Collection[LeaseRef]], drop_lost: Callable[[Sequence[LeaseRef]], object]
     ) -> None:
-        """held: returns all leases of the worker. drop_lost: drops the jobs of the given leases that are lost."""
+        """held: returns all leases of the worker. drop_lost: of the given jobs, drops the jobs with lost leases."""
         self._held = held
-        self._drop_lost = drop_lost
+        self.drop_lost = drop_lost
         self._next_check = 0.0
         self._seen: set[LeaseRef] = set()
 
@@ -59,19 +57,19 @@ class CancelCheck(Service):
         held = self._held()
         old, self._seen = self._seen.intersection(held), set(held)
         if old:
-            self._drop_lost(sorted(old))
+            self.drop_lost(sorted(old))
 
 
 ORPHAN_CHECK_DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)
-"""When to check after the connection is open again, in worker timeouts: with a worker timeout of 60 s, after 0, 1, 6
-and 60 s. Later checks come once in each worker timeout."""
+"""When to check after the connection is open again, as multiples of the worker timeout. With a worker timeout of 60 s,
+after 0, 1, 6 and 60 s. Later checks come once per worker timeout."""
 
 ORPHAN_CHECK_REFUSED_SECONDS = 60.0
-"""Seconds until the next check after a database error, or the worker timeout if it is longer."""
+"""The seconds until the next check after a database error, or the worker timeout if that is longer."""
 
 
 class OrphanCheck(Service):
-    """Releases orphans, once one may exist."""
+    """A service that releases orphans. It begins when an orphan may exist."""
 
     name = "orphan_check"
     due_at = NEVER
@@ -79,12 +77,12 @@ class OrphanCheck(Service):
     def __init__(self, worker_timeout: float, release_orphans: Callable[[], object]) -> None:
         self._worker_timeout = worker_timeout
         self._release_orphans = release_orphans
-        self._looks: list[float] = []  # the times of the next checks after `_since`, in worker timeouts
+        self._delays: list[float] = []  # when to check after `_since`, as multiples of the worker timeout
         self._since = 0.0
 
     def expect(self, now: float) -> None:
-        """Note that an orphan may exist: the connection broke, or a job to be released was locked."""
-        self._looks = list(ORPHAN_CHECK_DELAYS)
+        """Note that an orphan may exist, because the connection broke, or a job to release was locked."""
+        self._delays = list(ORPHAN_CHECK_DELAYS)
         self.due_at = now
 
     def refused(self, error: Error) -> None:
@@ -92,17 +90,19 @@ class OrphanCheck(Service):
 
     def run(self, now: float) -> None:
         self._release_orphans()
-        if self._looks and self._looks.pop(0) == ORPHAN_CHECK_DELAYS[0]:
+        if self._delays and self._delays.pop(0) == ORPHAN_CHECK_DELAYS[0]:
             self._since = now
-        self.due_at = self._since + self._looks[0] * self._worker_timeout if self._looks else now + self._worker_timeout
+        self.due_at = (
+            self._since + self._delays[0] * self._worker_timeout if self._delays else now + self._worker_timeout
+        )
 
 
 SUSPECT_OFFER_SECONDS = 5.0
-"""Seconds that the supervisor gets to start a process that takes a suspect over."""
+"""For how many seconds a suspect is offered to the supervisor, which starts a process that takes over the job."""
 
 
 class Suspects(Service):
-    """The suspects that a worker holds. Used by the control loop's thread."""
+    """A service that offers suspects to the supervisor, or puts them back. Used only by the control loop's thread."""
 
     name = "suspects"
     loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
@@ -110,7 +110,7 @@ class Suspects(Service):
     def __init__(self, shared: SharedCounts, put_back: Callable[[list[ClaimedJob]], object]) -> None:
         self._shared = shared
         self._put_back = put_back
-        self._offered: list[ClaimedJob] = []  # one at most
+        self._offered: list[ClaimedJob] = []  # at most one job
         self._offered_until = NEVER
         self._others: list[ClaimedJob] = []
 
@@ -119,7 +119,7 @@ class Suspects(Service):
         return 0.0 if self._others else self._offered_until
 
     def take(self, suspects: list[ClaimedJob], now: float) -> None:
-        """Offer the first of these suspects, if the worker offers none. The rest are put back."""
+        """Offer the first of these suspects, if the worker offers none yet. The others will be put back."""
         for job in suspects:
             if self._offered:
                 self._others.append(job)
@@ -136,7 +136,7 @@ class Suspects(Service):
         return self._withdraw_offer() + others
 
     def drop(self, refs: Container[LeaseRef]) -> list[ClaimedJob]:
-        """Forget the suspects with these leases: a process has taken them over, or somebody has cancelled them."""
+        """Forget the suspects with these leases, because they were taken over or cancelled."""
         dropped = [job for job in [*self._offered, *self._others] if job.ref in refs]
         self._others = [job for job in self._others if job.ref not in refs]
         if any(job.ref in refs for job in self._offered):
@@ -150,9 +150,9 @@ class Suspects(Service):
 
 
 class TakeOver(Periodic):
-    """Takes over the suspect that the supervisor gave to this worker.
+    """A service that takes over the suspect for which the supervisor has started this process.
 
-    Runs once, after the worker's row is written, because from then on the worker's heartbeat counts.
+    It runs once, after the worker's row is written, because a job is recovered if its worker has no row.
     """
 
     name = "take_over"
@@ -166,10 +166,10 @@ class TakeOver(Periodic):
         taken: Callable[[ClaimedJob], object],
         gone: Callable[[], object],
     ) -> None:
-        """taken: called with the job, which this worker now holds and has to run.
+        """taken: called with the job, which this worker now holds and must run.
 
-        gone: called instead if the lease has ended, because the other worker has put the job back or because somebody
-        has cancelled it.
+        gone: called instead if the other worker's lease has ended, because it has put back the job, or because somebody
+        has cancelled the job.
         """
         self._store = store
         self._suspect = suspect
@@ -190,21 +190,21 @@ MEMORY_CHECK_SECONDS = 1.0
 """Seconds between two checks of the memory in use."""
 
 RECYCLING_DELAY = 10.0
-"""Seconds between an interruption and the replacement of the process, at least: several interruptions share one
-replacement."""
+"""The least number of seconds between an interruption and the replacement of the process, so that several interruptions
+share one replacement."""
 
 RECYCLING_LOGGED_AFTER = 60.0
-"""Seconds after an interruption at which a log line names the attempts that the process still waits for. These attempts
-may hang on a lock that the interrupted attempt has left taken."""
+"""This many seconds after an interruption, a log line names the attempts for which the replacement still waits. They
+may hang on a lock that the interrupted attempt has left locked."""
 
 QUIET_CHECK_SECONDS = 1.0
-"""Seconds between two checks of the running attempts."""
+"""Seconds between two checks whether an attempt runs for long."""
 
 
 class Recycling(Service):
-    """Has the process replaced because of `--max-jobs-per-worker`, `--max-memory-mb` or an interruption.
+    """A service that lets the process be replaced because of its jobs, its memory or an interruption.
 
-    An interruption is raised between any two instructions: it may leave a lock taken, or a cache half filled.
+    An interruption may come between any two instructions, and may leave a lock locked, or a cache half filled.
     """
 
     name = "recycling"
@@ -221,7 +221,7 @@ class Recycling(Service):
     ) -> None:
         """jobs_done: returns the number of settled attempts. recycle: called once, with the reason.
 
-        log_wait: called with the attempts for which an interrupted process has waited for `RECYCLING_LOGGED_AFTER`.
+        log_wait: called with the attempts for which the replacement has waited `RECYCLING_LOGGED_AFTER` seconds.
         """
         self._log_wait = log_wait
         self._logged_for = 0.0  # the time of the interruption for which `log_wait` was called
@@ -231,7 +231,7 @@ class Recycling(Service):
         self._interrupter = interrupter
         self._ran_before: set[LeaseRef] | None = None
         self._next_quiet_check = 0.0
-        self._ends_anyway = options.max_jobs is not None  # a new process would count from zero
+        self._ends_anyway = options.max_jobs is not None  # do not replace it: a new process would count jobs from 0
         self._max_jobs = options.max_jobs_per_worker
         self._max_memory_mb = options.max_memory_mb
         self._next_memory_check = 0.0
@@ -268,7 +268,7 @@ class Recycling(Service):
         return max(self._interrupter.interrupted_at + RECYCLING_DELAY, self._next_quiet_check)
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether no attempt runs that already ran at the previous check: then the jobs are short."""
+        """Whether all running attempts have begun since the previous check, so that the process can soon end."""
         self._next_quiet_check = now + QUIET_CHECK_SECONDS
         running = self._interrupter.running()
         ran_before, self._ran_before = self._ran_before, running
@@ -287,22 +287,22 @@ MEBIBYTE = 1024 * 1024
 
 
 def resident_mb() -> float:
-    """The resident size of this process in MiB; on a system without /proc, its maximum so far."""
+    """The memory (resident size) of this process in MiB; on a system without /proc, its maximum so far."""
     size = resident_bytes(os.getpid())
     if size is None:
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return largest / MEBIBYTE if sys.platform == "darwin" else largest / 1024  # bytes there, KiB elsewhere
+        return largest / MEBIBYTE if sys.platform == "darwin" else largest / 1024  # bytes on macOS, KiB elsewhere
     return size / MEBIBYTE
 
 
 def resident_mb_of(pid: int) -> int | None:
-    """The resident size of a process in whole MiB; `None` on a system without /proc, or if the process is gone."""
+    """The memory of a process in whole MiB; `None` on a system without /proc, or if the process is gone."""
     size = resident_bytes(pid)
     return None if size is None else round(size / MEBIBYTE)
 
 
 def resident_bytes(pid: int) -> int | None:
-    """The resident size of a process; `None` on a system without /proc, or if the process is gone."""
+    """The memory of a process in bytes; `None` on a system without /proc, or if the process is gone."""
     try:
         pages = int((PROC / str(pid) / "statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""One worker process: a control loop whose services claim jobs, watch the jobs, and stop the worker."""
+"""`WorkerLoop`: the control loop of a worker process, which claims jobs, runs them, and writes their outcomes."""
 
 import time
 
@@ -21,15 +21,15 @@ from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, SharedCounts, Sta
 from .watchers import Recycling, TakeOver
 
 DRAIN_LOCKED_DELAY = 0.05
-"""Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
+"""With --drain, the seconds until the next claim if there are jobs to run that were not claimed."""
 
 LAST_EVENTS_SECONDS = 5.0
-"""Seconds for which signal receivers may delay the end of a worker that holds no job."""
+"""For how many seconds signal receivers may delay the end of a worker that holds no jobs."""
 
 LAST_EVENTS_BEFORE_RELEASE = 1.0
 LAST_EVENTS_AFTER_RELEASE = 0.5
-"""Seconds for which signal receivers may delay the end of a worker before and after it releases jobs that still run
-here. Another worker may start the released jobs at once."""
+"""For how many seconds signal receivers may delay the end of a worker, before and after it releases jobs that still
+run. These times are short, because another worker may start the released jobs at once."""
 
 
 class WorkerLoop(ControlLoop):
@@ -45,44 +45,44 @@ class WorkerLoop(ControlLoop):
         shared: SharedCounts | None = None,
         suspect: LeaseRef | None = None,
     ) -> None:
-        """suspect: the worker takes this job over, runs no other job, and ends."""
+        """suspect: if it is given, the worker takes over this job, runs no other job, and ends."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
-        interrupter = Interrupter(self._wakeup.call)
+        interrupter = Interrupter(self.wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         in_exchange = make_in_exchange(self._store, id, claims_ahead=options.max_jobs is None)
-        self._pool = Pool(
+        self.pool = Pool(
             executor,
             concurrency=options.concurrency,
-            wake=self._wakeup.call,
+            wake=self.wakeup.call,
             running_jobs=running_jobs,
             keeps_permits=True,
-            lines=in_exchange.lines,
+            begin_order=in_exchange.begin_order,
         )
-        self._in_flight = InFlightJobs(
+        self.in_flight = InFlightJobs(
             options,
             id=id,
             name=name,
             store=self._store,
-            control=self._control,
-            pool=self._pool,
-            dispatcher=self._dispatcher,
-            shared=self._shared,
+            control=self.control,
+            pool=self.pool,
+            dispatcher=self.dispatcher,
+            shared=self.shared,
             in_exchange=in_exchange,
-            may_claim=lambda now: not self._stopping and self._own_row.is_alive(now),
+            may_claim=lambda now: not self.stopping and self.own_row.is_alive(now),
             exchanged=self._exchanged,
         )
         services = self._services(options, interrupter)
         if suspect:
-            services.insert(0, TakeOver(self._store, suspect, id, taken=self._in_flight.take_over, gone=self._stop))
+            services.insert(0, TakeOver(self._store, suspect, id, taken=self.in_flight.take_over, gone=self.stop))
         self._make_loop(services)
-        self._claims_nothing_because = ""  # the last logged reason
+        self._claims_nothing_because = ""  # the last reason that was logged
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
-        in_flight, control = self._in_flight, self._control
+        in_flight, control = self.in_flight, self.control
         return [
-            Timer("time_limits", lambda: self._pool.next_deadline, self._enforce_limits),
+            Timer("time_limits", lambda: self.pool.next_deadline, self._enforce_limits),
             ReceiverCheck(
-                self._dispatcher, who=f"worker {self.name}", hint="the process is replaced", then=self._stop_blocked
+                self.dispatcher, who=f"worker {self.name}", hint="the process is replaced", then=self._stop_blocked
             ),
             in_flight.cancel_check,
             Recycling(
@@ -93,7 +93,7 @@ class WorkerLoop(ControlLoop):
                 log_wait=lambda refs: liveness_logs.recycling_waits(self.name, [id for id, _ in refs]),
             ),
             in_flight.orphan_check,
-            *([WatchItself(control, self._shared, on_listen=in_flight.claiming.start_over)] if options.listen else []),
+            *([WatchItself(control, self.shared, on_listen=in_flight.claiming.start_over)] if options.listen else []),
             in_flight.exchanges,
             Timer("surplus_check", lambda: in_flight.surplus_at, in_flight.release_surplus),
             in_flight.suspects,
@@ -104,23 +104,23 @@ class WorkerLoop(ControlLoop):
 
     @property
     def jobs_done(self) -> int:
-        return self._in_flight.exchanges.jobs_done
+        return self.in_flight.exchanges.jobs_done
 
     def run(self) -> int:
         with capturing():
             return super().run()
 
-    # One turn of the loop
+    # One turn of the control loop
 
     def _turn(self) -> None:
         self._stamp()
         self._loop.run_due()
-        if self._stopping:
+        if self.stopping:
             return
-        reason = ""  # why nothing is claimed, unless jobs or free slots are lacking
-        if self._dispatcher.is_full:
+        reason = ""  # why the worker claims nothing, although it has free slots
+        if self.dispatcher.is_full:
             reason = "too many events wait for signal receivers"
-        elif not self._own_row.is_alive(time.monotonic()) and not self._control.is_broken:
+        elif not self.own_row.is_alive(time.monotonic()) and not self.control.is_broken:
             reason = "it could not write a heartbeat for half the worker timeout"
         if reason and reason != self._claims_nothing_because:
             liveness_logs.claiming_paused(self.name, reason)
@@ -129,51 +129,51 @@ class WorkerLoop(ControlLoop):
         self._claims_nothing_because = reason
 
     def _exchanged(self, found_empty: bool) -> None:
-        """Stop if no further exchange is needed: --max-jobs is reached, or --drain has found nothing left."""
+        """After an exchange, stop if `--max-jobs` is reached, or if `--drain` was given and no jobs are left."""
         self._stop_if_max_jobs_are_done()
-        if found_empty and self.options.drain and not self._stopping and not self._in_flight.has_open_jobs:
+        if found_empty and self.options.drain and not self.stopping and not self.in_flight.has_open_jobs:
             self._stop_if_drained()
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. A new thread replaces the thread of each stuck attempt.
+        """Interrupt attempts that have timed out. Other jobs get the slots of attempts that are stuck.
 
-        The process is replaced if all slots are stuck, or if leftover code of finished attempts blocks other jobs.
+        Have the process replaced if all slots are stuck, or if code of finished attempts blocks other jobs.
         """
-        for running in self._pool.enforce_limits():
-            self._in_flight.claiming.gave_up(running.job, running.started, time.monotonic())
+        for running in self.pool.enforce_limits():
+            self.in_flight.claiming.gave_up(running.job, running.started, time.monotonic())
             self._stop_if_max_jobs_are_done()
-        if self._pool.find_blockage() or self._pool.is_used_up:
+        if self.pool.find_blockage() or self.pool.is_used_up:
             self._stop_blocked()
 
     def _stop_blocked(self) -> None:
-        """End and be replaced: stuck attempts, leftover code or a hanging receiver keep other jobs from running."""
-        if self._pool.is_used_up and not self._stopping:
+        """Stop and be replaced, because stuck attempts, code of finished attempts or a receiver block other jobs."""
+        if self.pool.is_used_up and not self.stopping:
             liveness_logs.recycling(self.name, "every slot has an attempt that is stuck")
-        self._exit_code = EXIT_STUCK if self._pool.is_used_up else EXIT_BLOCKED
-        self._stop()
+        self._exit_code = EXIT_STUCK if self.pool.is_used_up else EXIT_BLOCKED
+        self.stop()
 
     def _recycle(self, reason: str) -> None:
-        if not self._stopping:
+        if not self.stopping:
             liveness_logs.recycling(self.name, reason)
-            self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
-            self._stop(NEVER)  # no deadline: running jobs may finish
+            self._exit_code = EXIT_STUCK if self.pool.has_stuck else EXIT_RECYCLED
+            self.stop(NEVER)  # no deadline: running jobs may finish
 
     def _stop_if_max_jobs_are_done(self) -> None:
-        """Stop for --max-jobs. The stuck attempts that are kept back count: the end of the process ends them."""
-        if self.options.max_jobs is not None and self.jobs_done + len(self._pool.kept_back) >= self.options.max_jobs:
-            self._stop()
+        """Stop if --max-jobs is reached. Stuck attempts count, because they end with the process."""
+        if self.options.max_jobs is not None and self.jobs_done + len(self.pool.kept_back) >= self.options.max_jobs:
+            self.stop()
 
     def _stop_if_drained(self) -> None:
-        """Stop for --drain, once no job is queued or due. Jobs that other workers have claimed do not count."""
-        with self._control.handling_errors():
-            if self._has_runnable_jobs() or (not self._in_flight.jobs and self._has_orphans()):
-                # Another process has locked the job: a supervisor that admits the job, or a worker that releases it.
-                self._in_flight.claiming.check_at(time.monotonic() + DRAIN_LOCKED_DELAY)
+        """Stop for --drain, if no job is queued or due. Jobs that other workers have claimed do not count."""
+        with self.control.handling_errors():
+            if self.has_runnable_jobs() or (not self.in_flight.jobs and self._has_orphans()):
+                # The last claim has skipped a job, because a supervisor or another worker has locked it at that moment.
+                self.in_flight.claiming.check_at(time.monotonic() + DRAIN_LOCKED_DELAY)
             else:
-                self._stop()
+                self.stop()
 
-    def _has_runnable_jobs(self) -> bool:
-        """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
+    def has_runnable_jobs(self) -> bool:
+        """Whether a job of this worker's queues is queued or due. The last claim may have skipped it."""
         if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained is not None):
             return True
         if self._store.admit().goes_on or sweep_gates(self._store):
@@ -184,48 +184,50 @@ class WorkerLoop(ControlLoop):
         return any(self.options.serves(name) for name in self._store.queues_with_jobs())
 
     def _has_orphans(self) -> bool:
-        """Whether a job's row names this worker, which holds no job. If so, the next turn tries to release the job."""
+        """Whether the row of a job names this worker, although it holds no job. If so, the orphan check releases it."""
         if self.id not in held_now(self._store, shown=1):
             return False
-        self._in_flight.orphan_check.expect(time.monotonic())
+        self.in_flight.orphan_check.expect(time.monotonic())
         return True
 
     # Waiting
 
     def _has_work(self) -> bool:
-        return bool(self._pool.finished) and not self._control.is_broken
+        return bool(self.pool.finished) and not self.control.is_broken
 
     def _called(self, queue_name: str) -> None:
-        self._in_flight.claiming.called(queue_name)
+        self.in_flight.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        self._in_flight.offer(0 if self._control.is_broken else self._in_flight.room(time.monotonic()))
+        self.in_flight.offer(0 if self.control.is_broken else self.in_flight.room(time.monotonic()))
 
     # Stopping
 
     def _shut_down(self) -> None:
-        """Release jobs that have not started, settle running jobs as they finish, and release the rest at the deadline.
+        """Release jobs that have not started, settle jobs when they finish, and release the others at the deadline.
 
-        The worker does not wait for a stuck attempt. If a stuck attempt is kept back, its outcome is written last.
+        The worker does not wait for stuck attempts. If a stuck attempt was kept back, its outcome is written at the
+        end.
         """
-        in_flight = self._in_flight
+        in_flight = self.in_flight
         in_flight.begin_to_stop()
         while in_flight.has_open_jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-        self._pool.charge_only_stuck()
+        self.pool.charge_only_stuck()
         self._stamp()
         in_flight.settle_last()
         self._emit_stop()
-        # Events go before the release of running jobs: another worker may start them at once, so this process must end.
-        self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS_SECONDS)
+        # Send events before the release of running jobs. Afterwards this process must end soon, because another worker
+        # may start the released jobs at once.
+        self.dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS_SECONDS)
         still_running = in_flight.release_running()
         for service in in_flight.exchanges.observing:
-            with self._control.handling_errors(refused=service.refused):
+            with self.control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
-        with self._control.handling_errors():
+        with self.control.handling_errors():
             self._store.delete_workers([self.id])
-        self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_RELEASE)
+        self.dispatcher.stop(timeout=LAST_EVENTS_AFTER_RELEASE)
         if not still_running and self._exit_code not in (EXIT_STUCK, EXIT_BLOCKED):
-            self._pool.stop()
-        self._control.close()
+            self.pool.stop()
+        self.control.close()

@@ -1,4 +1,4 @@
-"""Carriers for tests: the setting, and rows as relays write them."""
+"""Carriers for tests: the setting, and rows of workers and jobs as relays write them."""
 
 from datetime import timedelta
 from typing import Any
@@ -20,25 +20,27 @@ NOW = timedelta(0)
 
 
 def make_carrier(**fields: Any) -> Worker:
-    """The row of the carrier `celery`, which a relay has just written, with its connection open."""
+    """Make the row of the carrier `celery`, as a relay writes it while it is connected to the broker."""
     given = {"id": CELERY, "name": "celery", "hostname": "", "pid": 0, "queues": ["pdf"], "concurrency": 2_000}
     return _make(**{**given, "is_external": True, "reached_at": NOW, **fields})
 
 
 def make_relay(**fields: Any) -> Worker:
-    """The row of a relay of `celery`."""
+    """Make the row of a relay of the carrier `celery`."""
     return _make(**{"name": "relay/1", "queues": ["pdf"], "concurrency": 0, "relay_of": "celery", **fields})
 
 
 def _make(**fields: Any) -> Worker:
-    """A worker's row, and the one beside it."""
-    beside = {name: fields.pop(name) for name in ("relay_of", "reached_at", "refused") if name in fields}
+    """Make the row of a worker, and its row in the table of Celery's workers."""
+    celery_fields = {name: fields.pop(name) for name in ("relay_of", "reached_at", "refused") if name in fields}
     worker = make_worker(**fields)
-    beside = {name: Now() + value if isinstance(value, timedelta) else value for name, value in beside.items()}
-    WorkerOfCelery.objects.using(worker._state.db).create(worker_id=worker.pk, **beside)
+    celery_fields = {
+        name: Now() + value if isinstance(value, timedelta) else value for name, value in celery_fields.items()
+    }
+    WorkerOfCelery.objects.using(worker._state.db).create(worker_id=worker.pk, **celery_fields)
     return worker
 
 
 def make_carried(**fields: Any) -> Job:
-    """A job that `celery` has."""
+    """Make a job that was handed over to the carrier `celery`."""
     return make_job("running", **{"queue_name": "pdf", "locked_by": CELERY, **fields})

@@ -1,4 +1,4 @@
-"""A project's Celery app, to be carried by."""
+"""The Celery app of a project whose jobs a carrier runs."""
 
 from celery import Celery
 

@@ -1,30 +1,45 @@
-"""A process that works through a queue as a worker does, and prints which jobs it was given.
+"""Processes that work through a queue as workers do, and print which jobs each was given.
 
-    python -m tests.app.drain DATABASE_NAME QUEUE LIMIT
+    python -m tests.app.drain DATABASE_NAME QUEUE LIMIT…
 
-It says "ready" when it is connected, and starts when a line arrives on its standard input, so that several start
-together.
+There is a process for each limit. They start together, when all are connected.
 """
 
 import json
+import multiprocessing
 import os
 import sys
+from contextvars import ContextVar
+from multiprocessing.synchronize import Barrier
+
+import django
+
+context = multiprocessing.get_context("fork")
+starts: ContextVar[Barrier] = ContextVar("starts")
+"""Where the processes wait for each other."""
 
 
-def main(database: str, queue_name: str, limit: int) -> None:
-    import django
-
+def main(database: str, queue_name: str, limits: list[int]) -> None:
     django.setup()
+    from django.db import connection
+
+    from . import rows  # noqa: F401 (imported once, for all processes)
+
+    connection.settings_dict["NAME"] = database
+    together = context.Barrier(len(limits), timeout=60)
+    with context.Pool(len(limits), starts.set, [together]) as pool:
+        json.dump(pool.starmap(drain, [(queue_name, limit) for limit in limits], chunksize=1), sys.stdout)
+
+
+def drain(queue_name: str, limit: int) -> dict[str, list[int]]:
     from django.db import connection
 
     from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
     from .rows import settle_and_claim
 
-    connection.settings_dict["NAME"] = database
     connection.ensure_connection()
-    print("ready", flush=True)  # noqa: T201
-    sys.stdin.readline()
+    starts.get().wait()
 
     claimed: list[int] = []
     lost: list[int] = []
@@ -35,11 +50,10 @@ def main(database: str, queue_name: str, limit: int) -> None:
         )
         lost += [job_id for job_id, lease, *_ in finished if (job_id, lease) not in settled]
         if not jobs and not finished:
-            break
+            return {"claimed": claimed, "lost": lost}
         claimed += [job.id for job in jobs]
         finished = [Settlement(job.id, job.lease, COMPLETED) for job in jobs]
-    json.dump({"claimed": claimed, "lost": lost}, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], [int(limit) for limit in sys.argv[3:]])

@@ -1,4 +1,4 @@
-"""Jobs with failed attempts, by their cause."""
+"""Makes jobs whose last attempt has failed with a given cause."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ BAD_VALUE = Cause("shop.jobs.send", "builtins.ValueError", "shop.jobs.send")
 
 
 def make_failing(cause: Cause, status: str = "failed", **fields: Any) -> Job:
-    """A job whose last attempt failed with this cause."""
+    """Make a job whose last attempt failed with this cause."""
     name = cause.exception.rpartition(".")[2]
     entry = {"attempt": 1, "exception": cause.exception, "place": cause.place, "message": "no", "traceback": ""}
     values: dict[str, Any] = {"attempts": 1, "errors": [entry], "last_error": f"{name}: no"}

@@ -1,4 +1,4 @@
-"""The tasks that the tests run. None is about a single test: its name and arguments say what it does."""
+"""The tasks that the tests run. Each is used by several tests; its name and arguments say what it does."""
 
 import asyncio
 import os
@@ -117,14 +117,14 @@ def slow(seconds: float) -> float:
 
 @job
 async def aslow(seconds: float) -> float:
-    """Occupy the event loop's patience, not a thread."""
+    """Run as a coroutine for some seconds, without a thread."""
     await asyncio.sleep(seconds)
     return seconds
 
 
 @job(takes_context=True)
 def see_context(context: JobContext, note: str = "") -> dict[str, Any]:
-    """Return what the context says."""
+    """Return the values of the context."""
     return _seen(context, context.job.task, note)
 
 
@@ -166,7 +166,7 @@ def record_and_fail(context: JobContext, entry: str) -> None:
 
 @job(takes_context=True)
 def record_and_hold(context: JobContext, entry: str, until: str = "go", patience: float = 30) -> None:
-    """Write `entry`, then wait until somebody else has written `until`: a run whose length a test decides."""
+    """Write `entry`, then wait until the test has written `until`: so a test decides how long the task runs."""
     _write(context, entry)
     deadline = time.monotonic() + patience
     while not Ledger.objects.filter(entry=until).exists():
@@ -187,7 +187,7 @@ async def arecord_and_hold(context: JobContext, entry: str, until: str = "go", p
 
 @job(takes_context=True)
 def record_and_die(context: JobContext, entry: str, on_attempt: int = 1) -> None:
-    """Write `entry`; on the attempt named, kill the worker process as the kernel's out-of-memory killer would."""
+    """Write `entry`; in this attempt, kill the worker process as the kernel's out-of-memory killer would."""
     _write(context, entry)
     if context.attempt == on_attempt:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -205,13 +205,13 @@ UNSTORABLE: dict[str, Any] = {
 
 @job(max_attempts=1)
 def return_unstorable(kind: str) -> Any:
-    """Return a value that no jsonb column takes."""
+    """Return a value that cannot be stored in a jsonb column."""
     return UNSTORABLE[kind]
 
 
 @job(max_attempts=1)
 def raise_unstorable() -> None:
-    """Raise an error whose message no text column takes."""
+    """Raise an error whose message cannot be stored in a text column."""
     raise ValueError("before\0after \ud800 and more")
 
 
@@ -221,5 +221,5 @@ def _write(context: JobContext, entry: str) -> None:
 
 from . import worker_jobs  # noqa: E402, F401 (its tasks register themselves)
 
-for path in sorted(Path(__file__).parent.glob("*/**/jobs.py")):  # of parts: these register themselves too
+for path in sorted(Path(__file__).parent.glob("*/**/jobs.py")):  # registers the tasks of parts as well
     import_module(".".join([__package__, *path.relative_to(Path(__file__).parent).with_suffix("").parts]))

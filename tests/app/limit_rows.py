@@ -1,4 +1,4 @@
-"""Rows of keys of limits in any state, written without the verbs under test."""
+"""Jobs with the key of a limit or a rate in any status, inserted without the functions under test."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta

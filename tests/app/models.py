@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Ledger(models.Model):
-    """A row that a task writes, as a witness that it ran."""
+    """A row that a task writes, which shows that the task ran."""
 
     entry = models.TextField()
     job_id = models.BigIntegerField(null=True)

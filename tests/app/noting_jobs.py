@@ -1,4 +1,4 @@
-"""Tasks that note their progress, and log."""
+"""Tasks that write progress and log lines into their job."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ logger = logging.getLogger("shop.noting")
 
 @job(takes_context=True)
 def advance(context: JobContext, gate: str, *values: float, text: str = "") -> None:
-    """Note these, and wait at the gate."""
+    """Write each value as the progress, and wait at the gate."""
     for value in values:
         context.progress(value, text)
     gates[gate].wait()
@@ -55,7 +55,7 @@ async def aadvance(context: JobContext, gate: str, *values: float, text: str = "
 
 @job(takes_context=True)
 def advance_in_a_transaction(context: JobContext, gate: str) -> None:
-    """The whole task is one transaction, which also locks the row of the job if it is told to."""
+    """Write progress in a transaction that stays open until the gate opens."""
     with transaction.atomic():
         Ledger.objects.create(entry=gate)
         context.progress(0.5, "in a transaction")
@@ -72,7 +72,7 @@ def advance_atomically(context: JobContext, gate: str) -> None:
 
 @job(takes_context=True)
 def complete_and_go_on(context: JobContext, gate: str) -> None:
-    """Complete, and hold the lock on the row until the gate opens; then note something more."""
+    """Complete the job, and keep its row locked until the gate opens; then write another log line."""
     with transaction.atomic():
         context.log("before the commit")
         context.complete("done")
@@ -83,7 +83,7 @@ def complete_and_go_on(context: JobContext, gate: str) -> None:
 
 @job(takes_context=True, max_attempts=5, backoff=lambda attempt: 0.0)
 def fail_at(context: JobContext, *values: float) -> None:
-    """The nth attempt notes the nth value and fails; after the last one, the task succeeds without any."""
+    """The nth attempt writes the nth value as its progress, and fails; the attempt after the last value succeeds."""
     if context.attempt <= len(values):
         context.progress(values[context.attempt - 1])
         context.log(f"attempt {context.attempt}")
@@ -97,7 +97,7 @@ def wrong_progress(context: JobContext) -> None:
 
 @job(max_attempts=1)
 def log_all(number: int, *, password: str = "", fails: bool = False) -> None:
-    """A line of each kind."""
+    """Log a line of each level."""
     logger.debug("debug %d", number)
     logger.info("info %d", number)
     logger.warning("the password is %s", password)
@@ -111,7 +111,7 @@ def log_all(number: int, *, password: str = "", fails: bool = False) -> None:
 
 @job
 async def alog(gate: str, number: int) -> None:
-    """Lines before and after the gate, the second one in a thread."""
+    """Log a line before the gate, and a line in a thread after it."""
     logger.info("first %d", number)
     await gates[gate].await_()
     await sync_to_async(logger.info)("second %d", number)
@@ -141,7 +141,7 @@ def log_what_is_broken() -> None:
 
 @job
 def log_in_a_thread() -> None:
-    """A thread of its own has no attempt."""
+    """Log in a new thread, which belongs to no attempt, and in the thread of the task."""
     thread = threading.Thread(target=logger.info, args=["of nobody"])
     thread.start()
     thread.join()
@@ -152,7 +152,7 @@ def log_in_a_thread() -> None:
 def chat(context: JobContext, gate: str) -> None:
     """Log until the gate opens."""
     number = 0
-    while not gates[gate]._open.is_set():
+    while not gates[gate].opened.is_set():
         number += 1
         context.log(f"line {number}")
         time.sleep(0.05)
@@ -167,5 +167,5 @@ def hang(context: JobContext) -> None:
 
 
 def lines(logs: Any) -> list[list[tuple[str, str]]]:
-    """Level and first line of the text, by attempt."""
+    """For each attempt: the level and the first line of the text of each log line."""
     return [[(level, text.splitlines()[0]) for _, level, _, text in log["lines"]] for log in logs or []]

@@ -1,4 +1,4 @@
-"""Rows in any state, written without the verbs under test."""
+"""Jobs and workers in any state, inserted without the functions under test."""
 
 import secrets
 from collections.abc import Iterable
@@ -22,8 +22,15 @@ UNFINISHED = (*WAITING, "running")
 STATUSES = (*UNFINISHED, *FINISHED)
 
 
+def plan_of(statement: str, values: Any = None) -> str:
+    """The plan of a statement in the default database."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"EXPLAIN {statement}", values)
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
 def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -> Job:
-    """A job in this status; a timedelta for a time counts from the database's clock."""
+    """Make a job in this status; a timedelta for a time counts from the clock of the database."""
     fields.setdefault("task", "tests.app.jobs.noop")
     fields.setdefault("queue_name", "default")
     if status == "scheduled":
@@ -47,7 +54,7 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
 
 
 def multiply(job: Job, number: int) -> None:
-    """Insert so many copies of this job, by one statement."""
+    """Insert this number of copies of a job, by one statement."""
     columns = [field.attname for field in Job._meta.concrete_fields if not field.primary_key]
     names = ", ".join(columns)
     with connections[job._state.db or "default"].cursor() as cursor:
@@ -59,7 +66,7 @@ def multiply(job: Job, number: int) -> None:
 
 
 def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", **fields: Any) -> Worker:
-    """A worker heard of at `heartbeat` from now."""
+    """Make a worker whose last heartbeat was at `heartbeat` from now."""
     name = fields.setdefault("name", "w")
     fields.setdefault("id", f"{name[:100]}:{secrets.token_hex(6)}")
     fields = {"hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": heartbeat} | fields
@@ -70,13 +77,13 @@ def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", 
 def settle_and_claim(
     settlements: Iterable[Settlement], *, store: Store = DEFAULT, **options: Any
 ) -> tuple[set[LeaseRef], list[ClaimedJob]]:
-    """What an exchange brings: the leases that held, and the jobs claimed, in order."""
+    """Settle and claim in one statement. Returns the leases that were still valid, and the claimed jobs in order."""
     answer = store.exchange(settlements, **options)
     return set(answer.settled()), answer.claimed()
 
 
 def state(row: Job | Worker) -> dict[str, Any]:
-    """Every column of the row, as it is now."""
+    """Read every column of the row from the database."""
     return dict(type(row)._default_manager.using(row._state.db).filter(pk=row.pk).values().get())
 
 
@@ -87,5 +94,5 @@ def are_in_order(*times: datetime | None) -> bool:
 
 
 def lease_of(job: Job) -> tuple[int, int]:
-    """What `release` takes."""
+    """The id and the lease of a job, as `Store.release` takes them."""
     return job.pk, job.lease

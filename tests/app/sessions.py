@@ -22,11 +22,11 @@ LAST_MIGRATION = max(path.stem for path in Path(migrations.__file__).parent.glob
 
 
 OF_DJANGO = ("context", "cursor_factory", "prepare_threshold")
-"""What Django gives to its connections beside the parameters of libpq."""
+"""The connection parameters of Django that are no parameters of libpq."""
 
 
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:
-    """A connection without Django to the same database. It opens none of Django's: nobody would close a thread's."""
+    """Open a psycopg connection to the same database, without opening a connection of Django in this thread."""
     parameters = connections[alias].get_connection_params()
     ours = {name: value for name, value in parameters.items() if name not in OF_DJANGO}
     return psycopg.connect(**{**ours, "autocommit": autocommit, **options})
@@ -34,7 +34,7 @@ def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) 
 
 @contextmanager
 def schema(name: str) -> Iterator[Callable[[str | None], None]]:
-    """An empty schema. Yields what migrates the queue's tables there, to the migration named; None: to nothing."""
+    """Make an empty schema. Yields a function that migrates the queue's tables there; `None` removes all tables."""
     made = connections["default"].copy(alias=name)
     connections[name] = made
 
@@ -75,20 +75,20 @@ class Session:
         self(self._atomic.__enter__)
 
     def commit(self) -> None:
-        """Commit it."""
+        """Commit the open transaction."""
         self(self._atomic.__exit__, None, None, None)
 
     def rollback(self) -> None:
-        """Roll it back."""
+        """Roll the open transaction back."""
         self(transaction.set_rollback, True)
         self.commit()
 
     def wait_until_blocked(self) -> None:
-        """Wait until this session's statement waits for a lock that somebody else holds."""
+        """Wait until the statement of this session waits for a lock of another session."""
         wait_until(lambda: _waits_for_lock(self.pid), "the other session waits for a lock")
 
     def close(self) -> None:
-        """End the thread and its connections, even if its statement still waits for somebody."""
+        """End the thread and its connections, even if its statement still waits for a lock."""
         with connect() as canceller:
             canceller.execute("SELECT pg_cancel_backend(%s)", [self.pid])
         self._thread.submit(connections.close_all)

@@ -1,4 +1,4 @@
-"""Tasks with annotated parameters, and the types of these."""
+"""Tasks with annotated parameters, and the types of their annotations."""
 
 import dataclasses
 import datetime
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 Cents = NewType("Cents", Decimal)
 
 seen: list[Any] = []
-"""What the tasks were called with."""
+"""The arguments with which the tasks were called."""
 
 
 @job(max_attempts=1)
@@ -105,16 +105,19 @@ def locked_atomically(user: User) -> None:
 
 @job(max_attempts=1)
 def unknown(value: "Unknown", at: "datetime.datetime") -> None:
+    """A task with an annotation that names no class."""
     seen.append((value, at))
 
 
 @job(max_attempts=1)
 def ambiguous(value: datetime.datetime | str) -> None:
+    """A task whose argument, a string in JSON, could be either type."""
     seen.append(value)
 
 
 @job(max_attempts=1)
 def plain(number: int, text: str = "", *rest: float, flag: bool = False, **others: dict[str, int]) -> None:
+    """A task whose annotations are JSON types only."""
     seen.append((number, text, rest, flag, others))
 
 

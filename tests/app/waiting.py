@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Functions that wait for a condition instead of sleeping."""
 
 import signal
 import time
@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 DEADLINE = 40.0
-"""Seconds: far more than a busy machine takes, for only a test that fails waits so long."""
+"""Seconds to wait at most. Only a test that fails waits so long, so this is far more than a busy machine takes."""
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = DEADLINE) -> T:
@@ -36,7 +36,7 @@ def collect(take: Callable[[], Iterable[T]], number: int, what: str = "") -> lis
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Fail, in the main thread, a block that takes longer: what loops for ever must not take the suite with it."""
+    """Raise an error in a block of the main thread that takes longer: an endless loop must not stop the suite."""
 
     def stop(*_: Any) -> NoReturn:
         raise AssertionError(f"Not finished after {seconds:g} s.")

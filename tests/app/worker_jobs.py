@@ -31,9 +31,9 @@ class Gate:
     def __init__(self) -> None:
         self.inside = 0
         self.most = 0
-        """How many were inside at once, at most."""
+        """The largest number of tasks that were at the gate at the same time."""
         self.came = 0
-        self._open = threading.Event()
+        self.opened = threading.Event()
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -47,20 +47,20 @@ class Gate:
             self.inside -= 1
 
     def open(self) -> None:
-        """Let everybody through, from now on."""
-        self._open.set()
+        """Let all tasks through, from now on."""
+        self.opened.set()
 
     def wait(self) -> None:
-        if not self._open.wait(60):
+        if not self.opened.wait(60):
             raise TimeoutError("nobody opened the gate")
 
     async def await_(self) -> None:
-        while not self._open.is_set():
+        while not self.opened.is_set():
             await asyncio.sleep(0.002)
 
 
 class Gates(dict[str, Gate]):
-    """Made when they are first asked for; of two tasks that ask at once, both get the same."""
+    """The gates by name. A gate is made when it is first used, also by two tasks at the same time."""
 
     def __missing__(self, name: str) -> Gate:
         return self.setdefault(name, Gate())
@@ -70,12 +70,12 @@ gates = Gates()
 
 
 seen: list[int] = []
-"""What `see` was called with in this process."""
+"""The numbers with which `see` was called in this process."""
 
 
 @job
 def see(number: int) -> None:
-    """Note it, at no cost."""
+    """Add the number to `seen`."""
     seen.append(number)
 
 
@@ -84,28 +84,28 @@ stops, goes_on = threading.Event(), threading.Event()
 
 @job
 def wait_while_it_stops() -> None:
-    """Wait until `goes_on` is set, once `stops` is."""
+    """Once `stops` is set, wait until `goes_on` is set."""
     if stops.is_set():
         goes_on.wait(5)
 
 
 @job
 def see_slowly(number: int) -> None:
-    """Note it, after 5 ms."""
+    """Add the number to `seen` after 5 ms."""
     time.sleep(0.005)
     seen.append(number)
 
 
 @job(timeout=0.5, max_attempts=1)
 def stay() -> None:
-    """Until its time is over."""
+    """Run until the timeout interrupts the task."""
     while True:
         time.sleep(0.01)
 
 
 @job(max_attempts=2)
 def see_or_never(number: int) -> None:
-    """Every 500th asks for a retry, which the test has PostgreSQL refuse."""
+    """Add the number to `seen`. Every 500th job asks for a retry, which PostgreSQL refuses in the test."""
     if number % 500 == 0:
         raise Retry(after=60)
     seen.append(number)
@@ -119,7 +119,7 @@ def pass_gate(name: str) -> None:
 
 @job
 def pass_gate_and_get_over_it(name: str) -> None:
-    """Whatever it is."""
+    """Wait at the gate, and suppress every interruption."""
     with contextlib.suppress(BaseException):
         pass_gate(name)
 
@@ -131,8 +131,8 @@ def pass_gate_come_what_may(name: str) -> None:
 
 @job
 async def apass_gate_come_what_may(name: str) -> None:
-    """Whoever cancels it."""
-    while not gates[name]._open.is_set():
+    """Wait at the gate, and suppress every cancellation."""
+    while not gates[name].opened.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await gates[name].await_()
 
@@ -145,7 +145,7 @@ async def apass_gate(name: str) -> None:
 
 @job
 async def abackends(name: str) -> list[int]:
-    """Its session before and after the gate."""
+    """Return the process ids of the database session before and after the gate."""
     before = await sync_to_async(_backend)()
     await apass_gate(name)
     return [before, await sync_to_async(_backend)()]
@@ -159,19 +159,19 @@ def _backend() -> int:
 
 @job
 async def apass_gate_in_a_thread(name: str) -> None:
-    """As queries do: in the one thread that asgiref keeps for all of an event loop."""
+    """Wait at the gate in the one thread that asgiref keeps for an event loop, as queries do."""
     await sync_to_async(pass_gate)(name)
 
 
 @job
 async def apass_gates_in_a_thread(*names: str) -> None:
-    """At once, as far as the thread allows."""
+    """Wait at several gates at once, as far as the one thread of the event loop allows."""
     await asyncio.gather(*(sync_to_async(pass_gate)(name) for name in names))
 
 
 @job
 async def apass_gate_instead_of_a_call(name: str) -> None:
-    """Give the call up before it begins: another attempt has the thread."""
+    """Give up a call in the thread before it begins, because another attempt occupies the thread; then wait."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(sync_to_async(pass_gate)(name), 0.05)
     await gates[name].await_()
@@ -179,7 +179,7 @@ async def apass_gate_instead_of_a_call(name: str) -> None:
 
 @job
 async def ablock_loop(name: str) -> None:
-    """As no `async def` should."""
+    """Block the event loop until the gate opens, as no coroutine should."""
     pass_gate(name)
 
 
@@ -191,7 +191,7 @@ async def astop_loop() -> None:
 
 @job
 async def aset_factory() -> None:
-    """Have the loop make tasks by a function of the project, which fails."""
+    """Install a task factory in the event loop that raises an error."""
 
     def fail(*_: object, **__: object) -> NoReturn:
         raise ValueError("no task")
@@ -201,7 +201,7 @@ async def aset_factory() -> None:
 
 @job
 async def acancel_itself() -> None:
-    """So late that it ends before it is cancelled."""
+    """Cancel the own task of asyncio so late that it ends before it is cancelled."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -209,7 +209,7 @@ async def acancel_itself() -> None:
 
 @job
 async def acancel_all() -> None:
-    """Everybody else in the event loop."""
+    """Cancel all other tasks of the event loop."""
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
 
@@ -219,7 +219,7 @@ _left_behind: list[Any] = []
 
 @job
 async def aleave_generator(name: str) -> None:
-    """One that does not end when it is closed, until the gate opens."""
+    """Leave an asynchronous generator behind that, when it is closed, waits until the gate opens."""
 
     async def numbers() -> AsyncIterator[int]:
         try:
@@ -233,7 +233,7 @@ async def aleave_generator(name: str) -> None:
 
 @job
 async def aleave_blocking_background(name: str) -> None:
-    """A task of asyncio's that blocks the event loop once this is done, until the gate opens."""
+    """Leave a task of asyncio behind that blocks the event loop until the gate opens."""
 
     async def block() -> None:
         await asyncio.sleep(0.01)
@@ -243,12 +243,12 @@ async def aleave_blocking_background(name: str) -> None:
 
 
 lost_networks: list[socket.socket] = []
-"""The other ends of those connections: the test closes them."""
+"""The other ends of the sockets that `lose_network` has made: the test closes them."""
 
 
 @job
 def lose_network() -> None:
-    """An error of the database's that the task gets over, and then a connection on which nothing ever comes."""
+    """Suppress an error of the database, and then replace the connection by a socket on which nothing ever arrives."""
     with connection.cursor() as cursor, contextlib.suppress(DatabaseError):
         cursor.execute("SELECT * FROM there_is_no_such_table")
     silent, open_end = socket.socketpair()
@@ -259,14 +259,14 @@ def lose_network() -> None:
 
 @job(takes_context=True)
 def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
-    """End the worker process without a word, on the attempt named; 0: on every one."""
+    """End the worker process without any clean-up, in this attempt; 0 stands for every attempt."""
     if on_attempt in (0, context.attempt):
         os._exit(code)
 
 
 @job
 def count_frozen() -> int:
-    """The number of objects that the garbage collector passes over."""
+    """Return the number of objects that the garbage collector ignores."""
     return gc.get_freeze_count()
 
 
@@ -275,7 +275,7 @@ _hoard: list[bytes] = []
 
 @job
 def keep_memory(mb: int) -> None:
-    """Leak."""
+    """Allocate this number of megabytes, and never free them."""
     _hoard.append(b"x" * (mb * 1024 * 1024))
 
 
@@ -323,7 +323,7 @@ def _type_begin() -> None:
 
 
 def _leave_hook() -> None:
-    """As an interruption does that comes between a commit and its hooks."""
+    """Leave an `on_commit` hook behind, as an interruption between a commit and its hooks does."""
     connection.ensure_connection()
     hook: Any = (set(), lambda: hooked.append("left behind"), False)
     connection.run_on_commit.append(hook)
@@ -346,7 +346,7 @@ def _lose_backend() -> None:
 def _lose_backend_silently() -> None:
     try:
         _lose_backend()
-    except Exception:  # the point: the task hides it
+    except Exception:  # the task hides the error
         return
 
 
@@ -389,7 +389,7 @@ async def awrite(entry: str) -> None:
 
 
 class Unprintable(Exception):
-    """An exception that cannot be asked what it is."""
+    """An exception whose `str` and `repr` raise an error."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -403,7 +403,7 @@ def raise_unprintable() -> None:
 
 
 class ExitsInStr(Exception):
-    """An exception that ends who asks what it is."""
+    """An exception whose `str` raises `SystemExit`."""
 
     def __str__(self) -> str:
         raise SystemExit(3)
@@ -522,7 +522,7 @@ def atomic_hook_raises() -> None:
 
 
 hooked: list[str] = []
-"""What hooks were called with in this process."""
+"""The entries with which `on_commit` hooks were called in this process."""
 
 
 @job
@@ -588,7 +588,7 @@ def atomic_dies_once(context: JobContext) -> None:
 
 @job(takes_context=True)
 def completes_itself(context: JobContext, entry: str, then: str = "") -> str:
-    """Write, and complete the job with it; `then` says what else becomes of it."""
+    """Write a row and complete the job in one transaction; `then` says what happens afterwards."""
     if then == "without a block":
         context.complete("by hand")
     if then == "lose before":
@@ -613,7 +613,7 @@ async def acompletes_itself(context: JobContext) -> None:
 
 @job(takes_context=True, max_attempts=1)
 def cancellable(context: JobContext, name: str) -> None:
-    """Stay until interrupted, and write down what the context says then."""
+    """Run until interrupted, and then write `context.cancelled` into the ledger."""
     with gates[name]:
         try:
             while True:
@@ -652,7 +652,7 @@ def write_at_the_end_of_its_time(entry: str) -> None:
 
 @job(max_attempts=1)
 def show(name: str) -> str:
-    """A setting of this thread's session."""
+    """Return a PostgreSQL setting of the session of this thread."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting(%s)", [name])
         return str(cursor.fetchone()[0])
@@ -670,9 +670,9 @@ def _stay_in_statement() -> None:
 
 
 def _lose_note() -> None:
-    """As if the connection had been opened behind the worker's back."""
+    """Make the worker forget that it has opened the connection."""
     _set_search_path()
-    ours = worker_connections._here.connections
+    ours = worker_connections.this_thread.connections
     assert ours is not None
     ours.opened.clear()
 
@@ -687,7 +687,7 @@ SESSION_CHANGES: dict[str, Callable[[], None]] = {
 
 @job(max_attempts=1)
 def session_changed(how: str, *, then: str = "stay") -> None:
-    """Change the session, and stay, raise or return."""
+    """Change the database session, and then run on, raise an error, or return."""
     SESSION_CHANGES[how]()
     if then == "raise":
         raise ValueError("as asked")
@@ -709,7 +709,7 @@ def note_in_thread(value: str) -> None:
 
 @job
 def noted_in_thread() -> str | None:
-    """What `note_in_thread` has noted in the same thread."""
+    """Return the value that `note_in_thread` has stored in the same thread."""
     return thread_local.value
 
 
@@ -721,7 +721,7 @@ def write_and_pass_gate(name: str) -> None:
 
 @job
 def is_health_checked() -> list[bool]:
-    """Before and after the first statement."""
+    """Return whether the health check of the connection was done, before and after the first statement."""
     own: Any = connections["default"]
     before = own.health_check_done
     Ledger.objects.count()
@@ -759,10 +759,10 @@ def leave_pipeline() -> None:
 
 @job
 def break_close(later: bool) -> None:
-    """Leave a connection that cannot be closed, which is tried after this job or before the next one."""
+    """Leave a connection whose `close` raises. The worker tries to close it after this job or before the next job."""
 
     def close() -> None:
-        raw.close()  # nobody else will
+        raw.close()  # the driver's connection is closed nevertheless
         raise ZeroDivisionError("in the driver")
 
     connection.ensure_connection()

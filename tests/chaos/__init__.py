@@ -1,8 +1,8 @@
-"""Breaks workers, machines, connections and PostgreSQL under load, and proves from a witness that no promise broke.
+"""Breaks workers, machines, connections and PostgreSQL under load, and checks from recorded rows that no promise broke.
 
-Invariant: the witness is written by triggers and by the tasks themselves, in the database; nothing is taken on trust
-from the worker.
+Invariant: the record (the "witness") is written by triggers and by the tasks themselves, in the database; no statement
+of the worker is trusted.
 """
 
 WORKER_TIMEOUT = 4.0
-"""Seconds: short, so that a dead machine is seen within a scenario."""
+"""The setting WORKER_TIMEOUT, in seconds: short, so that a dead machine is noticed within a scenario."""

@@ -23,7 +23,7 @@ RATE = 330.0
 
 
 def main() -> int:
-    """Run what the command line names; 0 if no invariant was violated."""
+    """Run the scenarios that the command line names. Returns 0 if no invariant was violated."""
     options = _options()
     home = Path(tempfile.mkdtemp(prefix="skipqueue-chaos-"))
     cluster = Cluster(home / "postgres")
@@ -49,14 +49,16 @@ def _options() -> argparse.Namespace:
         "--seconds", type=float, default=SECONDS, help="of faults in each scenario (default: %(default)s)"
     )
     parser.add_argument("--rate", type=float, default=RATE, help="jobs deferred a second (default: %(default)s)")
-    parser.add_argument("--others", type=int, default=0, metavar="N", help="as many more, which the seed chooses")
+    parser.add_argument(
+        "--others", type=int, default=0, metavar="N", help="run N more scenarios, which the seed chooses"
+    )
     parser.add_argument("--markdown", type=Path, help="put the table into this page as well, if nothing failed")
     parser.add_argument("--keep", action="store_true", help="keep logs and data even if nothing failed")
     return parser.parse_args()
 
 
 def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
-    """One scenario after the other; whether any failed."""
+    """Run the scenarios one after the other. Returns whether any has failed."""
     import django
 
     django.setup()
@@ -94,13 +96,13 @@ def _can_run(name: str) -> bool:
 
 
 def _prepare(cluster: Cluster) -> None:
-    """The tables of the queue, and those of the witness."""
+    """Make the tables of the queue, and the tables of the witness."""
     from django.core.management import call_command
 
     from .clocks import FOLDER
     from .witness import REAL_TIME, TABLES, booted
 
-    logging.getLogger("django_skipqueue").setLevel(logging.CRITICAL)  # the load says that there is no database
+    logging.getLogger("django_skipqueue").setLevel(logging.CRITICAL)  # the load would log each lost connection
     call_command("migrate", verbosity=0)
     with cluster.connect() as connection:
         connection.execute(TABLES)
@@ -109,7 +111,7 @@ def _prepare(cluster: Cluster) -> None:
 
 
 def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:
-    """One scenario; its row of the table, or nothing if it failed."""
+    """Run one scenario. Returns its row of the table, or `None` if it failed."""
     try:
         verdict = _verdict(name, options, cluster, folder)
     except Exception:

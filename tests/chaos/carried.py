@@ -1,6 +1,6 @@
 """The machines of the scenario `relay`: relays, a worker of Celery, and the broker between them.
 
-Invariant: each machine has a proxy of its own before the broker, and one before PostgreSQL.
+Invariant: each machine reaches the broker and PostgreSQL only through its own two proxies.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ CHILDREN = 8
 """Processes in which Celery's worker runs jobs."""
 
 RABBITMQ_CONF = "loopback_users = none\nheartbeat = 5\n"
-"""The seconds are asked of clients too, so that a lost connection is noticed within a scenario."""
+"""The broker demands heartbeats each 5 seconds from clients too, so that they notice a lost connection soon."""
 
 BROKER = "RabbitMQ"
-"""The target of faults that hit it, or a connection to it."""
+"""The target of faults that hit the broker, or a connection to it."""
 
 CELERY = "Celery"
 
@@ -41,7 +41,7 @@ DELIVER_AGAIN = {CHILD_KILLED, MAIN_KILLED, CELERY_STOPPED, STOPPED, KILLED, CUT
 
 
 class CarriedMachine(Machine):
-    """Runs with the settings of the scenario `relay`, and with a proxy before the broker."""
+    """A machine with the settings of the scenario `relay`, and with a proxy between it and the broker."""
 
     def __init__(self, name: str, cluster: Cluster, folder: Path, broker: RabbitMQ) -> None:
         super().__init__(name, cluster, folder)
@@ -102,11 +102,11 @@ class Broker:
         self.node = RabbitMQ(home)
 
     def stop_application(self) -> None:
-        """Have the node go on without RabbitMQ in it: all connections end, in order."""
+        """Stop RabbitMQ, but not the Erlang node: all connections are closed in order."""
         self.node.control("stop_app")
 
     def start_application(self) -> None:
-        """Have it take connections again."""
+        """Start RabbitMQ in the node again, and wait until it accepts connections."""
         self.node.control("start_app")
         deadline = time.monotonic() + 60
         while not self.node.accepts_connections():
@@ -115,7 +115,7 @@ class Broker:
             time.sleep(0.05)
 
     def left_over(self) -> dict[str, int]:
-        """How many messages each queue holds, delivered ones included."""
+        """The number of messages in each queue, delivered messages included."""
         lines = self.node.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
         found = (line.rsplit(maxsplit=1) for line in lines if line.strip())
         return {name: int(count) for name, count in found if name.startswith(("skipqueue.", CELERY_QUEUE))}

@@ -1,4 +1,4 @@
-"""The faults of the scenario `relay` that no other one has: those of the broker, and of Celery's worker.
+"""The faults that only the scenario `relay` has: those of the broker, and those of Celery's worker.
 
 Invariant: the same as that of `faults`.
 """
@@ -26,11 +26,11 @@ from .machines import Machine
 from .stage import Stage
 
 OUT_OF_REACH = 12.0
-"""Seconds for which nothing gets through: longer than two heartbeats of the broker."""
+"""Seconds for which a connection lets nothing through: longer than two heartbeats of the broker."""
 
 
 class CarrierFaults:
-    """Its public methods are strokes; the machine that they are given is a relay's."""
+    """Its public methods are strokes (functions that cause a fault); the machine that they get is one with a relay."""
 
     def __init__(self, broker: Broker, celery: CeleryWorker, relays: Sequence[CarriedMachine]) -> None:
         self._broker = broker
@@ -39,12 +39,12 @@ class CarrierFaults:
 
     @property
     def of_celery(self) -> list[Stroke]:
-        """Those of Celery's processes."""
+        """The strokes against Celery's processes."""
         return [self.kill_child, self.kill_main, self.kill_child, self.restart_celery]
 
     @property
     def of_broker(self) -> list[Stroke]:
-        """Those of the broker, and of the connections to it."""
+        """The strokes against the broker, and against connections to it."""
         return [
             self.stop_broker,
             self.kill_broker,
@@ -69,7 +69,7 @@ class CarrierFaults:
             stage.wait(choose.uniform(2, 3))
 
     def restart_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """A warm shutdown, and a start."""
+        """Stop Celery's worker by a warm shutdown, and start it again."""
         with stage.fault(CELERY_STOPPED, CELERY):
             self._celery.stop()
             self._celery.start()
@@ -93,19 +93,19 @@ class CarrierFaults:
         self._cut(stage, choose.choice(self._all), choose)
 
     def cut_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """The same, of Celery's worker."""
+        """Reset the connections of Celery's worker to the broker; for a moment there are no new ones."""
         self._cut(stage, self._celery, choose)
 
     def stall_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Let no byte and no error through between one of them and the broker."""
+        """Let no byte and no error through between a relay and the broker."""
         self._stall(stage, choose.choice(self._all[1:]), choose)
 
     def stall_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """The same, of Celery's worker."""
+        """Let no byte and no error through between Celery's worker and the broker."""
         self._stall(stage, self._celery, choose)
 
     def lose_relay(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """The broker has closed a relay's connection, and the relay hears nothing of it."""
+        """Close the connection of a relay on the side of the broker alone, so that the relay does not notice it."""
         with stage.fault(LOST, BROKER):
             choose.choice(self._all[1:]).broker.lose_server()
             stage.wait(OUT_OF_REACH)

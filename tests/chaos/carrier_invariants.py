@@ -1,6 +1,6 @@
-"""What must hold where a carrier runs the jobs: most of the twenty-one invariants, and some of its own.
+"""The invariants where a carrier runs the jobs: most of the common ones, and some of its own.
 
-Invariant: pure.
+Invariant: each function is pure: it reads the evidence, and yields the violations.
 """
 
 from collections import Counter, defaultdict
@@ -40,23 +40,23 @@ from .policies import (
 RELAYS = 2
 
 MOST_CARRIED = WINDOW + WINDOW * (RELAYS - 1) // RELAYS
-"""The window, and the shares of it that other relays may still use after one has counted again."""
+"""The window, and the share of it that each other relay may still use after one relay has counted the jobs again."""
 
 MOST_TWICE = 0.01
-"""The share of the jobs that may run twice."""
+"""The largest share of the jobs that may run twice."""
 
 SPEED_LIMIT = 30.0
-"""Seconds, at most, from the last fault to full speed: connections to a broker are tried again less and less often."""
+"""Seconds at most from the last fault to full speed: attempts to connect to a broker have growing pauses."""
 
 WAIT_LIMIT = 15.0
-"""Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin: a window of jobs is before it."""
+"""Seconds at most from the enqueue of an urgent job, or the claim of any job, to its start behind a full window."""
 
 DEATHS = 3
-"""So often the broker delivers a job, and its worker dies, before it gives the job back."""
+"""After this many deliveries whose worker dies, the broker gives a job back."""
 
 
 def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
-    """When all is done, the carrier holds no job by any row, and the broker no message."""
+    """At the end, no row says that the carrier holds a job, and the broker holds no message."""
     for queue, count in sorted(evidence.left_over.items()):
         if count:
             yield f"{count} messages were left in {queue}"
@@ -65,7 +65,7 @@ def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
 
 
 def window_holds(evidence: Evidence) -> Iterator[str]:
-    """At each look the carrier held its window at most, and what relays had found free before others filled it."""
+    """At no moment does the carrier hold more jobs than its window and the shares that relays had found free."""
     for at, count in evidence.carried:
         if count > MOST_CARRIED:
             after = f"{at - evidence.calm_from:.1f} s after the begin"
@@ -73,26 +73,26 @@ def window_holds(evidence: Evidence) -> Iterator[str]:
 
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:
-    """Under each lease a job is handed over once at most: from the relay that has claimed it to the carrier."""
+    """Under each lease a job is handed over at most once: by the relay that has claimed it, to the carrier."""
     held = {(each.claim.job, each.claim.lease): each.claim.holder for each in evidence.held}
     counts = Counter((change.job, change.lease) for change in evidence.changes if change.verb == "hand_over")
     for change in evidence.changes:
         if change.verb != "hand_over":
             continue
-        place = (change.job, change.lease)
-        if counts[place] > 1 or change.holder != carrier_id(CARRIER) or held.get(place) != change.holder_before:
+        lease = (change.job, change.lease)
+        if counts[lease] > 1 or change.holder != carrier_id(CARRIER) or held.get(lease) != change.holder_before:
             yield f"job {change.job} was handed over from {change.holder_before} to {change.holder}"
 
 
 def few_run_twice(evidence: Evidence) -> Iterator[str]:
-    """At most one job of a hundred runs twice without a reason of its own."""
-    count, jobs = len(twice(evidence)), len(evidence.statuses)
+    """At most one job of a hundred runs twice without a retry."""
+    count, jobs = len(jobs_run_twice(evidence)), len(evidence.statuses)
     if count > MOST_TWICE * jobs:
         yield f"{count} of {jobs} jobs ran twice"
 
 
 def carried_deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
-    """A lease ends for the deaths of Celery's processes only if the broker had reasons to deliver the job so often."""
+    """A job is recovered for deaths of Celery's processes only if enough faults made the broker deliver it again."""
     for held in evidence.held:
         end = held.end
         if end is None or end.verb != "recover" or end.holder_before != carrier_id(CARRIER):
@@ -104,11 +104,11 @@ def carried_deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
             yield f"job {end.job} was recovered for {DEATHS} deaths of its workers, and there were {count} faults"
 
 
-def twice(evidence: Evidence) -> set[int]:
-    """The jobs that ran once more than their outcomes, retries and cancels account for.
+def jobs_run_twice(evidence: Evidence) -> set[int]:
+    """The jobs that ran more often than their outcomes, retries and cancellations explain.
 
-    A job that the broker has delivered again has begun more than once under one lease. One that was released or
-    recovered had begun, and has begun again under a later lease.
+    A job that the broker has delivered again has begun more than once under one lease. A job that was released or
+    recovered has begun again under a later lease.
     """
     counts = Counter((entry.job, entry.lease, entry.what) for entry in evidence.entries)
     found = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
@@ -123,8 +123,8 @@ def twice(evidence: Evidence) -> set[int]:
     return found
 
 
-def _everywhere(invariant: Invariant, evidence: Evidence) -> Iterator[str]:
-    """Ask an invariant as if each fault hit all machines: whatever is between the two ends of a job breaks it."""
+def _as_if_all_machines_were_hit(invariant: Invariant, evidence: Evidence) -> Iterator[str]:
+    """Check an invariant as if each fault hit all machines: a fault of any machine can delay a carried job."""
     faults = [replace(fault, target=POSTGRES) for fault in evidence.faults]
     return invariant(replace(evidence, faults=faults))
 
@@ -146,10 +146,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     live_workers_keep_their_jobs,
     carried_deaths_are_counted_right,
     rows_are_in_their_place,
-    partial(_everywhere, partial(nothing_waits_for_long, limit=WAIT_LIMIT)),
+    partial(_as_if_all_machines_were_hit, partial(nothing_waits_for_long, limit=WAIT_LIMIT)),
     nothing_is_overdue,
     limits_hold,
-    partial(_everywhere, sequences_are_in_order),
+    partial(_as_if_all_machines_were_hit, sequences_are_in_order),
     rates_hold,
     fairness_holds,
     batches_call_back_once,

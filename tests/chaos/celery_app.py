@@ -1,4 +1,4 @@
-"""The Celery app that carries the jobs of the scenario `relay`. Its worker finds the broker through its own proxy."""
+"""The Celery app that carries the jobs of the scenario `relay`. Its worker connects to the broker through a proxy."""
 
 import os
 

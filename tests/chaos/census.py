@@ -1,7 +1,7 @@
-"""Who lived, and until when: the processes of all machines, looked at from outside, many times a second.
+"""Records which worker processes of all machines were alive, and until when, by looking at them many times a second.
 
-Invariant: nothing here is taken from the database or from a log, so that a worker that is said to be dead can be asked
-for.
+Invariant: the record does not depend on the database or on a log, so that it can contradict them: a worker that they
+call dead may be alive.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from .evidence import Life
 from .machines import Machine
 
 LOOK = 0.05
-"""Seconds between two looks."""
+"""Seconds between two looks at the processes."""
 
 
 class Census:
-    """Looks in a thread of its own between `start` and `stop`."""
+    """Looks at the processes in a thread, between `start` and `stop`."""
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._machines = machines
@@ -29,11 +29,11 @@ class Census:
         self._thread = threading.Thread(target=self._run, name="census", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> dict[int, Life]:
-        """End; the life of each worker process, by its id."""
+        """Stop the thread. Returns the life of each worker process by its process id."""
         self._over.set()
         self._thread.join()
         return self._lives
@@ -41,7 +41,7 @@ class Census:
     def _run(self) -> None:
         while not self._over.wait(LOOK):
             for machine in self._machines:
-                self._meet(machine)
+                self._add_new_workers(machine)
             for pid, process in list(self._seen.items()):
                 if _is_alive(process):
                     self._lives[pid].last_seen = time.time()
@@ -49,8 +49,8 @@ class Census:
                     del self._seen[pid]
                     self._lives[pid].is_over = True
 
-    def _meet(self, machine: Machine) -> None:
-        """Take in the workers that are new."""
+    def _add_new_workers(self, machine: Machine) -> None:
+        """Add the new worker processes of a machine."""
         for pid in machine.pids[1:]:
             if pid not in self._seen:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -59,7 +59,7 @@ class Census:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it is there, running or stopped, and has not ended."""
+    """Whether the process exists, running or stopped, and is no zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

@@ -1,13 +1,13 @@
-"""Clocks that can be set: libfaketime gives the processes of a machine, or of PostgreSQL, a time of day of their own.
+"""Clocks that can be set: libfaketime gives the processes of a machine, or of PostgreSQL, another time of day.
 
-Invariant: only the time of day is off. Monotonic time is left alone, as it is where a real clock is set.
+Invariant: only the time of day is wrong. Monotonic time is unchanged, as when a real clock is set.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = next(Path("/usr/lib").glob("*/faketime"), None)
-"""Debian's package `faketime`. Without it, clocks are left alone."""
+"""The folder of Debian's package `faketime`. Without it, no clock is changed."""
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables for those processes. They look at the file once a second."""
+        """The environment variables of the processes that use this clock. They read the file once a second."""
         if FOLDER is None:
             return {}
         return {
@@ -30,7 +30,7 @@ class Clock:
         }
 
     def set(self, seconds: float) -> None:
-        """Have it be off by this much from now on."""
+        """From now on, let the clock be wrong by this number of seconds."""
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+g}\n")
         fresh.rename(self._file)

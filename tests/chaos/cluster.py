@@ -1,6 +1,6 @@
-"""A PostgreSQL of our own, to be stopped, paused, robbed of its connections, put into another time, and replaced.
+"""A PostgreSQL that the scenarios stop, pause and replace, whose connections they cut, and whose clock they change.
 
-Invariant: it is durable (`fsync` and `synchronous_commit` are on), so that what was committed is there after a crash.
+Invariant: PostgreSQL is durable (`fsync` and `synchronous_commit` are on): committed rows survive a crash.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from .clocks import Clock
 DATABASE = "chaos"
 
 LONGEST_COPY = 60.0
-"""Seconds in which a standby must have what the server has."""
+"""Seconds within which a standby must have caught up with the server."""
 
 IS_SYNCHRONOUS = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
 class Cluster:
-    """In the folder `home`, reachable through Unix sockets only; machines come through a proxy.
+    """A server in the folder `home`, reachable through Unix sockets only; machines connect through a proxy.
 
-    It may have a standby, to which it can fail over: then the standby is the server, and the server is made anew as its
-    standby. An address names both: libpq connects to the one that takes writes.
+    The server may have a standby. After a failover the standby is the server, and the old server is made again as its
+    standby. The URL names both: libpq connects to the one that accepts writes.
     """
 
     def __init__(self, home: Path) -> None:
-        # A library without locks: PostgreSQL asks for the time in signal handlers, too.
+        # Without locks: PostgreSQL reads the time in signal handlers, too.
         self.clock = Clock(home / "clock", threads=False)
         self._server = Server(home, self.clock.environment)
         self._standby = Server(home.with_name(f"{home.name}-2"), self.clock.environment)
@@ -47,51 +47,53 @@ class Cluster:
 
     @property
     def sockets(self) -> list[str]:
-        """The socket of the server, and after it that of its standby, whether there is one yet or not."""
+        """The sockets of the server and of its standby, even if there is no standby yet."""
         return [str(server.sockets / ".s.PGSQL.5432") for server in (self._server, self._standby)]
 
     def create(self) -> None:
-        """Make it, with its database, and start it."""
+        """Make the server with its database, and start it."""
         self.clock.set(0)
         self._server.start()
         with self.connect(database="postgres") as connection:
             connection.execute("ALTER SYSTEM SET deadlock_timeout = '100ms'")
-            connection.execute("ALTER SYSTEM SET max_connections = 300")  # the dead keep theirs for a moment
+            connection.execute(
+                "ALTER SYSTEM SET max_connections = 300"
+            )  # killed processes keep their connections for a moment
         self._server.stop()
         self._server.start()
         self._server.create_database(DATABASE)
 
     def connect(self, *, database: str = DATABASE) -> psycopg.Connection[Any]:
-        """A connection in autocommit, past the proxy, to the server that takes writes."""
+        """Connect in autocommit mode, without the proxy, to the server that accepts writes."""
         return psycopg.connect(self._url(database), autocommit=True, connect_timeout=10)
 
     def start(self) -> None:
-        """Start it again; returns once it answers."""
+        """Start the server again, and wait until it accepts connections."""
         self._server.start()
 
     def crash(self) -> None:
-        """End it as a power cut would: no shutdown checkpoint; the next start recovers from the log."""
+        """Stop the server as a power cut would, without a checkpoint: the next start recovers from the log."""
         self._server.pg("pg_ctl", "stop", "--wait", "--mode=immediate", "--pgdata", self._server.data)
 
     def stop(self) -> None:
-        """End it in order, in whatever state it was left."""
+        """Stop the server in order, even if it is paused or was killed."""
         with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
             self.resume()
         self.kill_standby()
         self._server.stop()
 
     def pause(self) -> None:
-        """Have none of its processes run."""
+        """Stop all processes of the server by SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Have all of its processes run again."""
+        """Let all processes of the server run again."""
         self._signal(signal.SIGCONT)
 
     # The standby
 
     def add_standby(self) -> None:
-        """Copy the server, and from now on have every commit wait until the copy has it as well."""
+        """Make a copy of the server as a synchronous standby: from now on each commit waits for it."""
         self.remove_standby()
         self._standby.home.mkdir()
         self._standby.give_to_system_user(self._standby.home)
@@ -109,7 +111,7 @@ class Cluster:
         self._is_copied = True
 
     def remove_standby(self) -> None:
-        """End the standby, and have commits wait for nobody."""
+        """Stop the standby, so that commits no longer wait for it."""
         if self._is_copied:
             with self.connect() as connection:
                 connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
@@ -119,27 +121,27 @@ class Cluster:
         shutil.rmtree(self._standby.home, ignore_errors=True)
 
     def kill(self) -> None:
-        """SIGKILL to all of the server's processes."""
+        """SIGKILL all processes of the server."""
         _kill(self._server)
 
     def kill_standby(self) -> None:
-        """The same for the standby, or for the server that was demoted."""
+        """SIGKILL all processes of the standby, or of the former server."""
         _kill(self._standby)
 
     def refuse_writes(self) -> None:
-        """Have the server, which goes on, begin no transaction that writes. Its sessions stay open."""
+        """Make the server refuse transactions that write. The server and its sessions go on."""
         with self.connect() as connection:
             connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             connection.execute("SELECT pg_reload_conf()")
 
     def promote(self) -> None:
-        """Have the standby take writes: it is the server from now on, and the other one its standby-to-be."""
+        """Promote the standby to the server; the former server can become its standby."""
         self._standby.pg("pg_ctl", "promote", "--wait", "--pgdata", self._standby.data)
         self._server, self._standby = self._standby, self._server
         self._is_copied = False
 
     def terminate_backends(self, choose: random.Random, *, share: float) -> int:
-        """Cut a random share of the connections from the server's side; how many."""
+        """Terminate a random share of the sessions on the server. Returns how many."""
         with self.connect() as connection:
             found = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid() "
@@ -158,7 +160,7 @@ class Cluster:
 
 
 def _processes(server: Server) -> list[psutil.Process]:
-    """Those of a running server, the postmaster first, so that it replaces nobody meanwhile."""
+    """The processes of a running server, the postmaster first: once it is stopped or killed, it starts no new ones."""
     postmaster = psutil.Process(int((server.data / "postmaster.pid").read_text().split()[0]))
     return [postmaster, *postmaster.children(recursive=True)]
 
@@ -170,7 +172,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 
 
 def _kill(server: Server) -> None:
-    """End a server, if it runs, as a power cut would. Its number may soon be that of another program: forget it."""
+    """SIGKILL a server, if it runs, and delete its pid file: another program may soon have the process id."""
     try:
         processes = _processes(server)
     except (FileNotFoundError, psutil.NoSuchProcess):

@@ -1,6 +1,6 @@
-"""What is known after a scenario: from the witness's tables, the logs, the census, and the list of faults.
+"""The evidence after a scenario: rows of the witness's tables, log lines, the census of processes, and the faults.
 
-Invariant: plain values, read once; nothing here judges.
+Invariant: plain values, read once. Other modules judge them.
 """
 
 import bisect
@@ -17,31 +17,31 @@ CANCELLED = "cancelled by the load"
 """The reason of every job that the load cancels."""
 
 URGENT = 100
-"""The priority of jobs that are to begin before all others."""
+"""The priority of jobs that must start before all other jobs."""
 
 POSTGRES = "PostgreSQL"
 """The target of faults that hit all machines."""
 
 LOG_BLOCKED = "log blocked"
-"""The fault during which nobody reads a machine's log."""
+"""The fault during which nobody reads the log output of a machine."""
 
 JOB_ID = re.compile(r" id=(\d+) ")
-"""How lines name a job."""
+"""Finds the id of a job in a log line."""
 
 FINISHED = ("completed", "failed", "discarded")
 
 
 class Change(NamedTuple):
-    """One change of a job's row. Times are seconds since the epoch, by the clock of this machine and its PostgreSQL."""
+    """One change of the row of a job. Times are seconds since the epoch, by the real clock."""
 
     seq: int
     at: float
     job: int
     unique_key: str | None
     before: str | None
-    """The status; `None`: there was no row."""
+    """The status before the change; `None` if there was no row."""
     after: str | None
-    """`None`: the row was deleted."""
+    """The status after the change; `None` if the row was deleted."""
     lease_before: int | None
     lease: int
     attempts_before: int | None
@@ -51,7 +51,7 @@ class Change(NamedTuple):
     holder: str
     """`locked_by`: the id of a worker process."""
     ran_under: int | None
-    """The lease under which the outcome came about, as the task itself said it; `None`: it said nothing."""
+    """The lease under which the task ran, as its outcome says; `None` if the outcome says nothing."""
     error: str | None
     limit_key: str | None = None
     limit_kind: str | None = None
@@ -60,20 +60,20 @@ class Change(NamedTuple):
     rate_interval: float | None = None
     rate_burst: int | None = None
     stated: float = 0.0
-    """When its statement began, by PostgreSQL's own clock, which may be off."""
+    """When the statement of the change began, by the clock of PostgreSQL, which may be wrong."""
     batch: int | None = None
     calls_back: str | None = None
-    """Which callback of its batch the job is; `None`: it is none."""
+    """The callback of its batch that the job is; `None` if the job is no callback."""
     had_begun: bool | None = None
-    """Whether the job had begun before the change, as far as its row said."""
+    """Whether the row before the change says that the job has begun."""
     has_begun: bool | None = None
-    """The same after it."""
+    """Whether the row after the change says that the job has begun."""
     is_ahead: bool | None = None
-    """Whether it is claimed without a permit of its own: it begins in the place of another of its worker's jobs."""
+    """Whether the job is claimed ahead, without a permit: it uses the permit of another job of its worker later."""
 
     @property
     def verb(self) -> str:
-        """What was done to the job, as far as its row shows; `illegal` where no verb does that."""
+        """The kind of change, derived from the row; `illegal` if no function of the package changes a job so."""
         if self.before == "running" and self.after is not None:
             return self._end_of_lease()
         known: dict[tuple[str | None, str | None], str] = {
@@ -116,7 +116,7 @@ class Change(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One row that a task wrote."""
+    """One row that a task of the load has written."""
 
     job: int
     lease: int
@@ -125,18 +125,18 @@ class Entry(NamedTuple):
 
 
 class BatchChange(NamedTuple):
-    """A batch was made (`open`), finished, or deleted; numbered like the changes of jobs."""
+    """A batch was made (`open`), finished, or deleted. `seq` numbers it together with the changes of jobs."""
 
     seq: int
     batch: int
     parent: int | None
     what: str
     calls: frozenset[str]
-    """The callbacks that it has."""
+    """The callbacks that the batch has."""
 
 
 class Need(NamedTuple):
-    """What the load wrote in the transaction that deferred a chain."""
+    """A dependency that the load has recorded in the transaction that deferred a chain."""
 
     job: int
     needs: int
@@ -144,7 +144,7 @@ class Need(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What the load wrote in the transaction that deferred a job."""
+    """A job that the load has recorded in the transaction that deferred it."""
 
     token: str
     job: int
@@ -154,7 +154,7 @@ class Promise(NamedTuple):
 
 
 class Held(NamedTuple):
-    """One lease: from its claim to what ended it."""
+    """One lease: the change that began it (the claim), and the change that ended it."""
 
     claim: Change
     end: Change | None
@@ -164,14 +164,14 @@ class Line(NamedTuple):
     """One line of a machine's log."""
 
     at: float
-    """When it was read."""
+    """When the line was read."""
     machine: str
     text: str
 
 
 @dataclass(eq=False)
 class Life:
-    """A worker process, as it was seen from outside."""
+    """The life of a worker process, as the census has seen it."""
 
     machine: str
     first_seen: float
@@ -185,7 +185,7 @@ class Death(NamedTuple):
     pid: int
     at: float
     alone: bool
-    """Whether its supervisor lives, so that it is seen there."""
+    """Whether the supervisor of the process still lives, so that it notices the death."""
     frozen: bool = False
     """Whether the process is still there, and does nothing."""
 
@@ -197,46 +197,46 @@ class Stop(NamedTuple):
     began: float
     ended: float
     code: int | None
-    """The exit code; `None`: it hung, and was killed."""
+    """The exit code; `None` if the `runworker` hung and was killed."""
 
     @property
     def had_workers(self) -> bool:
-        """Whether it was up: the signal that meets it at its start ends it as any other program."""
+        """Whether it had started its workers. Before that, SIGTERM ends it like any other program."""
         return len(self.pids) > 1
 
 
 @dataclass(eq=False)
 class Fault:
-    """Something that was done to the system under test."""
+    """A fault that was caused on purpose in the system under test."""
 
     what: str
     target: str
     began: float
     ended: float = float("inf")
     slows: bool = True
-    """Whether jobs of its target may wait because of it."""
+    """Whether jobs of the target may wait because of the fault."""
     silences: bool = False
-    """Whether workers of its target that live may rightly be taken for dead."""
+    """Whether live workers of the target may be taken for dead because of the fault."""
     deaths: list[Death] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
-    """What should have come about while it was under way, and did not."""
+    """Sentences about effects that the fault should have had in time, and had not."""
 
     def overlaps(self, began: float, ended: float) -> bool:
-        """Whether it was under way in this time."""
+        """Whether the fault lasted at some moment of this time."""
         return self.began <= ended and began <= self.ended
 
 
 @dataclass(kw_only=True)
 class Evidence:
-    """All of one scenario."""
+    """All evidence of one run of a scenario."""
 
     changes: list[Change] = field(default_factory=list)
-    """In the order in which they were made; those of one job, or of one unique key, in the order of their commits."""
+    """In their order; changes of one job, or of one unique key, in the order of their commits."""
     entries: list[Entry] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
     batches: list[BatchChange] = field(default_factory=list)
-    """In the order in which they were made."""
+    """Changes of batches in their order."""
     needs: list[Need] = field(default_factory=list)
     with_steps: set[int] = field(default_factory=set)
     """The jobs of `jobs.go_on`."""
@@ -249,42 +249,42 @@ class Evidence:
     taken: dict[int, str] = field(default_factory=dict)
     """The payload that each completed job took, as the job's result says."""
     statuses: dict[int, str] = field(default_factory=dict)
-    """Of all jobs, at the end; of those that were pruned, when they were."""
+    """The status of each job at the end, or when it was pruned."""
     atomic: set[int] = field(default_factory=set)
     """The jobs whose effect shares a transaction with their outcome."""
     processes: dict[str, int] = field(default_factory=dict)
-    """The process ids of the workers, by the ids that stand in `locked_by`."""
+    """The process id of each worker, by its id as in `Job.locked_by`."""
     names: dict[str, str] = field(default_factory=dict)
-    """Their names."""
+    """The name of each worker, by its id as in `Job.locked_by`."""
     lives: dict[int, Life] = field(default_factory=dict)
-    """Of the worker processes, by their process ids."""
+    """The life of each worker process, by its process id."""
     urgent: set[int] = field(default_factory=set)
-    """The jobs that are to begin before all others."""
+    """The jobs that must start before all other jobs."""
     placed: set[int] = field(default_factory=set)
     """The jobs that write a row into the schema that each new connection is set to."""
     rows: dict[str, set[int]] = field(default_factory=dict)
-    """The jobs that have such a row, by the schema that it is in."""
+    """The jobs that have written such a row, by the schema of the row."""
     log: list[Line] = field(default_factory=list)
-    """What all machines wrote."""
+    """The log lines of all machines."""
     faults: list[Fault] = field(default_factory=list)
     worker_timeout: float = 4.0
     rate: float = math.inf
     """Jobs that the load defers a second."""
     calm_from: float = 0.0
-    """When the load began, and nothing was broken yet."""
+    """When the load ran at full speed, before the first fault."""
     broken_from: float = 0.0
     """When the first fault was about to begin."""
     calm_again: float = 0.0
     """When the last fault was over."""
     load_until: float = 0.0
     carried: list[tuple[float, int]] = field(default_factory=list)
-    """When it was looked how many jobs the carrier holds, by their rows, and how many they were."""
+    """Moments, and how many jobs the carrier held then according to their rows."""
     left_over: dict[str, int] = field(default_factory=dict)
     """How many messages were left in each queue of the broker at the end."""
 
     @cached_property
     def held(self) -> list[Held]:
-        """All leases."""
+        """All leases, each with the change that ended it."""
         ends, begins = {}, []
         for change in self.changes:
             if change.verb in ("hand_over", "count_anew"):
@@ -310,14 +310,14 @@ class Evidence:
 
     @cached_property
     def entries_of(self) -> dict[int, list[Entry]]:
-        """What the tasks of each job wrote."""
+        """The rows that the attempts of each job have written."""
         grouped: defaultdict[int, list[Entry]] = defaultdict(list)
         for entry in self.entries:
             grouped[entry.job].append(entry)
         return dict(grouped)
 
     def status_at(self, job: int, seq: int) -> str | None:
-        """The status of a job just before this number; of one that was pruned, the last one. `None`: no job yet."""
+        """The status of a job just before the change `seq`; its last one if pruned; `None` if it did not exist."""
         changes = self.by_job.get(job, [])
         last = bisect.bisect_left(changes, seq, key=lambda change: change.seq) - 1
         if last < 0:
@@ -326,12 +326,12 @@ class Evidence:
 
     @cached_property
     def first_entry(self) -> dict[tuple[int, int], float]:
-        """When a task first wrote something under a lease, by job and lease."""
+        """When a task wrote its first row under a lease, by job and lease."""
         return {(entry.job, entry.lease): entry.at for entry in reversed(self.entries)}
 
     @cached_property
     def lines_of(self) -> dict[int, list[Line]]:
-        """The lines that name a job, by its id."""
+        """The log lines that name a job, by its id."""
         found: defaultdict[int, list[Line]] = defaultdict(list)
         for line in self.log:
             for number in {int(number) for number in JOB_ID.findall(line.text)}:
@@ -344,12 +344,12 @@ class Evidence:
 
     @cached_property
     def deaths(self) -> list[tuple[Fault, Death]]:
-        """All of them, with the fault that each belongs to."""
+        """All of them, each with its fault."""
         return [(fault, death) for fault in self.faults for death in fault.deaths]
 
     @cached_property
     def stops(self) -> list[tuple[Fault, Stop]]:
-        """All of them, with the fault that each belongs to."""
+        """All of them, each with its fault."""
         return [(fault, stop) for fault in self.faults for stop in fault.stops]
 
     def held_by(self, pids: set[int], at: float) -> list[Held]:
@@ -389,11 +389,11 @@ SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public',
 
 ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
 WITH_STEPS = ("tests.chaos.jobs.go_on",)
-PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_anew")
+PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
-    """Read the witness's tables; `known` is what the runner itself knows."""
+    """Read the tables of the witness. `known` are the values that the runner itself knows."""
     promises = [Promise(*row) for row in connection.execute(PROMISES)]
     processes = connection.execute(PROCESSES).fetchall()
     changes = [Change(*row) for row in connection.execute(CHANGES)]

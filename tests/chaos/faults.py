@@ -1,7 +1,7 @@
-"""The faults, each as one stroke: it breaks something, waits, and mends it.
+"""The faults. Each is a function, called a stroke, that breaks something, waits, and repairs it.
 
-Invariant: when a stroke returns, what it broke works again, or is being started again. What it did stands in
-`stage.faults`, with its time.
+Invariant: when a stroke returns, everything works again or is being started again. `stage.faults` lists each fault with
+its time.
 """
 
 import contextlib
@@ -26,27 +26,27 @@ from .promises import promise
 from .stage import Stage
 
 LONG = WORKER_TIMEOUT + 7
-"""Seconds of being paused or cut off: longer than the worker timeout and the time in which others notice."""
+"""Seconds for which a machine is paused or cut off: longer than others need to notice that it is dead."""
 
 SILENT = 2 * WORKER_TIMEOUT
-"""Seconds in which a supervisor alone is silent: others have twice the time in which a dead machine is noticed."""
+"""Seconds for which a supervisor alone is silent: twice the time after which others call its machine dead."""
 
 HOUR = 3600.0
 
 FROZEN_LIMIT = 40.0
-"""Seconds in which a worker that does nothing any more must be replaced: its supervisor gives it thirty."""
+"""Seconds within which a worker that hangs must be replaced: its supervisor waits for thirty."""
 
 LARGE = 900_000
-"""Characters: nearly as many bytes as arguments and results may have."""
+"""Characters of a large text: nearly as many bytes as arguments and results may have."""
 
 SLOW_LINK = 4_000_000
-"""Bytes a second that get through each connection while large rows are on their way."""
+"""Bytes a second that each connection lets through while large rows are transferred."""
 
 LARGE_LIMIT = 80.0
-"""Seconds in which these must be through: twice what their bytes take where one worker has claimed them all."""
+"""Seconds within which large jobs must be finished: twice the transfer time if one worker claims them all."""
 
 MOVE_LIMIT = 20.0
-"""Seconds in which each machine must work with a new primary: twice the time after which a statement is given up."""
+"""Seconds within which each machine must use a new primary: twice the time after which a statement is given up."""
 
 CLAIMERS = """
 SELECT count(DISTINCT split_part(holder, '/', 1))
@@ -56,10 +56,10 @@ FROM chaos_change WHERE after = 'running' AND before <> 'running' AND at > to_ti
 HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND split_part(locked_by, '/', 1) = %s"
 
 VERY_LONG = SILENT - 1
-"""Seconds that a job takes that is to run all through such a time: longer than the worker timeout."""
+"""Seconds of a job that must run during all of SILENT: longer than the worker timeout."""
 
 SHORT_JOBS, LONG_JOBS, LONG_JOB = 5000, 400, 0.3
-"""How many jobs come that take no time, and how many after them that take so many seconds."""
+"""How many jobs take no time, how many jobs after them take long, and how many seconds these take."""
 
 Stroke = Callable[[Stage, Machine, random.Random], None]
 
@@ -83,7 +83,7 @@ def kill_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 
 def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Everything on one machine dies at once. It comes back when the others have long noticed."""
+    """SIGKILL everything on one machine. Start it again when the other machine has long noticed."""
     with stage.fault("machine killed", machine.name) as fault:
         fault.deaths = machine.kill()
         stage.wait(WORKER_TIMEOUT + choose.uniform(4, 6))
@@ -102,14 +102,14 @@ def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
         stage.wait(LONG)
-        _note_held(stage, fault, machine)
+        _check_holds_no_job(stage, fault, machine)
         machine.resume()
 
 
-def _note_held(stage: Stage, fault: Fault, machine: Machine) -> None:
-    """A machine that has been silent for so long holds no job: the other one has ended its sessions and taken them.
+def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
+    """Check that a machine that was silent for long holds no job: the other machine must have recovered its jobs.
 
-    Not judged beside other faults: they may lock the table, or leave the other supervisor without a connection.
+    Without a check during other faults: they may lock the table, or leave the other supervisor without a connection.
     """
     if any(other is not fault and other.overlaps(fault.began, float("inf")) for other in stage.faults):
         return
@@ -137,7 +137,7 @@ def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None
 
 
 def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A task keeps the interpreter of its worker for itself, and a worker of the other machine is paused, for good."""
+    """Let a task block the interpreter of its worker for ever, and pause a worker of the other machine for ever."""
     with stage.fault("loop frozen", POSTGRES) as frozen, stage.fault("worker frozen", machine.name) as paused:
         pid, name = _freeze_loop(stage)
         frozen.target = name.partition("/")[0]
@@ -147,13 +147,13 @@ def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> Non
         paused.deaths = other.pause_worker(choose.randrange(100))
         for fault in (frozen, paused):
             (death,) = fault.deaths
-            if not stage.until(partial(stage.is_gone, death.pid), FROZEN_LIMIT - (time.time() - death.at)):
+            if not stage.wait_for(partial(stage.is_gone, death.pid), FROZEN_LIMIT - (time.time() - death.at)):
                 fault.overdue.append(f"{fault.what}: it was not replaced within {FROZEN_LIMIT:g} s")
                 os.kill(death.pid, signal.SIGKILL)
 
 
 def _freeze_loop(stage: Stage) -> tuple[int, str]:
-    """Have some worker run the job that freezes it; its process id and its name."""
+    """Defer a job that freezes its worker. Returns the process id and the name of the worker that runs it."""
     with _django():
         (job,) = defer_many(jobs.freeze, [()])
     with stage.cluster.connect() as connection:
@@ -171,7 +171,7 @@ def _freeze_loop(stage: Stage) -> tuple[int, str]:
 
 
 def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Nobody reads what a machine writes, until the pipe has long been full. A worker dies: there is much to say."""
+    """Stop reading the log of a machine until its pipe is full, and kill a worker, so that much is logged."""
     _defer_long()
     with stage.fault(LOG_BLOCKED, machine.name, slows=False) as fault:
         machine.logbook.block()
@@ -182,7 +182,7 @@ def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A machine's clock jumps, to an hour before or after all others, and back."""
+    """Set the clock of a machine an hour forward or back for some seconds."""
     with stage.fault("clock off", machine.name, slows=False):
         machine.clock.set(choose.choice((HOUR, -HOUR)))
         stage.wait(choose.uniform(4, 6))
@@ -193,22 +193,22 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def _defer_long() -> None:
-    """A few jobs that take longer than the worker timeout, of either kind."""
+    """Defer a few jobs that take longer than the worker timeout: functions and coroutines."""
     for task in (jobs.work, jobs.work_async):
         _defer_if_possible(task, [(VERY_LONG,)] * 4)
 
 
 def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> None:
-    """Defer jobs; none while there is no database."""
+    """Defer jobs, but do nothing while there is no database."""
     with contextlib.suppress(Error), _django():
         defer_many(task, calls)
 
 
 def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Jobs that take no time, and behind them others that take long, while one machine serves all; then it has help."""
+    """Defer short jobs, and long jobs behind them, while one machine is stopped; start it again after a second."""
     with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, _django():
         fault.stops = [machine.stop()]
-        with transaction.atomic():  # all become visible at once, so that the long ones are claimed beside short ones
+        with transaction.atomic():  # visible at once, so that one claim takes short and long jobs
             defer_many(jobs.blink, [()] * SHORT_JOBS)
             defer_many(jobs.work, [(LONG_JOB,)] * LONG_JOBS)
         stage.wait(1)
@@ -220,7 +220,7 @@ def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 
 def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Behind many short jobs others with arguments and results of nearly 1 MB, through a link that takes its time."""
+    """Defer many short jobs, and behind them jobs with arguments and results of nearly 1 MB, over slow connections."""
     loads = [secrets.token_hex(LARGE // 2) for _ in range(4)]
     with stage.fault("large rows", POSTGRES) as fault, _django(), stage.cluster.connect() as connection:
         for each in stage.machines:
@@ -237,7 +237,7 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
             row = connection.execute(unfinished, [ids]).fetchone()
             return int(row[0]) if row else 0
 
-        if not stage.until(lambda: left() == 0, LARGE_LIMIT):
+        if not stage.wait_for(lambda: left() == 0, LARGE_LIMIT):
             fault.overdue.append(f"{left()} of {len(ids)} large jobs were not finished")
         for each in stage.machines:
             each.proxy.limit(float("inf"))
@@ -247,7 +247,7 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """All connections of a machine are reset, and for a moment there are no new ones."""
+    """Reset all connections of a machine, and refuse new ones for a moment."""
     with stage.fault("connections cut", machine.name, silences=True):
         machine.proxy.refuse()
         machine.proxy.cut()
@@ -256,24 +256,24 @@ def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """No byte and no error gets through to or from a machine, for longer than the worker timeout."""
+    """Let no byte and no error through between a machine and PostgreSQL, for longer than the worker timeout."""
     with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
         stage.wait(LONG)
-        _note_held(stage, fault, machine)
+        _check_holds_no_job(stage, fault, machine)
         machine.proxy.flow()
 
 
 def lose_server(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Half-open: the server has closed a machine's connections, and the machine never hears of it."""
+    """Half-open: close the connections of a machine on the server's side, so that the machine never notices."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_server()
         stage.wait(LONG)
 
 
 def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Half-open: a machine's connections are closed, and the server does not hear of it for a while."""
+    """Half-open: close the connections of a machine, so that the server does not notice for a while."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_clients()
         stage.wait(choose.uniform(2, 4))
@@ -281,12 +281,12 @@ def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """No byte and no error gets through to or from a supervisor; its workers' connections work."""
+    """Let no byte and no error through between a supervisor and PostgreSQL; the connections of its workers work."""
     _without_supervisor(stage, machine, "supervisor stalled", machine.proxy.stall_process)
 
 
 def refuse_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A supervisor loses its connection, and there is none left for it; its workers have theirs."""
+    """Cut the connection of a supervisor, and refuse a new one; the connections of its workers work."""
     _without_supervisor(stage, machine, "no connection for a supervisor", machine.proxy.be_full_for)
 
 
@@ -301,12 +301,12 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
 
 
 def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Connections take their time to be opened: longer than tasks have that open one."""
+    """Make opening a connection slow: slower than the timeout of the tasks that open one."""
     with stage.fault("slow to connect", POSTGRES):
         for each in stage.machines:
             each.proxy.delay_connects(0.3)
         for _ in range(12):
-            for task in (jobs.write_row_anew, jobs.write_row):
+            for task in (jobs.write_row_again, jobs.write_row):
                 _defer_if_possible(task, [()] * 12)
             stage.wait(0.5)
         for each in stage.machines:
@@ -317,7 +317,7 @@ def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None
 
 
 def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """`stop -m immediate`, and start after a moment."""
+    """Crash PostgreSQL by `stop -m immediate`, and start it after a moment."""
     with stage.fault("PostgreSQL crashed", POSTGRES):
         stage.cluster.crash()
         stage.wait(choose.uniform(0.5, 3))
@@ -325,7 +325,7 @@ def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 
 def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGKILL to the primary, and a promotion of its synchronous standby a few seconds later; then a new standby."""
+    """SIGKILL the primary, promote its synchronous standby a few seconds later, and make a new standby."""
     with stage.fault("failover after a crash", POSTGRES):
         stage.cluster.kill()
         stage.wait(choose.uniform(1, 4))
@@ -334,9 +334,9 @@ def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """The primary takes no more writes while all sockets stay open, as where a cloud swaps roles; then as above.
+    """Make the primary refuse writes with all sockets open, as when a cloud swaps roles, and promote the standby.
 
-    All machines must find the new primary while the demoted one goes on to answer.
+    All machines must find the new primary while the former primary still answers.
     """
     with stage.fault("failover with open sockets", POSTGRES) as fault:
         stage.cluster.refuse_writes()
@@ -349,7 +349,7 @@ def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> Non
                 found = connection.execute(CLAIMERS, [promoted]).fetchone()
                 return found is not None and found[0] == len(stage.machines)
 
-            if not stage.until(moved, MOVE_LIMIT):
+            if not stage.wait_for(moved, MOVE_LIMIT):
                 fault.overdue.append(f"not all machines had found the new primary within {MOVE_LIMIT:g} s")
         stage.cluster.kill_standby()
     stage.cluster.add_standby()
@@ -364,23 +364,23 @@ def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 
 def terminate_backends(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A third of all connections is ended by the server."""
+    """Terminate a third of all sessions on the server."""
     with stage.fault("backends terminated", POSTGRES, silences=True):
         stage.cluster.terminate_backends(choose, share=0.3)
 
 
 def change_database_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """PostgreSQL's clock jumps forward by more than the worker timeout, and back after a while."""
+    """Set the clock of PostgreSQL forward by more than the worker timeout, and back after a while."""
     _defer_long()
     with stage.fault("PostgreSQL's clock off", POSTGRES, slows=False):
         stage.cluster.clock.set(2 * WORKER_TIMEOUT)
         stage.wait(choose.uniform(3, 4))
         stage.cluster.clock.set(0)
-        stage.wait(1)  # its processes look at it once a second
+        stage.wait(1)  # the processes of PostgreSQL read the clock file once a second
 
 
 def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Somebody locks the whole table for 10 s, and then rows of it."""
+    """Lock the whole job table for 10 s, and then some of its rows."""
     with stage.fault("table locked", POSTGRES), stage.cluster.connect() as connection:
         with connection.transaction():
             connection.execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
@@ -396,7 +396,7 @@ def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 @contextlib.contextmanager
 def _django() -> Iterator[None]:
-    """Use Django's connection in a thread that strikes."""
+    """Use Django's connection in the thread of a stroke, and close it."""
     try:
         yield
     finally:

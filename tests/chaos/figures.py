@@ -1,6 +1,6 @@
-"""The figures of a run: repeats, times until jobs were taken back, and the gap in the service after the last fault.
+"""The figures of a run: repeated runs, times until jobs were recovered, and the speed after the last fault.
 
-Invariant: pure. All times are seconds.
+Invariant: each function is pure. All times are seconds.
 """
 
 import bisect
@@ -11,14 +11,14 @@ from itertools import pairwise
 from .evidence import FINISHED, Death, Evidence, Fault, Held
 
 FULL_SPEED = 0.95
-"""Of the jobs that were finished in a second before the first fault."""
+"""The share of the speed before the first fault that counts as full speed."""
 
 WINDOW = 1.0
-"""Seconds over which the speed is taken."""
+"""Seconds over which the speed is measured."""
 
 
 def repeats(evidence: Evidence) -> list[Held]:
-    """The runs that reached their end, and whose job ran to its end once more under a later lease."""
+    """The leases under which a task ran to its end although its job ran to its end again under a later lease."""
     ends: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
         if entry.what == "end":
@@ -28,16 +28,16 @@ def repeats(evidence: Evidence) -> list[Held]:
 
 
 def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float | None]]:
-    """Each lease that a process held when it died, and the seconds until it was ended."""
+    """Each lease that a process held when it died, and the seconds until the lease was ended."""
     for fault, death in evidence.deaths:
         for held in evidence.held_by({death.pid}, death.at):
             yield fault, death, held, held.end.at - death.at if held.end else None
 
 
 def calm_speed(evidence: Evidence) -> float:
-    """Jobs finished a second before the first fault; at most those that the load defers.
+    """The jobs finished a second before the first fault, but at most those that the load defers.
 
-    Where the load made up for a delay, more were finished for a while than can be later on.
+    While the load catches up after a delay, more jobs are finished than later.
     """
     finished = _finished(evidence)
     count = bisect.bisect(finished, evidence.broken_from) - bisect.bisect(finished, evidence.calm_from)
@@ -53,12 +53,12 @@ def longest_gap(evidence: Evidence) -> float:
 
 
 def full_speed_after(evidence: Evidence) -> float | None:
-    """The time from the end of the last fault to the first second that is as good as those before; `None`: never."""
+    """The time from the end of the last fault to the first second at full speed; `None` if there is none."""
     finished = _finished(evidence)
     enough = FULL_SPEED * calm_speed(evidence) * WINDOW
     first = evidence.calm_again + WINDOW
     ends = finished[bisect.bisect(finished, first) : bisect.bisect(finished, evidence.load_until)]
-    for end in (first, *ends):  # of all seconds, one that ends with a job has the most
+    for end in (first, *ends):  # a second that ends with a finished job has the most jobs
         if bisect.bisect(finished, end) - bisect.bisect(finished, end - WINDOW) >= enough:
             return end - first
     return None

@@ -1,6 +1,6 @@
-"""The twenty-four invariants: each a function from the evidence to the violations found, as sentences.
+"""The twenty-four invariants: each is a function that yields the violations in the evidence, as sentences.
 
-Invariant: pure, and exact but for `speed_is_back`, which is about time on a machine that others use as well.
+Invariant: each function is pure, and exact except `speed_is_back`, which depends on the load of the computer.
 """
 
 from collections import Counter
@@ -23,25 +23,25 @@ from .step_invariants import signals_arrive, steps_are_in_order, steps_happen_on
 Invariant = Callable[[Evidence], Iterator[str]]
 
 PROCESS_LIMIT = 2.0
-"""Seconds in which the death of a process must be mended."""
+"""Seconds within which the jobs of a dead process must be recovered."""
 
 MACHINE_LIMIT = 5.0
-"""The same for a machine, beyond the worker timeout."""
+"""Seconds within which the jobs of a dead machine must be recovered, after the worker timeout."""
 
 FROZEN_LIMIT = 40.0
-"""The same for a process that hangs."""
+"""Seconds within which the jobs of a process that hangs must be recovered."""
 
 SPEED_LIMIT = 10.0
-"""Seconds, at most, from the last fault to full speed, and without a finished job."""
+"""Seconds at most from the last fault to full speed, and at most without a finished job."""
 
 WAIT_LIMIT = 5.0
-"""Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
+"""Seconds at most from the enqueue of an urgent job, or from the claim of any job, to its start."""
 
 KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "count_anew")
-"""The verbs that do not count the lease up."""
+"""The kinds of changes that do not increase the lease."""
 
 LAST_BREATH = 0.2
-"""Seconds by which the census, or a clock of hundredths, may be late."""
+"""Seconds by which the census, or a clock with hundredths of a second, may be late."""
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
@@ -67,7 +67,7 @@ def one_live_lease(evidence: Evidence) -> Iterator[str]:
 
 
 def changes_are_legal(evidence: Evidence) -> Iterator[str]:
-    """The first part of the second one: what it says of the rows, which a carrier that delivers a job twice keeps."""
+    """The part of invariant (2) that a carrier keeps as well, although it may deliver a job twice."""
     for job, changes in evidence.by_job.items():
         for change in changes:
             if change.verb == "illegal":
@@ -141,7 +141,7 @@ def stops_are_clean(evidence: Evidence) -> Iterator[str]:
         elif stop.code != 0 and stop.had_workers:
             yield f"{fault.target} ended with exit code {stop.code}"
         elif not hindrance(evidence, stop.began - RECONNECT, stop.ended, fault.target, own=fault):
-            yield from _left_behind(evidence, stop)
+            yield from _faulty_stops(evidence, stop)
 
 
 def speed_is_back(evidence: Evidence, *, limit: float = SPEED_LIMIT) -> Iterator[str]:
@@ -252,8 +252,8 @@ INVARIANTS: tuple[Invariant, ...] = (
 # Judging
 
 
-def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:
-    """What the processes of a `runworker` did wrong with the jobs that they held when it was told to stop."""
+def _faulty_stops(evidence: Evidence, stop: Stop) -> Iterator[str]:
+    """The faults of a `runworker` in its handling of jobs that its processes held when it got SIGTERM."""
     for held in evidence.held:
         end = held.end
         if evidence.processes.get(held.claim.holder) not in stop.pids or held.claim.at > stop.ended:
@@ -272,7 +272,7 @@ def _was_charged(end: Change) -> bool:
 
 
 def _had_trouble(evidence: Evidence, life: Life) -> bool:
-    """Whether a worker that ended may have had a reason: an attempt that hung in a connection, say."""
+    """Whether a fault may explain that a worker ended: an attempt may have hung in a connection."""
     return hindrance(evidence, life.last_seen - 30, life.last_seen, life.machine) > 0
 
 
@@ -292,7 +292,7 @@ def _may_take_over(evidence: Evidence, change: Change) -> bool:
 
 
 def _was_recycled(evidence: Evidence, pid: int) -> bool:
-    """Whether a line says that the process was to be replaced, as it is after an attempt was interrupted."""
+    """Whether a log line says that the process was replaced, as after the interruption of an attempt."""
     names = {evidence.names[holder] for holder, its_pid in evidence.processes.items() if its_pid == pid}
     lines = [line.text for line in evidence.log if line.at >= evidence.lives[pid].first_seen]
     return any(f"worker recycled worker={name} " in line for line in lines for name in names)
@@ -304,7 +304,7 @@ def _is_over(evidence: Evidence, holder: str | None) -> bool:
 
 
 def _waited(evidence: Evidence, limit: float, began: float, ended: float, changes: list[Change]) -> bool:
-    """Whether it took too long, and nothing was broken where these changes were made."""
+    """Whether this time is too long, and no fault hit the machines that made these changes."""
     if ended - began <= limit:
         return False
     machines = {evidence.machine_of(change.holder) for change in changes if change.holder}

@@ -1,7 +1,7 @@
-"""The tasks that run under fault. Each writes what it did, with the lease under which it did it.
+"""The tasks that run while faults happen. Each writes rows with its lease into the ledger.
 
-Invariant: what a task returns or raises says `ran under lease N`, so that an outcome that was written under another
-lease is seen.
+Invariant: the result or the error of a task says `ran under lease N`, so that an outcome written under another lease is
+found.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Result = dict[str, Any]
 
 
 def enter_tenant(connection: Any, **_: Any) -> None:
-    """Set a new connection up, as projects with a schema for each tenant do: in two round exchanges."""
+    """Set up a new connection by two statements, as projects with a schema for each tenant do."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('chaos.tenant', 'tenant', false)")
         cursor.execute("SET search_path TO chaos_tenant, public")
@@ -39,7 +39,7 @@ connection_created.connect(enter_tenant)
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def quick(context: JobContext) -> Result:
-    """Write only that it ran: most jobs are like this."""
+    """Write only the end: most jobs are like this."""
     return _write(context, "end")
 
 
@@ -53,13 +53,13 @@ def blink(context: JobContext) -> Result:
 def work(context: JobContext, seconds: float) -> Result:
     """Write when it begins and when it ends."""
     _write(context, "begin")
-    _last(seconds)
+    _pause(seconds)
     return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 async def work_async(context: JobContext, seconds: float) -> Result:
-    """The same as a coroutine."""
+    """Write the begin and the end, as a coroutine."""
     await sync_to_async(_write)(context, "begin")
     await asyncio.sleep(seconds)
     return await sync_to_async(_write)(context, "end")
@@ -67,13 +67,13 @@ async def work_async(context: JobContext, seconds: float) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, atomic=True, timeout=10)
 def work_atomic(context: JobContext, seconds: float) -> Result:
-    """One effect, in the transaction that completes the job. The timeout is for a connection that hangs."""
+    """Write one effect in the transaction that completes the job. The timeout is for a connection that hangs."""
     return _effect(context, seconds)
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
 def work_completing(context: JobContext, seconds: float) -> None:
-    """The same by hand: only the end of the task is in the transaction."""
+    """Write one effect, and complete the job by hand in the same transaction."""
     _write(context, "begin")
     with transaction.atomic():
         context.complete(_effect(context, seconds))
@@ -81,16 +81,16 @@ def work_completing(context: JobContext, seconds: float) -> None:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
 def write_row(context: JobContext) -> Result:
-    """Write a row through Django, on whatever connection the thread has. The timeout is for one that hangs."""
+    """Write a row through Django on the connection of the thread. The timeout is for a connection that hangs."""
     Row.objects.create(job_id=context.job_id)
     return {"lease": context.lease}
 
 
 @job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
-def write_row_anew(context: JobContext) -> Result:
-    """The same on a new connection, for which there is too little time where PostgreSQL is slow to connect.
+def write_row_again(context: JobContext) -> Result:
+    """Write a row on a new connection. If connecting is slow, the timeout interrupts the attempt.
 
-    The first attempts only: on a busy computer there may always be too little.
+    Only the first attempts open a new connection: on a busy computer all of them might be interrupted.
     """
     if context.attempt <= 3:
         connection.close()
@@ -99,7 +99,7 @@ def write_row_anew(context: JobContext) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def carry(context: JobContext, load: str) -> Result:
-    """Return what it was given, however large."""
+    """Return the argument, even if it is large."""
     return {**_write(context, "end"), "load": load}
 
 
@@ -111,14 +111,14 @@ def produce(context: JobContext, size: int) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def drop(context: JobContext, load: str) -> None:
-    """Discard its own job, so that its row is pruned, however large."""
+    """Discard the own job, so that its large row is pruned."""
     _write(context, "begin")
-    raise Discard(_words(context))
+    raise Discard(_lease_text(context))
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def freeze(context: JobContext) -> Result:
-    """At its first attempt do what never ends and lets no other thread run: a regular expression that backtracks."""
+    """In the first attempt, match a regular expression that never ends and lets no other thread run."""
     _write(context, "begin")
     if context.attempt == 1:
         re.match(r"(a+)+$", "a" * 60 + "b")
@@ -127,16 +127,16 @@ def freeze(context: JobContext) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def stumble(context: JobContext, times: int) -> Result:
-    """Fail this often, and then do as `work` does."""
+    """Ask for a retry this often, and then complete."""
     _write(context, "begin")
     if context.attempt <= times:
-        raise Retry(_words(context))
+        raise Retry(_lease_text(context))
     return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def doze(context: JobContext, times: int) -> Result:
-    """Snooze this often, and then do as `work` does."""
+    """Snooze this often, and then complete."""
     _write(context, "begin")
     if ledger.count(context.job_id, "begin") <= times:
         raise Snooze(after=0.2)
@@ -145,18 +145,18 @@ def doze(context: JobContext, times: int) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon, concurrency=limit(2, by="key"))
 def limited(context: JobContext, key: int, seconds: float) -> Result:
-    """Do as `work` does; at most two of a key at once."""
+    """Write the begin and the end; at most two jobs of a key run at once."""
     _write(context, "begin")
-    _last(seconds)
+    _pause(seconds)
     return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon, sequence=by("key", on_failure="continue"))
 def in_order(context: JobContext, key: int, times: int) -> Result:
-    """Do as `stumble` does; one of a key after the other."""
+    """Ask for a retry this often, and then complete; the jobs of a key run one after the other."""
     _write(context, "begin")
     if context.attempt <= times:
-        raise Retry(_words(context))
+        raise Retry(_lease_text(context))
     return _write(context, "end")
 
 
@@ -165,16 +165,16 @@ def in_strict_order(context: JobContext, key: int, times: int) -> Result:
     """Fail for good this often, so that its sequence halts until an operator retries or discards it."""
     _write(context, "begin")
     if ledger.count(context.job_id, "begin") <= times:
-        raise ValueError(_words(context))
+        raise ValueError(_lease_text(context))
     return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon, rate=rate("5/s", by="key", burst=2))
 def rated(context: JobContext, key: int, times: int) -> Result:
-    """Do as `stumble` does; each attempt takes a token."""
+    """Ask for a retry this often, and then complete; each attempt takes a token of the rate."""
     _write(context, "begin")
     if context.attempt <= times:
-        raise Retry(_words(context))
+        raise Retry(_lease_text(context))
     return _write(context, "end")
 
 
@@ -186,23 +186,23 @@ def rated(context: JobContext, key: int, times: int) -> Result:
     concurrency=limit(2, by="key"),
 )
 def rated_and_limited(context: JobContext, key: int, seconds: float) -> Result:
-    """Do as `work` does, within a limit and a rate."""
+    """Write the begin and the end, within a limit and a rate."""
     _write(context, "begin")
-    _last(seconds)
+    _pause(seconds)
     return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon, fair_by="tenant")
 def fair(context: JobContext, tenant: int, seconds: float) -> Result:
-    """Do as `work` does; few of a tenant are queued."""
+    """Write the begin and the end; only a few jobs of a tenant are queued."""
     _write(context, "begin")
-    _last(seconds)
+    _pause(seconds)
     return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def grow(context: JobContext, count: int) -> Result:
-    """Add jobs to its batch."""
+    """Add jobs to the batch of the running job."""
     _write(context, "begin")
     with transaction.atomic():
         assert context.batch is not None
@@ -212,7 +212,7 @@ def grow(context: JobContext, count: int) -> Result:
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def called_back(context: JobContext, name: str) -> Result:
-    """A callback of a batch. The witness knows the name of the task, and takes its argument for the callback's."""
+    """A callback of a batch. The witness reads the name of the callback from the argument."""
     _write(context, "begin")
     return _write(context, "end")
 
@@ -224,10 +224,10 @@ CALLBACKS: dict[str, Any] = {
 
 @job(takes_context=True, max_attempts=50, backoff=soon, timeout=1)
 def overrun(context: JobContext, times: int) -> Result:
-    """Take longer than it may, this often, and then do as `work` does."""
+    """Exceed the timeout this often, and then complete."""
     _write(context, "begin")
     while context.attempt <= times:
-        _last(0.02)
+        _pause(0.02)
     return _write(context, "end")
 
 
@@ -244,7 +244,7 @@ def go_on(context: JobContext) -> Result:
     signal = context.wait("go")
     context.each("items", range(ITEMS), lambda number: note(f"item {number}"), atomic=True)
     for _ in context.each("rest", range(ITEMS)):
-        _last(0.02)
+        _pause(0.02)
     context.step("last", note, "last", atomic=True)
     return {"lease": context.lease, "account": account, "signal": signal}
 
@@ -253,18 +253,18 @@ def go_on(context: JobContext) -> Result:
 def fail(context: JobContext) -> None:
     """Fail each time."""
     _write(context, "begin")
-    raise ValueError(_words(context))
+    raise ValueError(_lease_text(context))
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def give_up(context: JobContext) -> None:
     """Discard its own job."""
     _write(context, "begin")
-    raise Discard(_words(context))
+    raise Discard(_lease_text(context))
 
 
-def _last(seconds: float) -> None:
-    """Take this long. Not with time.sleep: under libfaketime that raises OSError."""
+def _pause(seconds: float) -> None:
+    """Wait this number of seconds, but not by `time.sleep`, which raises OSError under libfaketime."""
     threading.Event().wait(seconds)
 
 
@@ -277,18 +277,17 @@ def _effect(context: JobContext, seconds: float) -> Result:
     with connection.cursor() as cursor:
         row = [context.job_id, context.lease]
         cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", row)
-    _last(seconds)
+    _pause(seconds)
     return {"lease": context.lease}
 
 
 def _note(context: JobContext, what: str) -> str:
     """Write what a step does, in the transaction that records the step."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", [context.job_id, context.lease, what]
-        )
+        row = [context.job_id, context.lease, what]
+        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", row)
     return what
 
 
-def _words(context: JobContext) -> str:
+def _lease_text(context: JobContext) -> str:
     return f"ran under lease {context.lease}"

@@ -1,7 +1,7 @@
-"""The users: they defer jobs of every kind, one by one and many at once, cancel, retry and roll back.
+"""The load: it defers jobs of every kind, one by one and many at once, cancels and retries jobs, and rolls back.
 
-Invariant: each job is deferred in a transaction that also writes a promise, so that the two are there together or not
-at all; whatever an error says, the rows say what was committed.
+Invariant: each job is deferred in a transaction that also writes a row called a promise: either both are committed or
+neither. So the rows say what was committed, even if an error hides it.
 """
 
 import contextlib
@@ -29,30 +29,30 @@ from .promises import promise, promise_all, promise_order, promise_signal
 store = Store("default")
 
 STEADY = 20
-"""Quick jobs that are deferred together; nine jobs of ten come like this."""
+"""The number of quick jobs that are deferred together; nine of ten jobs are quick ones."""
 
 URGENT_INTERVAL = 0.5
 """Seconds between two urgent jobs."""
 
 
 NARROW = "narrow"
-"""The queue that has a limit of its own: see `settings`. It is paused at times."""
+"""The name of a queue that has a limit (see `settings`), and that the load pauses sometimes."""
 
 QUEUES = ("default", NARROW)
-"""Where the jobs of a limit or a rate wait."""
+"""The queues of jobs with a limit or a rate."""
 
 
 class Rollback(Exception):
-    """Ends a transaction that must leave nothing."""
+    """Rolls back a transaction, which must leave nothing."""
 
 
 class Load:
-    """Defers `rate` jobs a second in a thread of its own; after an outage it makes up for what it missed."""
+    """Defers `rate` jobs a second in a thread; after an outage it catches up."""
 
     def __init__(
         self, choose: random.Random, *, rate: float, has_timeouts: bool = False, has_steps: bool = False
     ) -> None:
-        """has_timeouts: whether some jobs take longer than they may. has_steps: whether some jobs have steps."""
+        """has_timeouts: whether some jobs exceed their timeout. has_steps: whether some jobs have steps."""
         self._choose = choose
         self._rate = rate
         self._over = threading.Event()
@@ -61,10 +61,11 @@ class Load:
         self._deferred = 0
         self._ids: list[int] = []
         self._with_steps: list[int] = []
-        self._once: list[int] = []
-        """Those of batches and chains: they are not retried by hand, so that what follows them has one cause."""
+        self._ordered_ids: list[int] = []
+        """Jobs of batches and chains. They are not retried by hand, which would confuse their order."""
+        # Each method that defers or changes jobs, and its weight in the random choice.
         kinds: dict[Callable[[], None], int] = {
-            self._steady: 50,
+            self._defer_quick_jobs: 50,
             self._work: 20,
             self._work_async: 10,
             self._work_atomic: 16,
@@ -98,11 +99,11 @@ class Load:
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread of the load."""
         self._running = self._thread.submit(self._run)
 
     def stop(self) -> None:
-        """End; returns once the last transaction is through. Raises what broke the load, if anything did."""
+        """Stop the load, and wait for its last transaction. Raises the error that ended the load, if any."""
         self._over.set()
         if self._running is not None:
             self._running.result()
@@ -117,7 +118,7 @@ class Load:
                         urgent_at = time.monotonic() + URGENT_INTERVAL
                         self._urgent()
                     self._choose.choices(self._kinds, self._weights)[0]()
-            except Error:  # the database is gone for now
+            except Error:  # PostgreSQL is not available now
                 connection.close()
         connection.close()
 
@@ -125,17 +126,17 @@ class Load:
         with transaction.atomic():
             job = task.defer(*arguments)
             promise([job.pk], job.task, created=job.created, priority=job.priority)
-        self._did(job.pk)
+        self._note_deferred(job.pk)
 
-    def _did(self, *ids: int) -> None:
+    def _note_deferred(self, *ids: int) -> None:
         self._deferred += len(ids)
         self._ids = [*self._ids[-200:], *ids]
 
-    def _did_once(self, ids: list[int]) -> None:
+    def _note_deferred_in_order(self, ids: list[int]) -> None:
         self._deferred += len(ids)
-        self._once = [*self._once[-20:], *ids]
+        self._ordered_ids = [*self._ordered_ids[-20:], *ids]
 
-    # One kind each
+    # One method for each kind of job
 
     def _short(self) -> float:
         return self._choose.uniform(0, 0.02)
@@ -169,12 +170,12 @@ class Load:
         self._defer(jobs.doze, self._choose.randint(1, 3))
 
     def _limited(self) -> None:
-        """Of any priority, in two queues."""
+        """Defer a job with a limit, of a random priority, in one of two queues."""
         task = jobs.limited.using(priority=self._choose.choice((0, 0, 5, -5)), queue_name=self._choose.choice(QUEUES))
         self._defer(task, self._choose.randrange(4), self._short())
 
     def _pause(self) -> None:
-        """Pause a queue whose jobs have the permits and the tokens of others."""
+        """Pause a queue whose jobs share permits and tokens with jobs of the other queue."""
         Queue.pause(NARROW, for_=timedelta(seconds=self._choose.uniform(0.2, 2)))
 
     def _in_order(self) -> None:
@@ -194,25 +195,25 @@ class Load:
                     self._send(id, "at the end")
 
     def _rated(self) -> None:
-        """More than may start at once."""
+        """Defer more jobs with a rate than may start at once."""
         key = self._choose.randrange(3)
         task = jobs.rated.using(priority=self._choose.choice((0, 5)), queue_name=self._choose.choice(QUEUES))
-        self._did(*defer_many(task, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
+        self._note_deferred(*defer_many(task, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
 
     def _rated_and_limited(self) -> None:
         key = self._choose.randrange(3)
-        self._did(*defer_many(jobs.rated_and_limited, [(key, self._short()) for _ in range(4)]))
+        self._note_deferred(*defer_many(jobs.rated_and_limited, [(key, self._short()) for _ in range(4)]))
 
     def _narrow(self) -> None:
         self._defer(jobs.work.using(queue_name=NARROW), self._short())
 
     def _fair(self) -> None:
-        """Many of one tenant, and behind them one of another."""
-        self._did(*defer_many(jobs.fair, [(0, self._short()) for _ in range(40)]))
+        """Defer many jobs of one tenant, and behind them one job of another tenant."""
+        self._note_deferred(*defer_many(jobs.fair, [(0, self._short()) for _ in range(40)]))
         self._defer(jobs.fair, self._choose.randrange(1, 4), self._short())
 
     def _batch(self) -> None:
-        """A batch, sometimes with another one in it, of jobs of which some do not complete."""
+        """Defer a batch, sometimes with an inner batch; some of its jobs do not complete."""
         with transaction.atomic(), Batch(**jobs.CALLBACKS):
             ids = promise_all(call.defer() for call in self._calls(3))
             if self._choose.random() < 0.4:
@@ -220,15 +221,15 @@ class Load:
                     ids += promise_all(call.defer() for call in self._calls(2))
                     if self._choose.random() < 0.5:
                         self._defer_chain()
-        self._did_once(ids)
+        self._note_deferred_in_order(ids)
 
     def _chain(self) -> None:
         with transaction.atomic():
             ids = self._defer_chain()
-        self._did_once(ids)
+        self._note_deferred_in_order(ids)
 
     def _defer_chain(self) -> list[int]:
-        """Three steps, the second of two jobs."""
+        """Defer a chain of three steps, the second with two jobs."""
         first, left, right, last = self._calls(4)
         after_failure: AfterFailure = self._choose.choice(("run", "discard"))
         deferred = chain(first, [left, right], last, after_failure=after_failure).defer()
@@ -280,10 +281,10 @@ class Load:
         self._defer(jobs.work.using(priority=URGENT), 0.0)
 
     def _many(self) -> None:
-        self._did(*defer_many(jobs.work, [(self._short(),) for _ in range(10)]))
+        self._note_deferred(*defer_many(jobs.work, [(self._short(),) for _ in range(10)]))
 
-    def _steady(self) -> None:
-        self._did(*defer_many(jobs.quick, [()] * STEADY))
+    def _defer_quick_jobs(self) -> None:
+        self._note_deferred(*defer_many(jobs.quick, [()] * STEADY))
 
     def _roll_back(self) -> None:
         with contextlib.suppress(Rollback), transaction.atomic():
@@ -292,17 +293,17 @@ class Load:
             raise Rollback
 
     def _cancel(self) -> None:
-        """Any of the last jobs, wherever it is in its life."""
-        if recent := [*self._ids[-30:], *self._once[-5:]]:
+        """Cancel one of the last jobs, in whatever status it is."""
+        if recent := [*self._ids[-30:], *self._ordered_ids[-5:]]:
             store.cancel(self._choose.sample(recent, 1), reason=CANCELLED)
 
     def _retry(self) -> None:
-        """Those of the last jobs that failed or were discarded."""
+        """Retry the last jobs that failed or were discarded."""
         store.retry(self._ids)
 
 
 def defer_many(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> list[int]:
-    """Defer a job for each call, with its promise; their ids."""
+    """Defer a job for each call, with its promise. Returns the ids of the jobs."""
     with transaction.atomic():
         ids = task.defer_many(calls)
         promise(ids, task.name)

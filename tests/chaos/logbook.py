@@ -1,4 +1,4 @@
-"""What the processes of a machine write, read from a pipe as a log collector reads it, which may stop reading.
+"""The log output of the processes of a machine, read from a pipe as a log collector does, which may stop reading.
 
 Invariant: each line has the time at which it was read, by the clock of the runner.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 from .evidence import Line
 
 PIPE_SIZE = 4096
-"""Bytes that fit into the pipe when nobody reads it: as few as the kernel allows, so that it is soon full."""
+"""The size of the pipe in bytes: as small as the kernel allows, so that it is soon full when nobody reads it."""
 
 
 class Logbook:
-    """The lines of one machine, from the first start to the last."""
+    """The log lines of one machine during a whole scenario."""
 
     def __init__(self, machine: str) -> None:
         self.lines: list[Line] = []
@@ -25,7 +25,7 @@ class Logbook:
         self._reading.set()
 
     def open(self) -> int:
-        """A pipe to write to; a thread reads it until its last writer is gone. The caller closes its own end."""
+        """Make a pipe that a thread reads until its last writer is gone. The caller closes the returned writing end."""
         reads, writes = os.pipe()
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -33,19 +33,19 @@ class Logbook:
         return writes
 
     def block(self) -> None:
-        """Read no more: soon nothing more can be written."""
+        """Stop reading, so that the pipe is soon full."""
         self._reading.clear()
 
     def unblock(self) -> None:
-        """Read on."""
+        """Continue to read."""
         self._reading.set()
 
     def count(self, text: str) -> int:
-        """In how many lines this stands."""
+        """The number of lines that contain this text."""
         return sum(text in line.text for line in self.lines)
 
     def save(self, folder: Path) -> None:
-        """Write it into a file of this folder, for whoever looks into what went wrong."""
+        """Write the lines into a file of this folder, to analyse a failed scenario."""
         text = "".join(f"{line.at:.3f} {line.text}\n" for line in self.lines)
         (folder / f"{self._machine}.log").write_text(text)
 

@@ -1,6 +1,6 @@
 """A machine: a process group of `runworker` and its workers, kept running as a process manager would.
 
-Invariant: what is killed here is written down with the time before the blow, so that a recovery is never timed short.
+Invariant: a death is recorded with the time before the kill, so that no recovery seems faster than it was.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ RESTART_DELAY = 1.0
 """Seconds after which the process manager starts a `runworker` again that ended."""
 
 LONGEST_STOP = 40.0
-"""Seconds in which a `runworker` must end after SIGTERM; a hang if it does not."""
+"""Seconds within which a `runworker` must end after SIGTERM; otherwise it hangs."""
 
 
 class Machine:
-    """Two worker processes of four threads, with a proxy before each PostgreSQL and, if asked for, an own clock."""
+    """A `runworker` with two worker processes, a proxy to each PostgreSQL and, on demand, its own clock."""
 
     def __init__(
         self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False, knows_standby: bool = False
@@ -51,23 +51,23 @@ class Machine:
 
     @property
     def _command(self) -> list[str]:
-        """The module that it runs, with its arguments."""
+        """The Python module that the machine runs, with its arguments."""
         return ["django", "runworker", "--processes", str(PROCESSES_EACH), "--name", self.name]
 
     @property
     def _settings(self) -> dict[str, str]:
-        """Variables of the environment that only this machine has."""
+        """Environment variables of this kind of machine."""
         return {}
 
     def boot(self) -> None:
-        """Set it up and start it for the first time."""
+        """Start the proxies, and start `runworker` for the first time."""
         self.clock.set(0)
         for proxy in (self.proxy, *self._others):
             proxy.start()
         self.start()
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill all processes, and stop the proxies."""
         if self._process is not None:
             self.resume()
             self.kill()
@@ -75,16 +75,16 @@ class Machine:
                 proxy.stop()
 
     def start(self) -> None:
-        """Run `runworker`, and again whenever it ends."""
+        """Run `runworker`, and restart it whenever it ends."""
         self._wanted.set()
         self._run()
         self._manager = threading.Thread(target=self._manage, daemon=True)
         self._manager.start()
 
     def stop(self) -> Stop:
-        """SIGTERM to the supervisor; what became of that once all is over."""
+        """Send SIGTERM to the supervisor, and wait for its end. Returns how it ended."""
         pids, began = self.pids, time.time()
-        process = self._let_end()
+        process = self._stop_restarts()
         process.terminate()
         try:
             code: int | None = process.wait(LONGEST_STOP)
@@ -96,40 +96,40 @@ class Machine:
         return Stop(frozenset(pids), began, ended, code)
 
     def kill(self) -> list[Death]:
-        """End all its processes at once, as a power cut does. It stays down."""
+        """SIGKILL all processes at once, as a power cut does, without a restart."""
         deaths = [Death(pid, time.time(), alone=False) for pid in self.pids]
-        process = self._let_end()
+        process = self._stop_restarts()
         self._signal(signal.SIGKILL)
         process.wait()
         self._dismiss_manager()
         return deaths
 
     def kill_worker(self, number: int) -> list[Death]:
-        """SIGKILL one of its workers, if there is one."""
+        """SIGKILL one of the workers, if there is one."""
         workers = self.pids[1:]
         return self._kill(workers[number % len(workers)], alone=True) if workers else []
 
     def kill_supervisor(self) -> list[Death]:
-        """SIGKILL the parent; its workers must see that they are orphans."""
+        """SIGKILL the supervisor, so that its workers become orphans."""
         orphans = [Death(pid, time.time(), alone=False) for pid in self.pids[1:]]
         return self._kill(self.pids[0], alone=False) + orphans if self.pids else []
 
     def pause(self) -> list[Death]:
-        """SIGSTOP to everything. Whole machines that are paused for long are dead to the others."""
+        """SIGSTOP all processes. Other machines take a machine that is paused for long for dead."""
         deaths = [Death(pid, time.time(), alone=False) for pid in self.pids]
         self._stop_running(death.pid for death in deaths)
         return deaths
 
     def pause_supervisor(self) -> None:
-        """SIGSTOP to the parent alone."""
+        """SIGSTOP the supervisor alone."""
         self._stop_running(self.pids[:1])
 
     def pause_workers(self) -> None:
-        """SIGSTOP to all of the workers."""
+        """SIGSTOP all workers, but not the supervisor."""
         self._stop_running(self.pids[1:])
 
     def pause_worker(self, number: int) -> list[Death]:
-        """SIGSTOP to one of the workers, if there is one."""
+        """SIGSTOP one of the workers, if there is one."""
         workers = self.pids[1:]
         if not workers:
             return []
@@ -138,17 +138,17 @@ class Machine:
         return [frozen]
 
     def resume(self) -> None:
-        """SIGCONT, to all of them."""
+        """SIGCONT all processes."""
         self._signal(signal.SIGCONT)
 
     @property
     def has_workers(self) -> bool:
-        """Whether there is anybody besides the supervisor."""
+        """Whether there is a worker process."""
         return len(self.pids) > 1
 
     @property
     def pids(self) -> list[int]:
-        """Of the supervisor, and after it of its workers."""
+        """The process ids of the supervisor and, after it, of its workers."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -175,17 +175,17 @@ class Machine:
                 self._run()
 
     def _clear_away(self) -> None:
-        """Do what is to be done before the next start."""
+        """Clean up before the next start: here nothing."""
 
-    def _let_end(self) -> subprocess.Popen[bytes]:
-        """Have the process manager not start it again; the process that is the last one."""
+    def _stop_restarts(self) -> subprocess.Popen[bytes]:
+        """Keep the process manager from starting `runworker` again. Returns the last process."""
         with self._lock:
             self._wanted.clear()
             assert self._process is not None
             return self._process
 
     def _dismiss_manager(self) -> None:
-        """Wait for its end: it must not take what is started next for what it was to start."""
+        """Wait for the end of the process manager: it must not watch the next process."""
         assert self._manager is not None
         self._manager.join()
 

@@ -1,4 +1,4 @@
-"""What tasks of the suite write through Django. The witness makes the tables: see `TABLES` there."""
+"""The model of rows that tasks write through Django. `witness.TABLES` makes the tables."""
 
 from django.db import models
 

@@ -1,6 +1,6 @@
-"""The scenario `one-of-three`: one `runworker` serves three databases, and one of them after the other goes down.
+"""The scenario `one-of-three`: one `runworker` serves three databases, which go down one after the other.
 
-Invariant: no two databases are down at the same time, and each is well again before the next fault.
+Invariant: no two databases are down at the same time, and each is available again before the next fault.
 """
 
 import random
@@ -18,18 +18,18 @@ from .evidence import Fault
 from .figures import FULL_SPEED
 from .records_of_three import Records, violations
 from .report import Verdict
-from .three import Database, Runworker, known
+from .three import Database, Runworker, use_databases
 
 ALIASES = ("queue_1", "queue_2", "queue_3")
 
 CALM = 4.0
-"""Seconds before the first fault, and after each."""
+"""Seconds without a fault before the first fault, and after each fault."""
 
 LONGEST_WAIT = 60.0
-"""Seconds in which all of them must be served, or be served again."""
+"""Seconds within which all databases must be served after the start, and each one again after its fault."""
 
 LONGEST_DRAIN = 120.0
-"""Seconds after the load in which every job must be finished."""
+"""Seconds after the end of the load within which every job must be finished."""
 
 Stroke = Callable[[Database, random.Random], None]
 
@@ -50,7 +50,7 @@ def stall(database: Database, choose: random.Random) -> None:
 
 
 def crash(database: Database, choose: random.Random) -> None:
-    """`stop -m immediate`, and start after a moment."""
+    """Crash the database by `stop -m immediate`, and start it after a moment."""
     database.cluster.crash()
     time.sleep(choose.uniform(2, 4))
     database.cluster.start()
@@ -72,11 +72,11 @@ class RunOfThree:
         self._faults: list[Fault] = []
 
     def verdict(self) -> Verdict:
-        """Do it all; what became of it."""
+        """Run the scenario, and judge it."""
         try:
             for database in self._databases:
                 database.boot()
-            with known(self._databases):
+            with use_databases(self._databases):
                 for alias in ALIASES:
                     call_command("migrate", database=alias, verbosity=0)
                 with self._runworker() as runworker:
@@ -122,7 +122,7 @@ class RunOfThree:
         )
 
     def _break_things(self) -> None:
-        """Each kind once, in a shuffled order, before any comes again; the databases in turn."""
+        """Cause each kind of fault once in a random order, then again; the databases take turns."""
         over_at, turn = time.monotonic() + self._seconds, 0
         while not turn or time.monotonic() < over_at:
             for stroke in self._choose.sample(list(STROKES), len(STROKES)):
@@ -136,7 +136,7 @@ class RunOfThree:
                 turn += 1
 
     def _wait_until_served(self, databases: Sequence[Database]) -> None:
-        """Wait until so many jobs are finished in a second as come in."""
+        """Wait until as many jobs are finished in a second as the load defers."""
         deadline = time.monotonic() + LONGEST_WAIT
         while not all(database.finished_lately() >= FULL_SPEED * self._rate for database in databases):
             if time.monotonic() > deadline:

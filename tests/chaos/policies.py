@@ -1,7 +1,7 @@
-"""The invariants of limits, rates, fairness, batches and chains; `invariants` lists them with the others.
+"""The invariants of limits, rates, fairness, batches and chains; `invariants` lists them with all invariants.
 
-Invariant: pure, and exact. The changes of one key's admissions are numbered in the order of their commits, because a
-lock of the key is held from before an admission until its commit; those of a batch, because its row is locked.
+Invariant: each function is pure and exact. Admissions by one key are numbered in the order of their commits, because a
+lock of the key is held from before an admission until its commit; changes of a batch, because its row is locked.
 """
 
 from collections import Counter, defaultdict
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from .evidence import FINISHED, BatchChange, Change, Evidence
 
 TOLERANCE = 0.05
-"""Of a token: PostgreSQL keeps times in microseconds."""
+"""The share of a token that may be missing: PostgreSQL rounds times to microseconds."""
 
 CLOCK_JUMP = 1.0
-"""Seconds by which PostgreSQL's clock was set back, at least, where it was."""
+"""If the clock of PostgreSQL goes back by more than this number of seconds, it was set back."""
 
 ENDED_OR_RUNNING = 4
-"""How many times as many jobs of a fair key may be queued as have ever held it at once, at most: as many as run, two
-for each that has just ended, and some of which the witness is told a moment before the others see it."""
+"""How many times as many jobs of a fair key may be queued as have ever run at once: as many as run, two for each that
+has just ended, and some whose change the witness records a moment before other sessions see it."""
 
 
 def limits_hold(evidence: Evidence) -> Iterator[str]:
@@ -65,9 +65,9 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
         bucket.queued.discard(change.job)
         if (change.before, change.after) == ("blocked", "running"):
             yield f"job {change.job} was claimed without a token of {change.rate_key}"
-        if change.verb == "put_back":  # its token goes to another job, in the statement that puts it back
+        if change.verb == "put_back":  # the statement gives the token of the job to another job
             bucket.passed_on.append(change.stated)
-        if change.after != "queued" or change.verb == "release":  # a job that is given back keeps its token
+        if change.after != "queued" or change.verb == "release":  # a released job keeps its token
             continue
         if change.before != "blocked":
             yield f"job {change.job} was queued by a {change.verb}, without a token of {change.rate_key}"
@@ -144,27 +144,27 @@ def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
 SEQUENCES = ("sequence", "halting")
 
 KEPT = 0.1
-"""Seconds whose tokens a key keeps beyond its burst, while a supervisor is late."""
+"""Seconds whose tokens a key keeps beyond its burst while a supervisor is late."""
 
 
 @dataclass
 class Bucket:
-    """The tokens of one key, as full as they can be by what was admitted."""
+    """The tokens of one key: the most that there can be, given the admissions so far."""
 
     full_at: float = 0.0
-    """When there are as many as the burst again, by PostgreSQL's clock."""
+    """When the bucket has as many tokens as its burst again, by the clock of PostgreSQL."""
     last: Change | None = None
     queued: set[int] = field(default_factory=set)
-    """The jobs that have a token, and that nobody has claimed."""
+    """The jobs that have a token and are not claimed yet."""
     passed_on: list[float] = field(default_factory=list)
-    """When the statements began that have put jobs back, each with a token for another job."""
+    """The start times of the statements that have put a job back and passed its token on to another job."""
 
     def take(self, change: Change) -> float:
-        """Take a token for this admission; the seconds by which it came before there was one."""
+        """Take a token for this admission. Returns the seconds by which the admission came too early."""
         interval, burst = change.rate_interval or 0.0, change.rate_burst or 0
         if self.last is not None:
             ahead_before, ahead = self.last.stated - self.last.at, change.stated - change.at
-            if ahead_before - ahead > CLOCK_JUMP:  # set back: the bucket is empty then, and fills from that moment
+            if ahead_before - ahead > CLOCK_JUMP:  # set back: the bucket is empty, and fills from now on
                 self.full_at = min(self.full_at, self.last.at + ahead + burst * interval)
         missing = max(self.full_at - change.stated, -KEPT) / interval
         self.full_at = change.stated + (missing + 1) * interval
@@ -174,7 +174,7 @@ class Bucket:
 
 
 def _holds_permit(change: Change) -> bool:
-    """Whether the job holds a permit now. In a sequence also one that waits for its next attempt, or halts it, does."""
+    """Whether the job holds a permit now, as do jobs that wait for a retry in a sequence or halt it."""
     waits = change.after == "scheduled" and change.has_begun and change.limit_kind in SEQUENCES
     halts = change.after == "failed" and change.limit_kind == "halting"
     return (change.after in ("queued", "running") and not change.is_ahead) or bool(waits) or halts
@@ -187,7 +187,7 @@ def _judge_end(
     members: dict[int, list[Change]],
     inner: list[int],
 ) -> Iterator[str]:
-    """What was wrong when a batch was finished: what it had not waited for, and what it has called."""
+    """Yield the violations at the end of a batch: unfinished jobs, and wrong callbacks."""
     end = ends[batch.batch]
     own = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
     called = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
@@ -199,7 +199,7 @@ def _judge_end(
     for job, status in statuses.items():
         if status not in FINISHED:
             yield f"batch {batch.batch} was finished while job {job} was {status or 'not there'}"
-    is_success = set(statuses.values()) <= {"completed"}  # no batch of the load is in one that is in another one
+    is_success = set(statuses.values()) <= {"completed"}  # the load nests batches only once
     expected = {"on_finish", "on_success" if is_success else "on_failure"} & batch.calls
     counts = Counter(change.calls_back for change in called)
     if counts != Counter(expected):

@@ -1,4 +1,4 @@
-"""What is written down in the transaction that defers jobs, by the load and by tasks that defer further ones.
+"""Promises: rows that the load, and tasks that defer jobs, write in the transaction that defers the jobs.
 
 Invariant: a promise and its job are committed together, or neither of them.
 """
@@ -12,7 +12,7 @@ from django_skipqueue.models import Job
 
 
 def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 0) -> None:
-    """Write down that these jobs were deferred, in the transaction that does it."""
+    """Record that each of these jobs was deferred, in the same transaction: the checks afterwards expect the jobs."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO chaos_promise SELECT gen_random_uuid()::text, id, %s, %s, %s FROM unnest(%s::bigint[]) AS id",
@@ -21,7 +21,7 @@ def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 
 
 
 def promise_all(jobs: Iterable[Job]) -> list[int]:
-    """The same for jobs of any tasks; their ids."""
+    """Write a promise for each of these jobs of any tasks. Returns their ids."""
     listed = list(jobs)
     for job in listed:
         promise([job.pk], job.task, priority=job.priority)
@@ -35,7 +35,7 @@ def promise_signal(job_id: int, payload: str) -> None:
 
 
 def promise_order(steps: list[list[Job]], after_failure: str) -> None:
-    """Write down that each job of a step needs all jobs of the step before."""
+    """Write a row for each job of a step and each job of the step before, which it needs."""
     needs = [
         (later.pk, earlier.pk, after_failure)
         for before, step in pairwise(steps)

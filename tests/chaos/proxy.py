@@ -1,6 +1,7 @@
-"""A TCP proxy in front of a server that can cut, stall, slow down and lose connections: all, or those of one process.
+"""A TCP proxy before a server that cuts, stalls, slows down or loses connections: all, or those of one process.
 
-Invariant: what it lets through it does not change. All but the public methods runs in a thread of its own.
+Invariant: the proxy does not change the bytes that it lets through. Its event loop runs in a thread; public methods do
+not.
 """
 
 import asyncio
@@ -18,14 +19,14 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, as a machine d
 
 TOO_MANY = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
 FULL = b"E" + struct.pack("!i", len(TOO_MANY) + 4) + TOO_MANY
-"""How PostgreSQL answers whoever connects when all its connections are taken."""
+"""The response of PostgreSQL to a client that connects when all connections are taken."""
 
 FIRST_MESSAGES = 6
-"""Messages from a client that belong to its connecting: the startup, and the first settings of its session."""
+"""The number of messages by which a client connects: the startup, and the first settings of its session."""
 
 
 class Link:
-    """One connection of a client, and the one to the server that belongs to it."""
+    """A connection from a client, and its connection to the server."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
@@ -33,9 +34,9 @@ class Link:
         self.client_port: int = client.get_extra_info("peername")[1]
         self.flowing = asyncio.Event()
         self.torn = False
-        """One end is gone and the other does not know."""
+        """Whether one end is closed and the other end does not know it."""
         self.delay = 0.0
-        """Seconds, at most, for which each of the first messages is held up."""
+        """Seconds at most by which each of the first messages is delayed."""
 
 
 class Proxy:
@@ -46,9 +47,9 @@ class Proxy:
         self._links: set[Link] = set()
         self._flowing = asyncio.Event()
         self._outcast: int | None = None
-        """A process that gets nothing through."""
+        """The id of a process whose connections let nothing through."""
         self._is_full = False
-        """Whether it is told that there is no connection for it; else it is told nothing."""
+        """Whether that process is told that there is no free connection; otherwise it gets no response."""
         self._delay = 0.0
         self._rate = float("inf")
         self._loop = asyncio.new_event_loop()
@@ -57,7 +58,7 @@ class Proxy:
         self.port = 0
 
     def start(self) -> None:
-        """Listen; `port` is known then."""
+        """Start to listen, which sets `port`."""
         self._thread.start()
         self._do(self._listen())
         self._soon(self._flowing.set)
@@ -71,15 +72,15 @@ class Proxy:
         self._loop.close()
 
     def cut(self) -> None:
-        """Break all connections: both ends are told, by a reset."""
+        """Reset all connections at both ends."""
         self._do(self._break(client=True, server=True))
 
     def refuse(self) -> None:
-        """Take no new connections."""
+        """Refuse new connections."""
         self._do(self._close())
 
     def accept(self) -> None:
-        """Take new connections again."""
+        """Accept new connections again."""
         self._do(self._listen())
 
     def stall(self) -> None:
@@ -87,16 +88,16 @@ class Proxy:
         self._soon(self._flowing.clear)
 
     def flow(self) -> None:
-        """Let everything through that waited."""
+        """Let all bytes through again, also those that have waited."""
         self._soon(self._flowing.set)
 
     def stall_process(self, pid: int) -> None:
-        """Let no byte through for this process, whose connections are those that it opened itself."""
+        """Let no byte through on the connections of this process."""
         self._outcast, self._is_full = pid, False
         self._do(self._cast_out(pid))
 
     def be_full_for(self, pid: int) -> None:
-        """Cut the connections of this process, and tell it that no other one is free."""
+        """Cut the connections of this process, and tell it that no connection is free."""
         self._outcast, self._is_full = pid, True
         self._do(self._cast_out(pid))
 
@@ -106,7 +107,7 @@ class Proxy:
         self._do(self._let_all_flow())
 
     def delay_connects(self, seconds: float) -> None:
-        """Hold up each of the first messages of new connections, at most this long; 0: no more."""
+        """Delay each of the first messages of new connections by at most this number of seconds; 0 ends the delays."""
         self._delay = seconds
 
     def limit(self, bytes_per_second: float) -> None:
@@ -114,15 +115,15 @@ class Proxy:
         self._rate = bytes_per_second
 
     def lose_server(self) -> None:
-        """Half-open: the server's ends are gone, and the clients hear nothing, now or later. New connections work."""
+        """Half-open: close the ends of the server, without a sign to the clients. New connections work."""
         self._do(self._break(client=False, server=True))
 
     def lose_clients(self) -> None:
-        """Half-open the other way: the clients are told, and the server is not, until `tell_server`."""
+        """Half-open the other way: close the ends of the clients, without a sign to the server until `tell_server`."""
         self._do(self._break(client=True, server=False))
 
     def tell_server(self) -> None:
-        """Have the server find out, as its keepalives would, so that it does not run out of connections."""
+        """Close the ends of the server too, as its keepalives would, so that it does not run out of connections."""
         self._do(self._break(client=False, server=True, torn=True))
 
     def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -182,7 +183,7 @@ class Proxy:
         client.close()
 
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """From one end to the other, until one of them closes; then the other end is closed, if it may know."""
+        """Copy bytes from one end to the other until one closes; then close the other, unless the link is torn."""
         messages, owed = 0, 0.0
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
@@ -225,7 +226,7 @@ class Proxy:
 
 
 def _ports(pid: int) -> set[int]:
-    """The ports of this machine from which a process has connected."""
+    """The local ports of the TCP connections of a process."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp")}
     return set()

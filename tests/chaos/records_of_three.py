@@ -1,6 +1,6 @@
-"""What is known after the scenario `one-of-three`, and the judgement on it: one database down leaves the others alone.
+"""The records of the scenario `one-of-three`, and its judgement: a database that is down must not affect the others.
 
-Invariant: pure. All times are seconds since the epoch.
+Invariant: each function is pure. All times are seconds since the epoch.
 """
 
 from bisect import bisect
@@ -12,21 +12,21 @@ from .evidence import Fault
 from .figures import FULL_SPEED
 
 GRACE = 2.0
-"""Seconds by which a heartbeat may be older than the interval between two: reading and writing it take time."""
+"""Seconds by which a heartbeat may be older than the heartbeat interval: writing and reading it take time."""
 
 
 @dataclass
 class Record:
-    """What is known of one database."""
+    """The record of one database."""
 
     promised: set[int] = field(default_factory=set)
     """The ids of the jobs whose `.defer()` has returned."""
     statuses: dict[int, str] = field(default_factory=dict)
-    """The status of each job in the end, by its id."""
+    """The status of each job at the end, by its id."""
     finished: list[float] = field(default_factory=list)
-    """When each job was finished, in order."""
+    """The times at which jobs were finished, in order."""
     ages: list[tuple[float, float]] = field(default_factory=list)
-    """When a heartbeat was looked at, and how old the oldest one was, in seconds."""
+    """Times at which heartbeats were read, and the age of the oldest heartbeat then, in seconds."""
 
     def speed(self, began: float, ended: float) -> float:
         """Jobs finished a second between these times."""
@@ -35,21 +35,21 @@ class Record:
 
 @dataclass
 class Records:
-    """What is known of all of them. The target of a fault is an alias."""
+    """The records of all databases. The target of a fault is the alias of a database."""
 
     databases: Mapping[str, Record]
     faults: list[Fault]
     rate: float
-    """Jobs deferred a second in each."""
+    """Jobs deferred a second in each database."""
     calm_from: float
     broken_from: float
     heartbeat_interval: float
     exit_code: int | None
 
     def calm_speed(self, alias: str) -> float:
-        """Jobs of this database finished a second before the first fault; at most those that the load defers.
+        """The jobs of this database finished a second before the first fault, but at most those that the load defers.
 
-        Where the load made up for a delay, more were finished for a while than can be later on.
+        While the load catches up after a delay, more jobs are finished than later.
         """
         return min(self.databases[alias].speed(self.calm_from, self.broken_from), self.rate)
 
@@ -62,7 +62,7 @@ class Records:
 
 
 def violations(records: Records) -> Iterator[str]:
-    """Each promise that was broken."""
+    """Yield each violation, as a sentence."""
     yield from lost(records)
     yield from slowed(records)
     yield from silenced(records)
@@ -71,7 +71,7 @@ def violations(records: Records) -> Iterator[str]:
 
 
 def lost(records: Records) -> Iterator[str]:
-    """The jobs that have no row, or are not completed in the end."""
+    """Yield the jobs that have no row, or are not completed at the end."""
     for alias, record in records.databases.items():
         for id in sorted(record.promised | record.statuses.keys()):
             status = record.statuses.get(id, "gone")
@@ -80,7 +80,7 @@ def lost(records: Records) -> Iterator[str]:
 
 
 def slowed(records: Records) -> Iterator[str]:
-    """The databases that finished fewer jobs a second while another one was down than before."""
+    """Yield the databases that finished fewer jobs a second while another database was down than before."""
     for fault, alias, record in _others(records):
         speed, wanted = record.speed(fault.began, fault.ended), FULL_SPEED * records.calm_speed(alias)
         if speed < wanted:
@@ -88,7 +88,7 @@ def slowed(records: Records) -> Iterator[str]:
 
 
 def silenced(records: Records) -> Iterator[str]:
-    """The databases whose heartbeats became too old, or were not looked at, while another one was down."""
+    """Yield the databases whose heartbeats were too old, or not read, while another database was down."""
     limit = records.heartbeat_interval + GRACE
     for fault, alias, record in _others(records):
         ages = [age for at, age in record.ages if fault.began <= at <= fault.ended]
@@ -98,7 +98,7 @@ def silenced(records: Records) -> Iterator[str]:
 
 
 def _others(records: Records) -> Iterator[tuple[Fault, str, Record]]:
-    """Each fault with each database on which it did not fall."""
+    """Yield each fault with each database that it did not hit."""
     for fault in records.faults:
         for alias, record in records.databases.items():
             if alias != fault.target:

@@ -29,7 +29,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one scenario."""
+    """The figures and the violations of one scenario."""
 
     scenario: str
     row: str
@@ -37,12 +37,12 @@ class Verdict:
 
 
 def judge(scenario: str, evidence: Evidence) -> Verdict:
-    """Ask all twenty-one."""
+    """Judge the evidence by all twenty-one invariants."""
     return judge_by(INVARIANTS, scenario, evidence, repeats=_repeats(evidence))
 
 
 def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence, *, repeats: str) -> Verdict:
-    """Ask these. `repeats` stands in the column of repeats."""
+    """Judge the evidence by these invariants. `repeats` is the text of the column of repeats."""
     found = {invariant: list(invariant(evidence)) for invariant in invariants}
     violations = [
         f"({number}) {violation}"
@@ -64,7 +64,7 @@ def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence,
 
 
 def write(table: list[str], page: Path) -> None:
-    """Put the table into a page, in the place of the one that is between its marks."""
+    """Replace the table between the marks of a page."""
     marked = re.compile("(<!-- figures -->\n).*(\n<!-- end of figures -->)", re.DOTALL)
     lines = "\n".join(table)
     page.write_text(marked.sub(lambda marks: f"{marks[1]}{lines}{marks[2]}", page.read_text()))
@@ -78,7 +78,7 @@ def _repeats(evidence: Evidence) -> str:
 
 
 def _taken_back(evidence: Evidence) -> str:
-    """Of what others took back. An outcome may have been on its way when its machine fell silent."""
+    """The times until jobs of dead processes were recovered, without those whose outcome was still written."""
     seconds = [
         seconds
         for _, _, held, seconds in taken_back(evidence)

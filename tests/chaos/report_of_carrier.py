@@ -1,12 +1,12 @@
 """The row of the scenario `relay` in the table of figures."""
 
-from .carrier_invariants import INVARIANTS, twice
+from .carrier_invariants import INVARIANTS, jobs_run_twice
 from .evidence import Evidence
 from .report import Verdict, judge_by
 
 
 def judge_carried(scenario: str, evidence: Evidence) -> Verdict:
-    """Ask its invariants. In the column of repeats stands how many jobs ran twice."""
-    count = len(twice(evidence))
+    """Judge the evidence by the invariants of the scenario. The column of repeats counts the jobs that ran twice."""
+    count = len(jobs_run_twice(evidence))
     share = count / max(len(evidence.statuses), 1)
     return judge_by(INVARIANTS, scenario, evidence, repeats=f"{count} jobs ran twice: {share:.2%}")

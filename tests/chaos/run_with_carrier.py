@@ -1,4 +1,4 @@
-"""The scenario `relay`: two relays hand all jobs over to a worker of Celery, and all of them, and the broker, break."""
+"""The scenario `relay`: two relays hand all jobs over to a Celery worker; faults hit relays, Celery and the broker."""
 
 import random
 import threading
@@ -15,7 +15,7 @@ from django_skipqueue.contrib.celery.carrier import carrier_id
 from . import faults
 from .carried import CARRIER, CHILDREN, Broker, CeleryWorker, Relays
 from .carrier_faults import CarrierFaults
-from .carrier_invariants import twice
+from .carrier_invariants import jobs_run_twice
 from .cluster import Cluster
 from .evidence import Evidence
 from .faults import Stroke
@@ -26,16 +26,16 @@ from .scenarios import Run
 HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND locked_by = %s"
 
 LOOK = 0.1
-"""Seconds between two looks at how many jobs the carrier holds."""
+"""Seconds between two counts of the jobs that the carrier holds."""
 
 START_SECONDS = 60.0
 
 MOST_A_SECOND = 100.0
-"""Jobs that the load defers: each one takes Celery more than a worker, and the broker needs its share of two cores."""
+"""Jobs that the load defers a second: a job costs Celery and the broker more time than a worker."""
 
 
 class RunWithCarrier(Run):
-    """See `Run`. Its machines are the relays."""
+    """A `Run` whose machines are the relays."""
 
     longest_calm_after = 45.0
 
@@ -72,9 +72,9 @@ class RunWithCarrier(Run):
         return replace(found, carried=self._counts, left_over=self._left_over)
 
     def _save_twice(self, evidence: Evidence) -> None:
-        """Write down the lives of the jobs that ran twice, for whoever looks into it."""
+        """Write the changes and rows of the jobs that ran twice into a file, to analyse them."""
         lines = []
-        for job in sorted(twice(evidence)):
+        for job in sorted(jobs_run_twice(evidence)):
             entries = [(entry.at, f"{entry.what} under lease {entry.lease}") for entry in evidence.entries_of[job]]
             changes = [(each.at, f"{each.verb}, lease {each.lease} {each.holder}") for each in evidence.by_job[job]]
             lines += [f"{job} {at:.3f} {what}\n" for at, what in sorted(entries + changes)]

@@ -1,6 +1,6 @@
-"""The scenarios: which faults fall on what, and one run from the first job to the verdict.
+"""The scenarios: their faults and targets, and one run from the first job to the evidence.
 
-Invariant: the calm before and the calm after are part of every run; the load goes on through all of it.
+Invariant: every run has times without a fault before the first and after the last fault; the load goes on all the time.
 """
 
 import random
@@ -28,14 +28,14 @@ from .stage import Stage
 from .witness import EMPTY_TABLES
 
 LONGEST_WARM_UP = 10.0
-"""Seconds, at most, until as many jobs are finished as come in."""
+"""Seconds at most until as many jobs are finished a second as the load defers."""
 
 CALM_BEFORE = 3.0
 CALM_AFTER, LONGEST_CALM_AFTER = 4.0, 12.0
-"""Seconds; the longest where the speed is not back before."""
+"""Seconds without a fault at the end, and at most while the speed is not back."""
 
 LONGEST_DRAIN = 240.0
-"""Seconds after the load in which every job must be finished, on a machine that other programs keep busy as well."""
+"""Seconds after the end of the load within which every job must be finished, even on a busy computer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class Scenario:
 
     strokes: Sequence[Stroke]
     pause: tuple[float, float] = (1.0, 3.0)
-    """From the end of one stroke to the beginning of the next one in the same lane, in seconds."""
+    """The shortest and the longest pause between two strokes of a lane, in seconds."""
     lanes: Sequence[Sequence[Stroke]] = ()
-    """For the mixed one: what falls on PostgreSQL, and what falls on each machine, all at the same time."""
+    """For the scenario `mixed`: strokes against PostgreSQL and strokes against each machine, at the same time."""
     lengths: float = 1.0
-    """How many times as long as the others it is."""
+    """How many times longer than other scenarios it runs."""
     has_standby: bool = False
     """Whether every commit waits for a second PostgreSQL, to which the cluster can fail over."""
     has_three: bool = False
@@ -60,7 +60,7 @@ class Scenario:
 
     @property
     def needs(self) -> str:
-        """What this computer does not have, and its faults need; empty: nothing."""
+        """The program that the scenario needs and this computer lacks; empty if nothing is missing."""
         if self.has_carrier:
             return "" if program() else "RabbitMQ, Debian's package rabbitmq-server"
         if self.strokes or self.lanes or self.has_three:
@@ -69,7 +69,7 @@ class Scenario:
 
     @property
     def has_clocks(self) -> bool:
-        """Whether its machines have clocks of their own."""
+        """Whether its machines have their own clocks."""
         return any(faults.change_clock in strokes for strokes in [self.strokes, *self.lanes])
 
 
@@ -160,7 +160,7 @@ SCENARIOS = {
 
 
 class Run:
-    """One scenario on a cluster that is up and has the tables."""
+    """One run of a scenario on a cluster that runs and has the tables."""
 
     longest_calm_after = LONGEST_CALM_AFTER
 
@@ -180,7 +180,7 @@ class Run:
         return [Machine(f"machine-{number}", cluster, folder, **own) for number in (1, 2)]
 
     def evidence(self) -> Evidence:
-        """Do it all; what is known afterwards."""
+        """Run the scenario, and return its evidence."""
         with self._cluster.connect() as connection:
             connection.execute(EMPTY_TABLES)
         machines = self._stage.machines
@@ -226,7 +226,7 @@ class Run:
             )
 
     def _wait_for_speed(self, wanted: float, *, at_least: float, at_most: float) -> None:
-        """Let it run until so many jobs are finished in a second, but not shorter and not longer than these times."""
+        """Wait until `wanted` jobs are finished in a second, but not shorter and not longer than these times."""
         statement = (
             "SELECT count(*) FROM chaos_change, to_timestamp(%s) AS now"
             " WHERE after = ANY (%s) AND at > now - interval '1 second' AND at <= now"
@@ -246,7 +246,7 @@ class Run:
             time.sleep(0.05)
 
     def _break_things(self) -> None:
-        """Each lane strikes again and again until the time is over, and ends with its stroke."""
+        """Run the strokes of each lane in a thread until the time is over."""
         with ThreadPoolExecutor() as pool:
             lanes = [
                 pool.submit(self._strike, strokes, machines, random.Random(self._choose.random()))
@@ -264,34 +264,36 @@ class Run:
         return list(zip(self.scenario.lanes, [machines, *([machine] for machine in machines)], strict=True))
 
     def _strike(self, strokes: Sequence[Stroke], machines: list[Machine], choose: random.Random) -> None:
-        """Every kind once, in a shuffled order, before any comes again; the machines in turn."""
+        """Call each stroke once in a random order, then again; the machines take turns."""
         turn = 0
         while not self._stage.over.is_set():
             for stroke in choose.sample(strokes, len(strokes)):
-                if self.scenario.lanes and self._stage.over.is_set():  # else each kind is to strike at least once
+                if (
+                    self.scenario.lanes and self._stage.over.is_set()
+                ):  # without lanes, each stroke is called at least once
                     return
                 stroke(self._stage, machines[turn % len(machines)], choose)
                 turn += 1
                 self._stage.over.wait(choose.uniform(*self.scenario.pause))
 
     def _drain(self) -> None:
-        """Wait until every job and batch is finished; those that are not by then are lost, as the verdict says.
+        """Wait until every job and batch is finished; the verdict calls all others lost.
 
-        Jobs of a sequence that has halted need its operator.
+        `Load.mend` plays the operator whom halted sequences need.
         """
         deadline = time.monotonic() + LONGEST_DRAIN
         unfinished = (
             "SELECT (SELECT count(*) FROM skipqueue_job WHERE NOT status = ANY (%s))"
             " + (SELECT count(*) FROM skipqueue_batch WHERE finished_at IS NULL)"
         )
-        connections.close_all()  # that of this thread is from before the faults
+        connections.close_all()  # the connection of this thread is older than the faults
         with self._cluster.connect() as connection:
             while _count(connection, unfinished, list(FINISHED)) and time.monotonic() < deadline:
                 self._load.mend()
                 time.sleep(0.1)
 
     def _stop_all(self) -> None:
-        """The last SIGTERM, which is judged like any other."""
+        """Stop all machines by a last SIGTERM, which is judged like every SIGTERM."""
         for machine in self._stage.machines:
             fault = Fault("SIGTERM at the end", machine.name, time.time())
             fault.stops = [machine.stop()]

@@ -1,4 +1,4 @@
-"""The project whose queue is put under fault: its database is the one of DATABASE_URL."""
+"""The settings of the project that the scenarios test. DATABASE_URL names its database."""
 
 import environ
 

@@ -1,4 +1,4 @@
-"""The same project where Celery carries all queues, behind the broker `CHAOS_BROKER`."""
+"""The settings of the project if Celery carries all queues. CHAOS_BROKER is the URL of the broker."""
 
 from .carried import CARRIER, CELERY_QUEUE, WINDOW
 from .settings import *  # noqa: F403 (the same project)

@@ -1,4 +1,4 @@
-"""The same project with a queue in each of the databases `CHAOS_DATABASES`: addresses, one on a line."""
+"""The settings of the project with three queue databases. CHAOS_DATABASES has the URL of each on a line."""
 
 import os
 

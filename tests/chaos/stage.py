@@ -1,6 +1,6 @@
-"""What the faults happen to, and the diary of what was done to it.
+"""The cluster and the machines that the faults hit, and the list of the faults.
 
-Invariant: whatever is broken here stands in `faults`, with its time.
+Invariant: `faults` has every fault with its time.
 """
 
 import threading
@@ -16,19 +16,19 @@ from .machines import Machine
 
 
 class Stage:
-    """Strokes may be under way in several threads, each with its own random numbers."""
+    """The cluster, the machines, and the list of faults. Several threads may cause faults at the same time."""
 
     def __init__(self, cluster: Cluster, machines: list[Machine]) -> None:
         self.cluster = cluster
         self.machines = machines
         self.faults: list[Fault] = []
         self.over = threading.Event()
-        """Set when no new stroke is to begin."""
+        """Set when no new stroke may begin."""
         self._lock = threading.Lock()
 
     @contextmanager
     def fault(self, what: str, target: str, *, slows: bool = True, silences: bool = False) -> Iterator[Fault]:
-        """Write down what happens in this block."""
+        """Add a fault to the list, which lasts as long as the block."""
         fault = Fault(what, target, time.time(), slows=slows, silences=silences)
         with self._lock:
             self.faults.append(fault)
@@ -36,11 +36,11 @@ class Stage:
         fault.ended = time.time()
 
     def wait(self, seconds: float) -> None:
-        """Let it hurt. Not ended by `over`: a fault has its full length."""
+        """Let a fault last this number of seconds, even if `over` is set meanwhile."""
         time.sleep(seconds)
 
-    def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait for this, at most so long; whether it came about."""
+    def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition, at most this number of seconds. Returns whether it was met."""
         deadline = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Each invariant of the scenario `relay` finds the violation that it is about, and nothing where there is none."""
+"""Each invariant of the scenario `relay` finds its violation in forged evidence, and nothing in correct evidence."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,94 +13,95 @@ from .carrier_invariants import (
     carried_deaths_are_counted_right,
     few_run_twice,
     handed_over_once,
+    jobs_run_twice,
     nothing_is_left_over,
-    twice,
     window_holds,
 )
 from .evidence import Death, Entry, Evidence, Stop
+from .evidence_builder import DIED, EvidenceBuilder, without_violations
 from .invariants import changes_are_legal, deaths_are_noticed, nothing_is_lost, stops_are_clean
-from .story import DIED, Story, uneventful
 
 HOLDER = carrier_id(CARRIER)
 
-Forgery = Callable[[Story], None]
+Forgery = Callable[[EvidenceBuilder], None]
 
 
-def carried() -> Story:
-    """An uneventful story in which the carrier runs a job as well."""
-    story = uneventful()
-    story.defer(5_001)
-    story.claim(5_001)
-    story.hand_over(5_001, HOLDER)
-    story.write(5_001, "begin", "end")
-    story.settle(5_001)
-    story.evidence.carried = [(story.time - 1, MOST_CARRIED), (story.time, 0)]
-    story.evidence.left_over = {"chaos": 0}
-    return story
+def build_carried() -> EvidenceBuilder:
+    """Evidence without violations in which the carrier runs a job as well."""
+    builder = without_violations()
+    builder.defer(5_001)
+    builder.claim(5_001)
+    builder.hand_over(5_001, HOLDER)
+    builder.write_entries(5_001, "begin", "end")
+    builder.settle(5_001)
+    builder.evidence.carried = [(builder.time - 1, MOST_CARRIED), (builder.time, 0)]
+    builder.evidence.left_over = {"chaos": 0}
+    return builder
 
 
-def found(invariant: Callable[[Evidence], Iterator[str]], story: Story) -> list[str]:
-    return list(invariant(story.evidence))
+def violations_of(invariant: Callable[[Evidence], Iterator[str]], builder: EvidenceBuilder) -> list[str]:
+    return list(invariant(builder.evidence))
 
 
-def test_nothing_is_found_where_nothing_is_wrong() -> None:
-    evidence = carried().evidence
+def test_evidence_without_a_violation_passes_the_invariants_of_a_carrier() -> None:
+    evidence = build_carried().evidence
     assert [list(invariant(evidence)) for invariant in INVARIANTS] == [[]] * len(INVARIANTS)
 
 
-def leave_a_job_with_the_carrier(story: Story) -> None:
-    story.defer(5_002)
-    story.claim(5_002)
-    story.hand_over(5_002, HOLDER)
+def leave_a_job_with_the_carrier(builder: EvidenceBuilder) -> None:
+    builder.defer(5_002)
+    builder.claim(5_002)
+    builder.hand_over(5_002, HOLDER)
 
 
-def count_a_job_with_the_carrier(story: Story) -> None:
-    story.evidence.carried.append((story.time, 1))
+def count_a_job_with_the_carrier(builder: EvidenceBuilder) -> None:
+    builder.evidence.carried.append((builder.time, 1))
 
 
-def leave_a_message(story: Story) -> None:
-    story.evidence.left_over["chaos"] = 3
+def leave_a_message(builder: EvidenceBuilder) -> None:
+    builder.evidence.left_over["chaos"] = 3
 
 
-def exceed_the_window(story: Story) -> None:
-    story.evidence.carried.insert(0, (story.evidence.calm_from + 2, MOST_CARRIED + 1))
+def exceed_the_window(builder: EvidenceBuilder) -> None:
+    builder.evidence.carried.insert(0, (builder.evidence.calm_from + 2, MOST_CARRIED + 1))
 
 
-def hand_over_twice(story: Story) -> None:
-    leave_a_job_with_the_carrier(story)
-    story.hand_over(5_002, "other")
-    story.settle(5_002)
+def hand_over_twice(builder: EvidenceBuilder) -> None:
+    leave_a_job_with_the_carrier(builder)
+    builder.hand_over(5_002, "other")
+    builder.settle(5_002)
 
 
-def hand_over_to_somebody_else(story: Story) -> None:
-    story.defer(5_002)
-    story.claim(5_002)
-    story.hand_over(5_002, "third")
-    story.settle(5_002)
+def hand_over_to_somebody_else(builder: EvidenceBuilder) -> None:
+    builder.defer(5_002)
+    builder.claim(5_002)
+    builder.hand_over(5_002, "third")
+    builder.settle(5_002)
 
 
-def hand_over_under_a_new_lease(story: Story) -> None:
-    story.defer(5_002)
-    story.claim(5_002)
-    story.change(5_002, "running", "running", lease=2, attempts=2, holder=HOLDER)
-    story.settle(5_002)
+def hand_over_under_a_new_lease(builder: EvidenceBuilder) -> None:
+    builder.defer(5_002)
+    builder.claim(5_002)
+    builder.change(5_002, "running", "running", lease=2, attempts=2, holder=HOLDER)
+    builder.settle(5_002)
 
 
-def run_again(story: Story, *, jobs: int = 40) -> None:
+def run_again(builder: EvidenceBuilder, *, jobs: int = 40) -> None:
     for job in range(6_000, 6_000 + jobs):
-        story.defer(job)
-        story.claim(job)
-        story.write(job, "begin", "begin", "end")
-        story.settle(job)
+        builder.defer(job)
+        builder.claim(job)
+        builder.write_entries(job, "begin", "begin", "end")
+        builder.settle(job)
 
 
-def fail_for_two_deaths(story: Story) -> None:
-    leave_a_job_with_the_carrier(story)
+def fail_for_two_deaths(builder: EvidenceBuilder) -> None:
+    leave_a_job_with_the_carrier(builder)
     for what in (KILLED, CHILD_KILLED, STALLED):
-        story.fault(what, began=story.time, ended=story.time)
-    story.settle(5_002, "failed", error=DIED, ran_under=None)
+        builder.add_fault(what, began=builder.time, ended=builder.time)
+    builder.settle(5_002, "failed", error=DIED, ran_under=None)
 
 
+# The invariant, the function that adds a violation, and the beginning of the sentence about it.
 FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
     (nothing_is_lost, leave_a_job_with_the_carrier, "job 5002 is still running"),
     (nothing_is_left_over, count_a_job_with_the_carrier, "1 jobs were left with the carrier"),
@@ -113,81 +114,83 @@ FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
 
 
 @pytest.mark.parametrize(("invariant", "forge", "expected"), FORGERIES)
-def test_a_violation_is_found(invariant: Callable[[Evidence], Iterator[str]], forge: Forgery, expected: str) -> None:
-    story = carried()
-    forge(story)
-    (violation,) = found(invariant, story)
+def test_each_invariant_of_a_carrier_finds_its_violation(
+    invariant: Callable[[Evidence], Iterator[str]], forge: Forgery, expected: str
+) -> None:
+    builder = build_carried()
+    forge(builder)
+    (violation,) = violations_of(invariant, builder)
     assert violation.startswith(expected)
     assert invariant in INVARIANTS
 
 
 def test_a_job_that_is_handed_over_twice_is_found() -> None:
-    story = carried()
-    hand_over_twice(story)
-    assert len(found(handed_over_once, story)) == 2
+    builder = build_carried()
+    hand_over_twice(builder)
+    assert len(violations_of(handed_over_once, builder)) == 2
 
 
 def test_too_many_jobs_that_run_twice_are_found() -> None:
-    story = carried()
-    run_again(story, jobs=3)
-    assert found(few_run_twice, story) == []
-    story = carried()
-    run_again(story)
-    assert found(few_run_twice, story) == [f"41 of {len(story.evidence.statuses)} jobs ran twice"]
+    builder = build_carried()
+    run_again(builder, jobs=3)
+    assert violations_of(few_run_twice, builder) == []
+    builder = build_carried()
+    run_again(builder)
+    assert violations_of(few_run_twice, builder) == [f"41 of {len(builder.evidence.statuses)} jobs ran twice"]
 
 
-def test_what_does_not_count_as_running_twice() -> None:
-    story = carried()
-    story.defer(7_001)  # given back before it began
-    story.claim(7_001)
-    story.release(7_001)
-    story.claim(7_001)
-    story.write(7_001, "begin", "end")
-    story.settle(7_001)
-    story.defer(7_002)  # a retry
-    story.claim(7_002)
-    story.write(7_002, "begin")
-    story.settle(7_002, "queued", error="ran under lease 1")
-    story.claim(7_002)
-    story.write(7_002, "begin", "end")
-    story.settle(7_002)
-    assert twice(story.evidence) == {3}, "that one was taken from a worker that died"
+def test_a_released_or_retried_job_does_not_count_as_running_twice() -> None:
+    builder = build_carried()
+    builder.defer(7_001)  # released before it began
+    builder.claim(7_001)
+    builder.release(7_001)
+    builder.claim(7_001)
+    builder.write_entries(7_001, "begin", "end")
+    builder.settle(7_001)
+    builder.defer(7_002)  # a retry
+    builder.claim(7_002)
+    builder.write_entries(7_002, "begin")
+    builder.settle(7_002, "queued", error="ran under lease 1")
+    builder.claim(7_002)
+    builder.write_entries(7_002, "begin", "end")
+    builder.settle(7_002)
+    assert jobs_run_twice(builder.evidence) == {3}, "job 3 was recovered from a worker that died"
 
 
 def test_a_job_that_is_released_while_the_carrier_has_it_runs_twice() -> None:
-    story = carried()
-    story.defer(7_003)
-    story.claim(7_003)
-    story.write(7_003, "begin")
-    story.release(7_003)
-    story.claim(7_003)
-    story.write(7_003, "begin", "end")
-    story.settle(7_003)
-    assert twice(story.evidence) == {3, 7_003}
+    builder = build_carried()
+    builder.defer(7_003)
+    builder.claim(7_003)
+    builder.write_entries(7_003, "begin")
+    builder.release(7_003)
+    builder.claim(7_003)
+    builder.write_entries(7_003, "begin", "end")
+    builder.settle(7_003)
+    assert jobs_run_twice(builder.evidence) == {3, 7_003}
 
 
-def test_a_job_that_fails_for_three_deaths_is_right() -> None:
-    story = carried()
-    leave_a_job_with_the_carrier(story)
+def test_a_job_that_fails_after_three_faults_is_no_violation() -> None:
+    builder = build_carried()
+    leave_a_job_with_the_carrier(builder)
     for what in (KILLED, CHILD_KILLED, CUT):
-        story.fault(what, began=story.time, ended=story.time).target = BROKER
-    story.settle(5_002, "failed", error=DIED, ran_under=None)
-    assert found(carried_deaths_are_counted_right, story) == []
+        builder.add_fault(what, began=builder.time, ended=builder.time).target = BROKER
+    builder.settle(5_002, "failed", error=DIED, ran_under=None)
+    assert violations_of(carried_deaths_are_counted_right, builder) == []
 
 
-def test_a_job_that_was_handed_over_is_not_the_relays_when_it_dies_or_stops() -> None:
-    story = carried()
-    story.defer(5_002)
-    story.claim(5_002, "third")
-    story.hand_over(5_002, HOLDER)
-    story.fault(began=story.time, ended=story.time, deaths=[Death(12, story.time, alone=True)])
-    stop = Stop(frozenset({12}), story.time, story.time + 1, 0)
-    story.fault("SIGTERM", began=stop.began, ended=stop.ended, stops=[stop])
-    assert found(deaths_are_noticed, story) == []
-    assert found(stops_are_clean, story) == []
+def test_a_job_that_was_handed_over_does_not_belong_to_its_relay() -> None:
+    builder = build_carried()
+    builder.defer(5_002)
+    builder.claim(5_002, "third")
+    builder.hand_over(5_002, HOLDER)
+    builder.add_fault(began=builder.time, ended=builder.time, deaths=[Death(12, builder.time, alone=True)])
+    stop = Stop(frozenset({12}), builder.time, builder.time + 1, 0)
+    builder.add_fault("SIGTERM", began=stop.began, ended=stop.ended, stops=[stop])
+    assert violations_of(deaths_are_noticed, builder) == []
+    assert violations_of(stops_are_clean, builder) == []
 
 
-def test_a_repeated_effect_is_not_taken_for_a_job_that_ran_twice() -> None:
-    story = carried()
-    story.evidence.entries += [Entry(2, 1, "effect", story.time)]
-    assert 2 not in twice(story.evidence), "that is a violation of its own"
+def test_a_repeated_effect_does_not_count_as_a_job_that_ran_twice() -> None:
+    builder = build_carried()
+    builder.evidence.entries += [Entry(2, 1, "effect", builder.time)]
+    assert 2 not in jobs_run_twice(builder.evidence), "another invariant finds a repeated effect"

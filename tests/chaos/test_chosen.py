@@ -1,4 +1,4 @@
-"""Which scenarios a run has: over many seeds each of them has its turn."""
+"""The choice of the scenarios of a run: over many seeds each scenario is chosen."""
 
 import re
 from collections import Counter
@@ -7,16 +7,16 @@ from pathlib import Path
 from .__main__ import chosen
 
 KNOWN = re.findall(r'^    "([\w-]+)": Scenario\(', Path(__file__).with_name("scenarios.py").read_text(), re.MULTILINE)
-"""Read from the text: the module needs the settings of the chaos suite."""
+"""The names of all scenarios, read from the source: to import the module needs the settings of the chaos suite."""
 
 
-def test_all_or_those_that_are_named() -> None:
+def test_a_run_has_all_scenarios_or_the_named_ones() -> None:
     assert {"mixed", "relay", "one-of-three"} < set(KNOWN)
     assert chosen([], KNOWN, seed=1, others=0) == KNOWN
     assert chosen(["relay", "mixed"], KNOWN, seed=1, others=0) == ["relay", "mixed"]
 
 
-def test_the_seed_chooses_others() -> None:
+def test_the_seed_chooses_further_scenarios() -> None:
     first = chosen(["mixed"], KNOWN, seed=1, others=3)
     assert first[0] == "mixed"
     assert len(set(first)) == 4
@@ -25,7 +25,7 @@ def test_the_seed_chooses_others() -> None:
     assert sorted(chosen(["mixed"], KNOWN, seed=1, others=99)) == sorted(KNOWN)
 
 
-def test_over_many_runs_each_scenario_has_its_turn() -> None:
+def test_over_many_seeds_each_scenario_is_chosen() -> None:
     ran = Counter(name for seed in range(300) for name in chosen(["mixed"], KNOWN, seed=seed, others=3))
     assert ran.keys() == set(KNOWN)
     assert min(ran.values()) > 15, "about 40 of each"

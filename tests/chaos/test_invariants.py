@@ -7,6 +7,7 @@ import pytest
 
 from . import forgeries
 from .evidence import Evidence
+from .evidence_builder import EvidenceBuilder, without_violations
 from .invariants import (
     INVARIANTS,
     atomic_effects_once,
@@ -25,18 +26,18 @@ from .invariants import (
     stops_are_clean,
     unique_keys_are_unique,
 )
-from .story import Story, uneventful
 from .test_policies import POLICIES
 from .test_step_invariants import FORGERIES as STEP_FORGERIES
 
-Forgery = Callable[[Story], None]
+Forgery = Callable[[EvidenceBuilder], None]
 
 
-def test_nothing_is_found_where_nothing_is_wrong() -> None:
-    evidence = uneventful().evidence
+def test_evidence_without_a_violation_passes_all_invariants() -> None:
+    evidence = without_violations().evidence
     assert [list(invariant(evidence)) for invariant in INVARIANTS] == [[]] * len(INVARIANTS)
 
 
+# The invariant, the function that adds a violation, and a part of the sentence about it.
 FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
     (nothing_is_lost, forgeries.lose_a_row, "job 1 was committed, and has no row"),
     (nothing_is_lost, forgeries.leave_a_job_running, "job 7 is still running"),
@@ -112,13 +113,13 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
 ]
 
 
-def test_a_violation_is_found(subtests: pytest.Subtests) -> None:
+def test_each_invariant_finds_its_violations(subtests: pytest.Subtests) -> None:
     for invariant, forge, found in FORGERIES:
         with subtests.test(forge.__name__, invariant=invariant.__name__):
-            story = uneventful()
-            forge(story)
-            assert any(found in violation for violation in invariant(story.evidence))
+            builder = without_violations()
+            forge(builder)
+            assert any(found in violation for violation in invariant(builder.evidence))
 
 
-def test_every_invariant_has_a_forgery() -> None:
+def test_every_invariant_is_tested_by_a_forged_violation() -> None:
     assert {invariant for invariant, _, _ in (*FORGERIES, *STEP_FORGERIES)} | POLICIES == set(INVARIANTS)

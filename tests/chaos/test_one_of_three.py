@@ -10,8 +10,8 @@ SPEED = 10
 INTERVAL = 1.0
 
 
-def kept() -> Records:
-    """Records in which nothing is broken: `queue_1` is down for ten seconds, and two others go on."""
+def make_records() -> Records:
+    """Records without a violation: `queue_1` is down for ten seconds, and the two other databases go on."""
     databases = {}
     for alias in ("queue_1", "queue_2", "queue_3"):
         seconds = [second for second in range(OVER) if alias != "queue_1" or not DOWN_AT <= second < UP_AT]
@@ -32,13 +32,13 @@ def kept() -> Records:
     )
 
 
-def test_nothing_is_said_where_nothing_is_broken() -> None:
-    assert list(violations(kept())) == []
-    assert max(kept().gaps()) < 0.2
+def test_records_without_a_violation_pass() -> None:
+    assert list(violations(make_records())) == []
+    assert max(make_records().gaps()) < 0.2
 
 
-def test_what_the_load_made_up_for_before_is_not_asked_for_later() -> None:
-    records = kept()
+def test_a_burst_of_jobs_before_the_fault_does_not_raise_the_wanted_speed() -> None:
+    records = make_records()
     record = records.databases["queue_2"]
     record.finished = sorted([*record.finished, *[CALM_FROM + 1.0] * 500])
     assert list(violations(records)) == []
@@ -46,27 +46,27 @@ def test_what_the_load_made_up_for_before_is_not_asked_for_later() -> None:
 
 @pytest.mark.parametrize("status", ["queued", "running", "failed"])
 def test_a_job_that_is_not_completed_is_lost(status: str) -> None:
-    records = kept()
+    records = make_records()
     records.databases["queue_1"].statuses[3] = status
     assert list(violations(records)) == [f"job queue_1:3 is {status}"]
 
 
 def test_a_job_without_a_row_is_lost() -> None:
-    records = kept()
+    records = make_records()
     records.databases["queue_2"].promised.add(4)
     assert list(violations(records)) == ["job queue_2:4 is gone"]
 
 
-def test_another_database_that_slows_down_is_found() -> None:
-    records = kept()
+def test_a_database_that_slows_down_while_another_is_down_is_found() -> None:
+    records = make_records()
     record = records.databases["queue_2"]
     record.finished = [at for at in record.finished if not DOWN_AT <= at < DOWN_AT + 1]
     assert list(violations(records)) == ["stalled of queue_1: queue_2 finished 9 jobs/s, not 10"]
     assert max(records.gaps()) == pytest.approx(1.0)
 
 
-def test_another_database_whose_heartbeats_stay_away_is_found() -> None:
-    records = kept()
+def test_late_heartbeats_of_a_database_while_another_is_down_are_found() -> None:
+    records = make_records()
     records.databases["queue_3"].ages.append((DOWN_AT + 1, INTERVAL + GRACE + 0.5))
     assert list(violations(records)) == ["stalled of queue_1: a heartbeat of queue_3 was 3.5 s old"]
     records.databases["queue_3"].ages = []
@@ -74,7 +74,7 @@ def test_another_database_whose_heartbeats_stay_away_is_found() -> None:
 
 
 @pytest.mark.parametrize("code", [1, None])
-def test_a_runworker_that_does_not_end_well_is_found(code: int | None) -> None:
-    records = kept()
+def test_a_runworker_that_ends_with_an_error_is_found(code: int | None) -> None:
+    records = make_records()
     records.exit_code = code
     assert list(violations(records)) == [f"after SIGTERM `runworker` ended with {code}"]

@@ -1,4 +1,4 @@
-"""The invariants of limits, rates, fairness, batches and chains find what they are about, and nothing else."""
+"""The invariants of limits, rates, fairness, batches and chains find violations, and nothing in correct evidence."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 
 from . import policy_forgeries as forgeries
 from .evidence import Evidence
+from .evidence_builder import EvidenceBuilder, without_violations
 from .policies import (
     batches_call_back_once,
     chains_are_in_order,
@@ -15,10 +16,10 @@ from .policies import (
     rates_hold,
     sequences_are_in_order,
 )
-from .story import Story, uneventful
 
-Forgery = Callable[[Story], None]
+Forgery = Callable[[EvidenceBuilder], None]
 
+# Functions that add changes without a violation.
 RIGHT: list[Forgery] = [
     forgeries.keep_to_the_rate,
     forgeries.keep_to_the_rate_with_another_clock,
@@ -29,6 +30,7 @@ RIGHT: list[Forgery] = [
     forgeries.run_a_chain,
 ]
 
+# The invariant, the function that adds a violation, and a part of the sentence about it.
 FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
     (limits_hold, forgeries.admit_too_many, "a limit was held by the jobs [7, 8] at once"),
     (limits_hold, forgeries.overtake_a_retry, "a sequence was held by the jobs [7, 8] at once"),
@@ -98,22 +100,22 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
 POLICIES = {invariant for invariant, _, _ in FORGERIES}
 
 
-def violations(forge: Forgery) -> Iterator[str]:
-    story = uneventful()
-    forge(story)
+def violations_after(forge: Forgery) -> Iterator[str]:
+    builder = without_violations()
+    forge(builder)
     for invariant in POLICIES:
-        yield from invariant(story.evidence)
+        yield from invariant(builder.evidence)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(subtests: pytest.Subtests) -> None:
+def test_changes_without_a_violation_pass_the_invariants_of_policies(subtests: pytest.Subtests) -> None:
     for forge in RIGHT:
         with subtests.test(forge.__name__):
-            assert not list(violations(forge))
+            assert not list(violations_after(forge))
 
 
-def test_a_violation_is_found(subtests: pytest.Subtests) -> None:
+def test_each_invariant_of_policies_finds_its_violations(subtests: pytest.Subtests) -> None:
     for invariant, forge, found in FORGERIES:
         with subtests.test(forge.__name__, invariant=invariant.__name__):
-            story = uneventful()
-            forge(story)
-            assert any(found in violation for violation in invariant(story.evidence))
+            builder = without_violations()
+            forge(builder)
+            assert any(found in violation for violation in invariant(builder.evidence))

@@ -1,4 +1,4 @@
-"""The witness sees each verb as what it is, on the real tables, by what it does to the row."""
+"""The witness (triggers on the real tables) recognises each kind of change of a job by the columns that change."""
 
 import uuid
 from typing import Any
@@ -29,18 +29,18 @@ WORKER = str(uuid.uuid4())
 
 
 @pytest.fixture(autouse=True)
-def tables() -> None:
+def _witness_tables() -> None:
     with connection.cursor() as cursor:
         cursor.execute(TABLES)
 
 
-def seen() -> Evidence:
+def gather_evidence() -> Evidence:
     return gather(connection.connection)
 
 
 def verbs_of(job: Job) -> list[str]:
-    """What the witness says was done to a job."""
-    return [change.verb for change in seen().by_job[job.pk]]
+    """The kinds of changes of a job that the witness has recorded."""
+    return [change.verb for change in gather_evidence().by_job[job.pk]]
 
 
 def claim() -> Job:
@@ -52,30 +52,30 @@ def settle(job: Job, outcome: Outcome) -> None:
     assert store.settle([Settlement(job.pk, job.lease, outcome)])
 
 
-def test_a_job_that_is_completed_says_under_which_lease_it_ran() -> None:
+def test_the_witness_records_the_lease_under_which_a_job_completed() -> None:
     make_job("queued")
     job = claim()
     settle(job, Outcome("completed", result=f'{{"lease": {job.lease}}}'))
     assert verbs_of(job) == ["enqueue", "claim", "settle"]
-    assert seen().changes[-1].ran_under == seen().changes[-1].lease_before == job.lease
+    assert gather_evidence().changes[-1].ran_under == gather_evidence().changes[-1].lease_before == job.lease
 
 
-def test_a_job_that_failed_says_so_in_its_error() -> None:
+def test_the_witness_reads_the_lease_from_the_error_of_a_failed_job() -> None:
     make_job("queued")
     job = claim()
     job.fail(ValueError(f"ran under lease {job.lease}"))
     assert verbs_of(job) == ["enqueue", "claim", "settle"]
-    assert seen().changes[-1].ran_under == job.lease
+    assert gather_evidence().changes[-1].ran_under == job.lease
 
 
-def test_a_snooze_is_a_settle() -> None:
+def test_the_witness_records_a_snooze_as_a_settle() -> None:
     make_job("queued")
     job = claim()
     settle(job, Outcome("scheduled", delay=10, refund=1))
     assert verbs_of(job) == ["enqueue", "claim", "settle"]
 
 
-def test_what_takes_a_job_from_its_worker_is_no_settle() -> None:
+def test_the_witness_records_release_recover_and_cancel() -> None:
     job = make_job("queued")
     claim().release()
     claim()
@@ -91,7 +91,7 @@ def test_what_takes_a_job_from_its_worker_is_no_settle() -> None:
     assert verbs_of(job) == ["enqueue", *took]
 
 
-def test_what_no_verb_does_is_illegal() -> None:
+def test_the_witness_records_other_changes_as_illegal() -> None:
     make_job("queued")
     job = claim()
     Job.objects.filter(pk=job.pk).update(status="running", lease=7)
@@ -99,35 +99,35 @@ def test_what_no_verb_does_is_illegal() -> None:
     assert verbs_of(job) == ["enqueue", "claim", "illegal", "illegal"]
 
 
-def test_a_discarded_job_that_is_deleted_was_pruned_and_keeps_its_status() -> None:
+def test_the_witness_records_the_deletion_of_a_discarded_job_as_a_prune() -> None:
     job = make_job("queued")
     store.discard([job.pk])
     Job.objects.filter(pk=job.pk).delete()
     assert verbs_of(job) == ["enqueue", "discard", "prune"]
-    assert seen().statuses == {job.pk: "discarded"}
+    assert gather_evidence().statuses == {job.pk: "discarded"}
 
 
-def test_rows_are_found_in_the_schema_that_they_are_in() -> None:
+def test_the_evidence_has_rows_by_schema() -> None:
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO chaos_row (job_id) VALUES (1)")
         cursor.execute("INSERT INTO chaos_tenant.chaos_row (job_id) VALUES (2)")
-    assert seen().rows == {"public": {1}, "chaos_tenant": {2}}
+    assert gather_evidence().rows == {"public": {1}, "chaos_tenant": {2}}
 
 
-def test_a_heartbeat_is_nothing() -> None:
+def test_the_witness_records_no_heartbeat() -> None:
     make_job("queued")
     job = claim()
     job.heartbeat()
     assert verbs_of(job) == ["enqueue", "claim"]
 
 
-def test_worker_processes_are_remembered() -> None:
+def test_the_witness_records_worker_processes() -> None:
     worker = make_worker()
-    assert seen().processes == {str(worker.pk): worker.pid}
-    assert seen().names == {str(worker.pk): worker.name}
+    assert gather_evidence().processes == {str(worker.pk): worker.pid}
+    assert gather_evidence().names == {str(worker.pk): worker.name}
 
 
-def test_a_job_with_a_limit_is_admitted_and_its_key_is_seen() -> None:
+def test_the_witness_records_the_key_of_a_limit() -> None:
     limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
     job = make_job("blocked", **limited)
     admit_keys(store, ["k"])
@@ -136,56 +136,62 @@ def test_a_job_with_a_limit_is_admitted_and_its_key_is_seen() -> None:
     store.retry([job.pk])
     store.discard([job.pk])
     assert verbs_of(job) == ["enqueue", "admit", "claim", "cancel", "retry", "discard"]
-    assert {(each.limit_key, each.limit_kind, each.capacity) for each in seen().changes} == {("k", "concurrency", 1)}
+    assert {(each.limit_key, each.limit_kind, each.capacity) for each in gather_evidence().changes} == {
+        ("k", "concurrency", 1)
+    }
 
 
-def test_a_token_is_seen_with_its_rate_and_the_time_by_which_it_was_taken() -> None:
+def test_the_witness_records_the_rate_and_the_time_of_an_admission() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert admit_rate_keys(store, ["k"])[0] == {"default": 1}
-    change = seen().changes[-1]
+    change = gather_evidence().changes[-1]
     assert (change.verb, change.rate_key, change.rate_interval, change.rate_burst) == ("admit", "k", 60.0, 1)
     assert abs(change.stated - change.at) < 10
-    assert not list(rates_hold(seen()))
+    assert not list(rates_hold(gather_evidence()))
     Job.objects.update(status="blocked", gate="rate")
     Job.objects.update(status="queued", gate=None)
-    assert "had no token" in next(rates_hold(seen()))
+    assert "had no token" in next(rates_hold(gather_evidence()))
 
 
-def test_batches_and_their_callbacks_are_seen() -> None:
-    with Batch(on_finish=called_back("on_finish")) as outer, Batch(on_success=called_back("on_success")) as inner:
+def test_the_witness_records_batches_and_their_callbacks() -> None:
+    with Batch(on_finish=make_callback("on_finish")) as outer, Batch(on_success=make_callback("on_success")) as inner:
         job = make_job("queued", batch_id=inner.id)
-    assert [(each.batch, each.parent, each.what) for each in seen().batches] == [
+    assert [(each.batch, each.parent, each.what) for each in gather_evidence().batches] == [
         (outer.id, None, "open"),
         (inner.id, outer.id, "open"),
     ]
-    assert seen().batches[1].calls == {"on_success"}
+    assert gather_evidence().batches[1].calls == {"on_success"}
     settle(claim(), Outcome("completed"))
     finish_open_batches(store)
     settle(claim(), Outcome("completed"))
     finish_open_batches(store)
-    assert list(batches_call_back_once(seen())) == [
+    assert list(batches_call_back_once(gather_evidence())) == [
         f"on_finish of batch {outer.id}, job {job.pk + 2}, has completed 0 times"
     ]
     settle(claim(), Outcome("completed"))
-    assert not list(batches_call_back_once(seen()))
-    assert [each.calls_back for each in seen().changes if each.verb == "enqueue"] == [None, "on_success", "on_finish"]
-    assert not seen().statuses.keys() - {each.job for each in seen().changes}
+    assert not list(batches_call_back_once(gather_evidence()))
+    assert [each.calls_back for each in gather_evidence().changes if each.verb == "enqueue"] == [
+        None,
+        "on_success",
+        "on_finish",
+    ]
+    assert not gather_evidence().statuses.keys() - {each.job for each in gather_evidence().changes}
     JobBatch.objects.filter(pk=inner.id).delete()
-    assert [each.what for each in seen().batches] == ["open", "open", "finish", "finish", "delete"]
+    assert [each.what for each in gather_evidence().batches] == ["open", "open", "finish", "finish", "delete"]
 
 
-def called_back(name: str) -> TaskCall:
+def make_callback(name: str) -> TaskCall:
     return TaskCall(JobSpec(task="tests.chaos.jobs.called_back"), EncodedCall(f'["{name}"]', "{}"))
 
 
-def test_a_job_that_begins_before_the_one_that_it_needs_is_seen() -> None:
+def test_a_job_that_begins_before_its_predecessor_has_completed_is_found() -> None:
     first, second = make_job("queued"), make_job("queued")
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO chaos_need VALUES (%s, %s, 'run')", [second.pk, first.pk])
     running = claim()
-    assert not list(chains_are_in_order(seen()))
+    assert not list(chains_are_in_order(gather_evidence()))
     other = claim()
-    assert list(chains_are_in_order(seen())) == [
+    assert list(chains_are_in_order(gather_evidence())) == [
         f"job {second.pk} began while job {first.pk}, which it needs, was running"
     ]
     assert [running.pk, other.pk] == [first.pk, second.pk]

@@ -1,6 +1,6 @@
-"""Three databases, each on a server of its own behind a proxy, with a load of its own, and one `runworker` for all.
+"""Three databases, each on its own server behind a proxy and with its own load, and one `runworker` for all of them.
 
-Invariant: load and watch of a database have threads and connections of their own, and come past the proxy.
+Invariant: the load and the watching of a database have their own threads and connections, which bypass the proxy.
 """
 
 import os
@@ -27,7 +27,7 @@ from .records_of_three import Record
 from .settings import SKIPQUEUE
 
 TOGETHER = 10
-"""Jobs that are deferred together."""
+"""The number of jobs that are deferred by one statement."""
 
 LOOKS = 0.1
 """Seconds between two looks at the heartbeats."""
@@ -42,7 +42,7 @@ UNFINISHED = "SELECT 1 FROM skipqueue_job WHERE finished_at IS NULL LIMIT 1"
 
 
 class Database:
-    """One of them, under its alias."""
+    """One of the three databases."""
 
     def __init__(self, alias: str, home: Path, *, rate: float) -> None:
         home.mkdir(parents=True)
@@ -61,7 +61,7 @@ class Database:
         self.proxy.start()
 
     def start(self) -> None:
-        """Defer and watch, until `stop`."""
+        """Start to defer jobs and to watch heartbeats, until `stop`."""
         for running, run in ((self._is_loaded, self._defer), (self._is_watched, self._watch)):
             running.set()
             thread = threading.Thread(target=run, daemon=True)
@@ -69,14 +69,14 @@ class Database:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Defer and watch no more."""
+        """Stop deferring jobs and watching heartbeats."""
         self._is_loaded.clear()
         self._is_watched.clear()
         for thread in self._threads:
             thread.join()
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """End all threads and processes."""
         self.stop()
         self.proxy.stop()
         self.cluster.stop()
@@ -94,7 +94,7 @@ class Database:
         return int(row[0]) if row else 0
 
     def read(self) -> None:
-        """Put what the rows say into the record."""
+        """Read the statuses and times of all jobs into the record."""
         with self.cluster.connect() as connection:
             rows = connection.execute(ROWS).fetchall()
         self.record.statuses = {id: status for id, status, _ in rows}
@@ -102,7 +102,7 @@ class Database:
 
     @property
     def address(self) -> str:
-        """How `runworker` reaches it."""
+        """The URL by which `runworker` connects, through the proxy."""
         where = f"host=127.0.0.1&port={self.proxy.port}&sslmode=disable&gssencmode=disable"
         return f"postgres://postgres@/chaos?{where}"
 
@@ -132,7 +132,7 @@ class Database:
 
 
 class Runworker:
-    """The one process, its supervisors and their workers."""
+    """The `runworker` for all three databases, with its supervisors and workers."""
 
     def __init__(self, databases: list[Database]) -> None:
         self.logbook = Logbook("runworker")
@@ -155,7 +155,7 @@ class Runworker:
         os.close(log)
 
     def stop(self) -> int | None:
-        """SIGTERM to the steward. Returns its exit code; `None`: it did not end."""
+        """Send SIGTERM to the main process. Returns its exit code; `None` if it did not end."""
         self._process.terminate()
         try:
             return self._process.wait(LONGEST_STOP)
@@ -163,15 +163,15 @@ class Runworker:
             return None
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """End all threads and processes."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
 
 @contextmanager
-def known(databases: list[Database]) -> Iterator[None]:
-    """In this block the queue of this process is spread over these databases."""
+def use_databases(databases: list[Database]) -> Iterator[None]:
+    """Let the queue of this process use these databases during the block."""
     for database in databases:
         given = environ.Env.db_url_config(database.cluster.url)
         connections.settings[database.alias] = {**connections.settings["default"], **given}

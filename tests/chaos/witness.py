@@ -1,19 +1,19 @@
-"""The tables that say afterwards what happened, and who writes them.
+"""The tables of the witness, which record what happened, and who writes them.
 
-- `chaos_promise`, `chaos_need`: by the load, in the transaction that defers the job: that there is one, and which jobs
-  it needs.
-- `chaos_ledger`: by the tasks: `begin` and `end` in autocommit on a connection of their own, `effect` in the
-  transaction of an atomic task.
-- `chaos_change`: by a trigger, a row for each change of a job's status, lease or holder, in the transaction of the
+- `chaos_promise`, `chaos_need`: the load writes the id of a job, and the ids of its predecessors, in the transaction
+  that defers the job.
+- `chaos_ledger`: the tasks write `begin` and `end` in autocommit on another connection, and `effect` in the transaction
+  of an atomic task.
+- `chaos_change`: a trigger writes a row for each change of a job's status, lease or holder, in the transaction of the
   change.
-- `chaos_batch`: by a trigger, a row when a batch is made, finished and deleted, numbered like the changes of jobs.
-- `chaos_process`: by a trigger, the worker processes that said that they live.
+- `chaos_batch`: a trigger writes a row when a batch is made, finished or deleted, numbered like the changes of jobs.
+- `chaos_process`: a trigger writes a row for each worker process that registers.
 - `chaos_child`: by a trigger, the jobs that steps of other jobs have deferred.
 - `chaos_signal`: by the load, in the transaction that sends a signal.
-- `chaos_row`: by a task, through Django. It is there twice: in the schema that each new connection is set to, where all
-  rows belong, and in the one in which they land where that was left out.
+- `chaos_row`: a task writes a row through Django. The table exists in two schemas: in `chaos_tenant`, which each new
+  connection must set, and in `public`, in which rows are found if a connection was not set up.
 
-Invariant: a row here is committed if and only if what it says was.
+Invariant: a row is committed if and only if the change that it records is committed.
 """
 
 import os
@@ -24,8 +24,8 @@ from typing import Any
 
 import psycopg
 
-# The verb behind a change is told from its columns (see `evidence`), not from the statement, which may be rewritten.
-# What a task returns or raises carries the lease under which it ran.
+# `evidence` derives the kind of a change from its columns, not from the statement, which may be rewritten. The result
+# or the error of a task contains the lease under which it ran.
 TABLES = """
 CREATE FUNCTION chaos_now() RETURNS timestamptz LANGUAGE sql AS 'SELECT clock_timestamp()';
 
@@ -167,26 +167,27 @@ REAL_TIME = """
 CREATE OR REPLACE FUNCTION chaos_now() RETURNS timestamptz LANGUAGE sql
 AS $$ SELECT to_timestamp({booted} + split_part(pg_read_file('/proc/uptime'), ' ', 1)::float8) $$
 """
-"""The time of this computer, to a hundredth of a second, where PostgreSQL's own is off. `booted` is when it started."""
+"""Replaces `chaos_now` if the clock of PostgreSQL may be wrong: the time of this computer, in hundredths of a second.
+`booted` is the time at which the computer was started."""
 
 
 def booted() -> float:
-    """When this computer started, in seconds since the epoch."""
+    """The time at which this computer was started, in seconds since the epoch."""
     return min(time.time() - float(Path("/proc/uptime").read_text().split()[0]) for _ in range(200))
 
 
 class Ledger:
-    """Writes in autocommit on a connection of this thread's own, past the proxy that carries everything else."""
+    """Writes in autocommit on a connection of the thread that bypasses the proxy."""
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def write(self, job_id: int, lease: int, what: str) -> None:
-        """A row that is committed when this returns. Raises if PostgreSQL is gone: then nobody knows."""
+        """Write and commit a row. Raises an error if the connection breaks: then the row may be committed or not."""
         self._run("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", [job_id, lease, what])
 
     def count(self, job_id: int, what: str) -> int:
-        """How many such rows there are of a job."""
+        """The number of rows of this kind that a job has."""
         cursor = self._run("SELECT count(*) FROM chaos_ledger WHERE job_id = %s AND what = %s", [job_id, what])
         return int(cursor.fetchone()[0])
 
@@ -198,5 +199,5 @@ class Ledger:
         try:
             return connection.execute(statement, values)
         except psycopg.Error:
-            connection.close()  # the server may take no more writes: another one does
+            connection.close()  # the server may refuse writes: reconnect to the new primary
             raise

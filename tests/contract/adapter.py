@@ -1,6 +1,6 @@
-"""The places inside of the package from which the contract is read.
+"""Everything that the contract reads from private modules of the package.
 
-No other file of this folder imports a module that users do not import: a rebuild of the package changes this one alone.
+No other file of this folder imports a private module: if the package is restructured, only this file changes.
 """
 
 import re
@@ -37,7 +37,7 @@ OF_PARTS: tuple[type, ...] = (
     CallToPlace,
     FinishedBatch,
 )
-"""Those of parts, of which all members are for users."""
+"""Classes of parts whose members are all public."""
 
 ELSEWHERE: dict[type, Members] = {
     **dict.fromkeys(OF_PARTS),
@@ -54,11 +54,11 @@ ELSEWHERE: dict[type, Members] = {
     Settlement: "job_id lease outcome started ended",
     Store: "default admit next_due recover prune prune_lag queues_with_jobs",
 }
-"""Classes that the reference describes, and whose modules may change: the store, and what signals and methods give."""
+"""Classes in private modules that the reference describes, with their public members; `None` means all members."""
 
 
 def objects() -> Iterator[str]:
-    """The objects that users know by name: the registry, and the package's own tasks, whose names stand in rows."""
+    """The objects that users know by name: the registry, and the tasks of the package, whose names are in rows."""
     yield f"registry: {type(registry).__name__}"
     yield from (f"the task {task.name}" for task in registry if is_ours(task.name))
 
@@ -85,7 +85,7 @@ EXIT_CODES = {code.name: code.value for code in Exit}
 
 
 def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Name, kind, labels and help of the metrics of the queue, and of those of one `runworker`."""
+    """Name, kind, labels and help of each metric of the queue and of a `runworker`."""
     for metric in (*scrape.metrics(), *(family.metric for family in figures([], names_databases=False))):
         yield metric.name, metric.kind, metric.labels, metric.text
 
@@ -97,17 +97,17 @@ def event_classes(kind: type[events.Event] = events.Event) -> Iterator[type[even
 
 
 send: Callable[[Any], None] = sinks.send
-"""Tells an event to the log and to the receivers of signals."""
+"""Writes an event to the log, and sends it to the receivers of signals."""
 
 WORKER_OF_PROCESS = log_context.worker
-"""The worker that all records of this process name."""
+"""The id and the name of the worker that all log records of this process have."""
 
 CHOICES = {
     **dict.fromkeys(("AlertRaised.rule", "AlertOver.rule"), ("oldest_waiting", "failed_share", "recoveries")),
     "RecoveredJob.status": ("failed", "queued"),
     "ScheduleSkipped.reason": ("job", "late"),
 }
-"""Values on which a log line depends, by class and field."""
+"""Values that select different log lines, by class and field."""
 
 
 PART_LOGS = r"django_skipqueue\.parts\.(\w+\.events|archive\.move)"

@@ -1,4 +1,4 @@
-"""Who may do what in the admin: how each address answers each person, and which actions it offers them."""
+"""The permissions of the admin: the response of each address to each kind of user, and the actions that it offers."""
 
 import logging
 import re
@@ -35,7 +35,7 @@ PEOPLE = {
     "not_view": "add delete retry discard run",
     "superuser": "",
 }
-"""What each person may do to all models. Django lets those who may change a row view it."""
+"""Kinds of users, and what each may do to all models. Django lets users who may change a row view it as well."""
 
 SETTINGS = {"ARCHIVE": None, "QUEUES": {"mail": {"concurrency": None, "rate": None}}}
 ANSWERS = {
@@ -44,25 +44,31 @@ ANSWERS = {
     "priority": "7", "queue": "mail", "queue_name": "mail", "rate": "none", "run_after": "2100-01-01T00:00",
     "status": "completed", "task": "tests.app.jobs.noop", "timezone": "UTC",
 }  # fmt: skip
-"""What all forms together ask for."""
+"""The fields of all forms together."""
 
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
-"""The arguments of the package's own task."""
+"""The arguments of a bulk action."""
 
 
 def permissions() -> Iterator[str]:
-    """A table: a column for each person; a line for each address and method, and for each action of a list.
+    """A table with a column for each kind of user, and a line for each address and method and each action of a list.
 
     `login` is a redirect to that page.
     """
     with (
         override_settings(SKIPQUEUE=SETTINGS, SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies"),
-        patch.object(SimpleTemplateResponse, "rendered_content", ""),  # no status depends on it, and it takes long
-        patch.object(logging.getLogger("django.request"), "disabled", True),  # it logs each refusal with a traceback
+        patch.object(
+            SimpleTemplateResponse, "rendered_content", ""
+        ),  # no status depends on the content, and rendering takes long
+        patch.object(
+            logging.getLogger("django.request"), "disabled", True
+        ),  # this logger writes a traceback for each refusal
     ):
-        clients, (rows, queries) = [_client(*each) for each in PEOPLE.items()], _rows()
-        yield _cells("", PEOPLE)
-        yield _cells("metrics.view GET", [_answer(client, "get", "/metrics/skipqueue") for client in clients])
+        clients, (rows, queries) = [_client(*each) for each in PEOPLE.items()], _make_rows()
+        yield _table_line("", PEOPLE)
+        yield _table_line(
+            "metrics.view GET", [_response_status(client, "get", "/metrics/skipqueue") for client in clients]
+        )
         for model, model_admin in admin.site._registry.items():
             name = str(model._meta.model_name)
             if model._meta.app_label != "django_skipqueue":
@@ -72,10 +78,12 @@ def permissions() -> Iterator[str]:
                 row = quote(str(rows.get(own, rows[name])))
                 address = f"/admin/django_skipqueue/{re.sub('<.*>', row, path)}?{urlencode(queries.get(own, {}))}"
                 for method in ("get", "post"):
-                    yield _cells(f"{path} {method.upper()}", [_answer(client, method, address) for client in clients])
+                    yield _table_line(
+                        f"{path} {method.upper()}", [_response_status(client, method, address) for client in clients]
+                    )
             offered = [_actions(model_admin, client) for client in clients]
             for action in set().union(*offered):
-                yield _cells(f"{name} {action}", ["yes" if action in each else "no" for each in offered])
+                yield _table_line(f"{name} {action}", ["yes" if action in each else "no" for each in offered])
 
 
 def _client(person: str, kinds: str) -> Client:
@@ -88,8 +96,8 @@ def _client(person: str, kinds: str) -> Client:
     return client
 
 
-def _rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """The ids of the rows that the addresses are about, by model or address; and their queries, by address."""
+def _make_rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """Make rows. Returns their ids, by model or address, and the queries of addresses."""
     archived, worker = make_job("failed", finished_at=timedelta(days=-100)).pk, make_worker().pk
     call_command("prunejobs", stdout=StringIO())
     Queue.pause("mail")
@@ -120,8 +128,8 @@ def _rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     return rows, queries
 
 
-def _answer(client: Client, method: str, address: str) -> str:
-    """The status of the answer. What the request changes is rolled back."""
+def _response_status(client: Client, method: str, address: str) -> str:
+    """Send a request, and return the status of the response. The changes of the request are rolled back."""
     with transaction.atomic():
         response = getattr(client, method)(address, ANSWERS if method == "post" else None)
         transaction.set_rollback(True)
@@ -134,5 +142,5 @@ def _actions(model_admin: admin.ModelAdmin, client: Client) -> set[str]:
     return set(model_admin.get_actions(request))
 
 
-def _cells(name: str, cells: Iterable[str]) -> str:
+def _table_line(name: str, cells: Iterable[str]) -> str:
     return f"{name:42}" + "".join(f" {cell:>{len(person)}}" for cell, person in zip(cells, PEOPLE, strict=True))

@@ -20,19 +20,19 @@ from .source import FUNCTION, assigned, is_ours, nodes_of, unquoted
 SPECIAL = ("__init__", "__call__", "__enter__", "__aenter__", "__iter__", "__len__", "__getitem__")
 DECORATORS = ("classmethod", "staticmethod", "property", "cached_property", "contextmanager", "fixture")
 Lines = Iterator[tuple[str, list[str]]]
-"""The lines about each member of a class, by its name."""
+"""Pairs of the name of a member of a class, and the lines about it."""
 
 
 def api() -> Iterator[str]:
-    """A line for each name, for each member of a class, and for what an alias in an annotation means.
+    """A line for each public name, for each member of a class, and for the meaning of each alias in an annotation.
 
     An alias that several modules use for different types is left out.
     """
     lines = [*objects()]
     for module, name, members in _public():
-        lines += _about(f"{module}.{name}", attrgetter(name)(import_module(module)), members)
+        lines += _lines_about(f"{module}.{name}", attrgetter(name)(import_module(module)), members)
     for kind, members in ELSEWHERE.items():
-        lines += _about(kind.__name__, kind, members)
+        lines += _lines_about(kind.__name__, kind, members)
     yield from lines
     for name in {word for line in lines for word in re.findall(r"\w+", line)} & set(assigned()):
         match assigned()[name]:
@@ -42,7 +42,7 @@ def api() -> Iterator[str]:
 
 @cache
 def _public() -> list[tuple[str, str, Members]]:
-    """Module, name and members of what users import: also of `__all__`, and all classes where the table names none."""
+    """Module, name and members of each public name: those of `PUBLIC`, of `__all__`, or all classes of the module."""
     found = []
     for module, names in PUBLIC.items():
         loaded = import_module(module)
@@ -57,8 +57,8 @@ def _classes() -> list[Any]:
     return [attrgetter(name)(import_module(module)) for module, name, _ in _public()]
 
 
-def _about(path: str, value: Any, members: Members) -> Iterator[str]:
-    """The lines about one name."""
+def _lines_about(path: str, value: Any, members: Members) -> Iterator[str]:
+    """The lines about one public name."""
     if isfunction(function := unwrap(value)):
         for node in nodes_of(function):
             yield from (path + line for line in _function(node, function.__globals__))
@@ -80,7 +80,7 @@ def _about(path: str, value: Any, members: Members) -> Iterator[str]:
 
 
 def _bases(kind: type) -> str:
-    """The nearest base classes that users know: those that are public, or not of this package."""
+    """The nearest base classes that are public, or that are not of this package."""
     known = [base for base in kind.__mro__[1:-1] if base in _classes() or not is_ours(base.__module__)]
     nearest = [base for base in known if not any(base in other.__mro__[1:] for other in known)]
     return "".join(f", {base.__name__}" for base in nearest if base.__name__ != "Generic")
@@ -102,7 +102,7 @@ def _table(model: type[Model]) -> Iterator[str]:
 
 
 def members_of(kind: type) -> dict[str, list[str]]:
-    """The members with public names, and those that base classes which are not public give it."""
+    """The public members of a class, with those inherited from base classes that are not public."""
     bases = [base for base in reversed(kind.__mro__) if is_ours(base.__module__)]
     return {
         name: lines
@@ -125,7 +125,7 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
             targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=module), attr=attribute)
         ) if name[0] != "_" and isfunction(
             function := getattr(names[module], attribute)
-        ):  # a method that is a function of a module
+        ):  # a method that is assigned from a function of a module
             of_module = function.__globals__
             yield (
                 name,
@@ -136,7 +136,7 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
 
 
 def _attributes(init: FUNCTION) -> Lines:
-    """What `__init__` sets, with the annotation of the argument of the same name, if there is one."""
+    """The attributes that `__init__` sets, with the annotation of the argument of this name, if there is one."""
     given = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
     for node in ast.walk(init):
         match node:
@@ -165,13 +165,13 @@ def _function(node: FUNCTION, names: Mapping[str, Any], *, of_class: bool = Fals
 
 
 def _value(node: Any, names: Mapping[str, Any]) -> Any:
-    """A default. In place of the name of a constant, its value."""
+    """A default value; the name of a constant is replaced by its value."""
     value = names.get(node.id) if isinstance(node, ast.Name) else None
     return ast.Constant(value) if isinstance(value, str | int | float) else node
 
 
 def _keys(typed_dict: Any) -> Iterator[str]:
-    """The keys with their types, those of its base classes first."""
+    """The keys of a TypedDict with their types, those of its base classes first."""
     [node], names = nodes_of(typed_dict), vars(sys.modules[typed_dict.__module__])
     for base in node.bases:
         match base:

@@ -1,4 +1,4 @@
-"""The commands, read from their parsers: what `--help` prints differs from one version of Python to the next."""
+"""The commands, read from their parsers, because the output of `--help` depends on the version of Python."""
 
 import argparse
 import os
@@ -17,11 +17,11 @@ from .adapter import EXIT_CODES
 APPS = ("django_skipqueue", "django_skipqueue.contrib.celery")
 HOST = f"{socket.gethostname()}:{os.getpid()}"
 OF_PYTHON = " (default: %(default)s)"
-"""What `BooleanOptionalAction` adds to a help before Python 3.13."""
+"""The text that `BooleanOptionalAction` adds to a help before Python 3.13."""
 
 
 def commands() -> Iterator[str]:
-    """A line for each command, for each of its own options and arguments, and for each exit code."""
+    """A line for each command, each option and argument that Django does not add, and each exit code."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
     with override_settings(SKIPQUEUE={}), patch.dict(os.environ, environment, clear=True):
         for name, app in _apps_of_commands().items():

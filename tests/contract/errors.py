@@ -1,4 +1,4 @@
-"""The texts of errors and of system checks, read from the source: which file has them does not matter."""
+"""The texts of errors and of system checks, read from the source of all files of the package."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from django_skipqueue import exceptions
 from .source import FUNCTION, assigned, template, trees
 
 PASS_THROUGH = ("_", "gettext", "printable")
-"""Functions that return the text that they are given, for a person to read."""
+"""Functions that return their argument as a text for a person."""
 
 
 def errors() -> Iterator[str]:
@@ -53,7 +53,7 @@ def nodes() -> list[ast.AST]:
 
 @cache
 def results() -> dict[str, list[ast.expr]]:
-    """What functions return, by the name of the function."""
+    """The expressions that functions return, by the name of the function."""
     found = defaultdict[str, list[ast.expr]](list)
     for node in nodes():
         if isinstance(node, FUNCTION):
@@ -62,7 +62,7 @@ def results() -> dict[str, list[ast.expr]]:
 
 
 def _returned(function: ast.AST) -> list[ast.expr]:
-    """What a function returns or yields; in place of a value that it makes, the arguments of that."""
+    """The expressions that a function returns or yields; for a call, the arguments of the call."""
     values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return | ast.Yield) and node.value]
     return [
         part
@@ -78,7 +78,7 @@ def _lines(name: str, node: ast.expr) -> Iterator[str]:
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
-    """The texts that an expression may stand for, if it names a constant or calls a function of the package."""
+    """The possible texts of an expression: it may name a constant, or call a function of the package."""
     match node:
         case ast.Call(func=ast.Name(id=name)) if name in PASS_THROUGH:
             yield from _texts(node.args[0])
@@ -93,5 +93,5 @@ def _texts(node: ast.expr) -> Iterator[str]:
 
 
 def _name(node: ast.expr) -> str:
-    """The name of a class or function; empty for what is neither, such as `type(error)`."""
+    """The name of a class or function; empty for another expression, such as `type(error)`."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

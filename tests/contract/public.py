@@ -1,12 +1,13 @@
-"""What is public: the modules from which users import, the names there, and the members of the classes.
+"""The public names of the package: modules from which users import, names in them, and members of classes.
 
-A name that stands neither here nor in the `__all__` of one of these modules belongs to the package alone.
+A name that is neither in this file nor in the `__all__` of one of these modules is private.
 """
 
 Members = str | None
-"""The names of the members of a class that users know; `None`: all whose names have no underscore in front."""
+"""The names of the public members of a class; `None` means all members whose names begin without an underscore."""
 
 VERBS = "retry discard cancel run_now postpone reschedule change_queue change_priority run_again"
+STEP_VERBS = "signal asignal retry_from run_again_from"
 FILTERS = "scheduled blocked queued running completed failed discarded unfinished"
 
 PUBLIC: dict[str, dict[str, Members]] = {
@@ -32,9 +33,9 @@ PUBLIC: dict[str, dict[str, Members]] = {
     "django_skipqueue.console.metrics.page": {"view": None},
     "django_skipqueue.models": {
         "ArchivedJob": "handle current_progress worker_name",
-        "Job": f"created replaced handle current_progress worker_name {VERBS} signal asignal retry_from run_again_from complete fail release "
+        "Job": f"created replaced handle current_progress worker_name {VERBS} {STEP_VERBS} complete fail release "
         "heartbeat",
-        "Job.objects": f"enqueue claim by_handle {FILTERS} {VERBS} signal asignal retry_from run_again_from",
+        "Job.objects": f"enqueue claim by_handle {FILTERS} {VERBS} {STEP_VERBS}",
         "Queue.objects": "paused",
         "Worker.objects": "live",
     },
@@ -51,4 +52,4 @@ PUBLIC: dict[str, dict[str, Members]] = {
         "TracedInsert": "given size database metadata job_ids",
     },
 }
-"""By module the names that users import, beside the names of its `__all__`. All exceptions are public."""
+"""The public names of each module, in addition to its `__all__`, with their members. All exceptions are public."""

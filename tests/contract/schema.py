@@ -14,7 +14,7 @@ from psycopg import ConnectionInfo
 from scripts.embedded_postgres import binaries
 
 OF_THE_DUMP = ("--", "\\", "SET ", "SELECT ")
-"""What a line begins with that describes the dump, and not the tables."""
+"""The beginnings of lines that describe the dump instead of the tables."""
 
 
 def schema() -> Iterator[str]:

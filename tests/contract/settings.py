@@ -1,4 +1,4 @@
-"""The settings: their defaults, and the sentences with which `manage.py check` says what else they may be."""
+"""The settings: their defaults, and the sentences of `manage.py check` about values that are not allowed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +34,7 @@ NESTED: list[dict[str, Any]] = [
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}, "paused-queue": {"mail": X}}},
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}}},
 ]
-"""Settings that are wrong in what they contain."""
+"""Values of SKIPQUEUE with mistakes inside of nested values."""
 
 
 def settings() -> Iterator[str]:

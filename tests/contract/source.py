@@ -1,4 +1,4 @@
-"""Reads the source of the package: what stands there is the same under every version of Python and of Django."""
+"""Reads the source of the package, which is the same for every version of Python and Django."""
 
 import ast
 import functools
@@ -32,7 +32,7 @@ def trees() -> Sequence[ast.Module]:
 
 @functools.cache
 def assigned() -> Mapping[str, Sequence[ast.expr]]:
-    """The values of what is assigned at the top of any module, by name."""
+    """The expressions that are assigned to each name at the top level of any module."""
     found = defaultdict[str, list[ast.expr]](list)
     for tree in trees():
         for node in tree.body:
@@ -43,12 +43,12 @@ def assigned() -> Mapping[str, Sequence[ast.expr]]:
 
 @functools.cache
 def classes() -> Mapping[str, ast.ClassDef]:
-    """The classes at the top of any module, by name."""
+    """The classes at the top level of any module, by name."""
     return {node.name: node for tree in trees() for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def nodes_of(value: Any) -> list[Any]:
-    """Where a class or a function is defined; of a function with overloads: these."""
+    """The syntax nodes that define a class or a function; if it has overloads, only the overloads."""
     body: list[Any] = tree_of(_path_of(value)).body
     for name in value.__qualname__.split("."):
         found = [node for node in body if isinstance(node, ast.ClassDef | FUNCTION) and node.name == name]
@@ -59,14 +59,14 @@ def nodes_of(value: Any) -> list[Any]:
 def _path_of(value: Any) -> str:
     if inspect.isfunction(value):
         return value.__code__.co_filename
-    # The `__module__` of a class may be the one that users import it from: its methods know better.
+    # The `__module__` of a class may be the module from which users import it; its methods have the real file.
     methods = [each.__code__.co_filename for each in vars(value).values() if inspect.isfunction(each)]
     paths = [str(sys.modules[value.__module__].__file__), *(path for path in methods if path.startswith(str(PACKAGE)))]
     return next(path for path in paths if any(vars(node).get("name") == value.__name__ for node in tree_of(path).body))
 
 
 def unquoted(annotation: ast.expr) -> ast.expr:
-    """An annotation without quotes: a name that is quoted means the same as one that is not."""
+    """An annotation without quotes, which do not change its meaning."""
     match annotation:
         case ast.Subscript(value=ast.Name(id="Literal")):
             return annotation

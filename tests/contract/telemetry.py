@@ -1,4 +1,4 @@
-"""What the package tells about itself: metrics, events, signals and log lines. The values in them are made up."""
+"""The metrics, events, signals and log lines of the package, with invented values."""
 
 import ast
 import logging
@@ -42,7 +42,7 @@ def events() -> Iterator[str]:
 
 
 def signals() -> Iterator[str]:
-    """A line for the sender of a signal, and one for each argument, with the types that receivers get."""
+    """A line for the sender of each signal, and a line for each argument with its types."""
     named = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
     types = defaultdict[str, set[str]](set)
 
@@ -63,7 +63,7 @@ def signals() -> Iterator[str]:
 def logs() -> Iterator[str]:
     """A line for each log line: its text, level, logger and fields.
 
-    They are written for the events, and by the functions that write a line without one.
+    Events write log lines, and so do functions that have no event.
     """
     given = [Filling(*each) for each in product((True, False), range(3))]
     with _receivers({}):
@@ -95,7 +95,7 @@ def _receivers(receivers: Mapping[Signal, Callable[..., None]]) -> Iterator[None
 
 @contextmanager
 def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
-    """Collects the records of a process that serves one database, and of which nobody knows a worker."""
+    """Collect the log records of a process with one database and without a worker."""
     logger, records = logging.getLogger("django_skipqueue"), list[logging.LogRecord]()
     handler, before = logging.Handler(), logger.level
     handler.emit = records.append  # type: ignore[assignment,method-assign]
@@ -120,7 +120,7 @@ def _line(record: logging.LogRecord) -> str:
 
 
 def _plain_lines() -> Iterator[str]:
-    """The lines that are no events: calls of a logger with a literal text."""
+    """The log lines without an event: calls of a logger with a literal text."""
     for tree in trees():
         for node in ast.walk(tree):
             match node:
@@ -130,16 +130,16 @@ def _plain_lines() -> Iterator[str]:
                         yield f"{shown} ({LEVELS[level]})"
 
 
-# Values that are made up
+# Invented values
 
 
 class Filling(NamedTuple):
-    """Which values are made."""
+    """Which values are invented."""
 
     gives_options: bool
-    """Whether a value that may be `None` is not."""
+    """Whether values that may be `None` are not `None`."""
     choice: int | None = None
-    """Which of the values of `adapter.CHOICES`; `None`: none of them."""
+    """The index of the value of `adapter.CHOICES`; `None` to use none of them."""
     size: int = 1
     """The number of values in a list."""
 
@@ -151,7 +151,7 @@ def _send(*fillings: Filling) -> None:
 
 
 def _made(kind: Any, name: str, filling: Filling) -> Any:
-    """A value of a type. A text is the name of the field that it is for: of `Class.field`, or of an argument."""
+    """Invent a value of a type. A string is the name of its field or argument."""
     origin, inner, field = get_origin(kind), get_args(kind), name.rpartition(".")[2]
     if origin in (Union, UnionType):
         return None if type(None) in inner and not filling.gives_options else _made(inner[0], name, filling)

@@ -1,4 +1,4 @@
-"""The package is what the files of this folder say: README.md has the rule for changes."""
+"""The public interface of the package equals the files of this folder. README.md has the rule for changes."""
 
 import difflib
 import os
@@ -27,7 +27,7 @@ READERS: dict[str, Callable[[], Iterator[str]]] = {
     "settings.txt": settings.settings,
     "signals.txt": telemetry.signals,
 }
-"""What reads each file from the package as it is."""
+"""The function that makes the lines of each file from the package."""
 
 MANAGERS = {
     "JobManager": "Job.objects",
@@ -35,11 +35,11 @@ MANAGERS = {
     "QueueQuerySet": "Queue.objects",
     "WorkerQuerySet": "Worker.objects",
 }
-"""How users reach the members of classes that they do not import."""
+"""The name by which users reach the members of classes that they do not import."""
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_package_is_what_the_file_says(name: str) -> None:
+def test_the_package_matches_the_contract_file(name: str) -> None:
     now = "".join(f"{line}\n" for line in sorted(set(READERS[name]())))
     if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
         (FOLDER / name).write_text(now)
@@ -55,7 +55,7 @@ def test_every_name_of_the_documentation_is_in_the_contract() -> None:
 
 
 def documented() -> Iterator[str]:
-    """The names that the pages for users import, and those that the reference describes, with their members."""
+    """Yield the names that the documentation imports, and the names and members that the reference describes."""
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = page.read_text()
         for names in re.findall(r"^ *from django_skipqueue[\w.]* import ([\w, ]+)$", text, re.MULTILINE):

@@ -1,6 +1,6 @@
-"""The main examples of the how-to pages, taken from the page, do on the real queue what the page says.
+"""The main examples of the how-to pages, read from the pages, run on the real queue as the pages say.
 
-`test_pages` runs every block with stand-ins. Here an example's own functions are called, and its jobs run.
+`test_pages` runs every code block with stand-ins. These tests call the functions of an example and run its jobs.
 """
 
 import datetime
@@ -28,8 +28,8 @@ from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import logs_of
 
 from ..app.models import Ledger
-from ..schedules.rows import STORE, fire_all, let_pass, own_entries
-from .test_pages import PAGES, Reader, blocks
+from ..parts.schedules.rows import STORE, fire_all, let_time_pass, without_entries
+from .test_pages import PAGES, Reader, code_blocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
 
@@ -37,18 +37,20 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
 @pytest.fixture(autouse=True)
 def _own_entries() -> Iterator[None]:
     """Forget the schedules of a page after the test."""
-    with own_entries():
+    with without_entries():
         yield
 
 
-def names_of(page: str, *defined: str, given: Mapping[str, Any] | None = None) -> Any:
-    """What those blocks of a page define that have one of `defined`, with `given` in place of stand-ins."""
+def run_blocks(page: str, *defined: str, given: Mapping[str, Any] | None = None) -> Any:
+    """Run the code blocks of a page that define one of these names. Returns all their names; `given` are available."""
     (file,) = (file for file in PAGES if file.stem == page)
     reader = Reader(file.read_text())
     reader.names.update(given or {})
     wanted = [f"{word} {name}" for name in defined for word in ("def", "class")]
     found = [
-        block for block in blocks(file) if block.language == "python" and any(each in block.code for each in wanted)
+        block
+        for block in code_blocks(file)
+        if block.language == "python" and any(each in block.code for each in wanted)
     ]
     for block in found:
         reader.run(block.code, f"{file}:{block.line}")
@@ -56,21 +58,21 @@ def names_of(page: str, *defined: str, given: Mapping[str, Any] | None = None) -
     return SimpleNamespace(**reader.names)
 
 
-def results(*, of: Any) -> list[Any]:
+def results_of_task(*, of: Any) -> list[Any]:
     return [done.result for done in Job.objects.filter(task=of.name).order_by("pk")]
 
 
 def test_a_batch_reports_once_its_last_receipt_is_sent() -> None:
-    page = names_of("batches", "mail_receipts")
+    page = run_blocks("batches", "mail_receipts")
     batch = page.mail_receipts("May", [1, 2, 3])
     run_jobs()
-    assert results(of=page.report) == ["May: 3 of 3 receipts sent"]
+    assert results_of_task(of=page.report) == ["May: 3 of 3 receipts sent"]
     assert not Job.objects.filter(task=page.warn.name).exists()
     assert batch.row.name == "May"
 
 
 def test_a_batch_with_a_failed_receipt_warns() -> None:
-    page = names_of("batches", "mail_receipts")
+    page = run_blocks("batches", "mail_receipts")
     page.mail_receipts("May", [1, 2, 3])
     Job.objects.order_by("pk")[0].discard()
     run_jobs()
@@ -78,27 +80,27 @@ def test_a_batch_with_a_failed_receipt_warns() -> None:
     assert not Job.objects.filter(task=page.report.name).exists()
 
 
-def test_a_job_adds_others_to_its_batch() -> None:
-    page = names_of("batches", "mail_receipts", "import_file")
+def test_a_job_of_the_page_adds_jobs_to_its_batch() -> None:
+    page = run_blocks("batches", "mail_receipts", "import_file")
     with Batch(on_success=page.report.s("files")) as batch:
         page.import_file.defer("a.csv")
     run_jobs()
     assert [done.args for done in batch.jobs.filter(task=page.mail_receipt.name)] == [[0], [1], [2]]
-    assert results(of=page.report) == ["files: 4 of 4 receipts sent"]
+    assert results_of_task(of=page.report) == ["files: 4 of 4 receipts sent"]
 
 
 def test_a_chain_mails_its_pages_after_they_are_made() -> None:
-    page = names_of("batches", "send_report")
+    page = run_blocks("batches", "send_report")
     page.send_report(7)
     assert sorted(Job.objects.values_list("status", flat=True)) == ["blocked", "blocked", "blocked", "queued"]
     ran = run_jobs()
     assert [done.task.rpartition(".")[2] for done in ran] == ["fetch", "make_page", "make_page", "mail"]
-    assert results(of=page.mail) == ["page 1 and page 2"]
+    assert results_of_task(of=page.mail) == ["page 1 and page 2"]
     assert JobBatch.objects.get().finished_at is not None
 
 
-def test_a_job_waits_for_others() -> None:
-    page = names_of("batches", "send_report", "sell")
+def test_a_job_of_the_page_waits_for_two_jobs() -> None:
+    page = run_blocks("batches", "send_report", "sell")
     page.sell(7)
     ran = run_jobs()
     assert [(done.task.rpartition(".")[2], done.result) for done in ran] == [
@@ -109,11 +111,11 @@ def test_a_job_waits_for_others() -> None:
     ]
 
 
-def test_a_task_notes_its_progress() -> None:
+def test_the_task_of_the_page_stores_its_progress() -> None:
     class Product:
         objects = SimpleNamespace(update_or_create=lambda sku, defaults: Ledger.objects.create(entry=sku))
 
-    page = names_of("progress", "import_products", given={"Product": Product})
+    page = run_blocks("progress", "import_products", given={"Product": Product})
     page.import_products.defer([{"sku": "a", "name": "A"}, {"sku": "b", "name": "B"}])
     (ran,) = run_jobs()
     assert (ran.status, ran.result) == ("completed", 2)
@@ -122,8 +124,8 @@ def test_a_task_notes_its_progress() -> None:
     assert list(Ledger.objects.order_by("pk").values_list("entry", flat=True)) == ["a", "b"]
 
 
-def test_a_task_keeps_its_log() -> None:
-    page = names_of("progress", "charge")
+def test_the_task_of_the_page_keeps_its_log() -> None:
+    page = run_blocks("progress", "charge")
     page.logger.setLevel("INFO")
     page.charge.defer(42)
     (ran,) = run_jobs()
@@ -134,14 +136,14 @@ def test_a_task_keeps_its_log() -> None:
     ]
 
 
-def test_typed_arguments_arrive() -> None:
+def test_the_tasks_of_the_page_get_typed_arguments() -> None:
     charged: list[Any] = []
     reminded: list[Any] = []
     given = {
         "gateway": SimpleNamespace(charge=lambda *args: charged.append(args)),
         "calendar": SimpleNamespace(remind=lambda *args: reminded.append(args)),
     }
-    page = names_of("arguments", "charge", "total", given=given)
+    page = run_blocks("arguments", "charge", "total", given=given)
     due = datetime.date(2027, 1, 1)
     user = User.objects.create(username="ada", email="ada@example.com")
     row = page.charge.defer(user, page.Plan.YEARLY, [page.Line("mug", Decimal("9.90"))], due=due)
@@ -155,8 +157,8 @@ def test_typed_arguments_arrive() -> None:
     assert page.total.result_of(Job.objects.get(task=page.total.name)) == Decimal("4.00")
 
 
-def test_unique_jobs_are_one() -> None:
-    page = names_of("unique-jobs", "rebuild_index", "refresh_index", "remind")
+def test_the_unique_jobs_of_the_page_are_inserted_once() -> None:
+    page = run_blocks("unique-jobs", "rebuild_index", "refresh_index", "remind")
     assert (page.first.created, page.same.created, page.same.pk) == (True, False, page.first.pk)
     assert page.first.unique_key.endswith("rebuild_index(shop_id=42)")
     waiting = Job.objects.filter(task=page.rebuild_index.name)
@@ -165,12 +167,12 @@ def test_unique_jobs_are_one() -> None:
     assert page.rebuild_index.defer(42).created
     assert page.remind.defer(1).created
     run_jobs()
-    assert not page.remind.defer(1).created, "its hour is not over"
+    assert not page.remind.defer(1).created, "the key is held for an hour"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_limits_hold_and_let_the_others_in() -> None:
-    page = names_of("limits", "synchronize", "send_update", "import_row")
+def test_the_limits_of_the_page_hold() -> None:
+    page = run_blocks("limits", "synchronize", "send_update", "import_row")
     statuses = ["queued", "queued", "blocked", "blocked", "blocked"]
     synchronized = Job.objects.filter(task=page.synchronize.name).order_by("pk")
     assert [found.status for found in synchronized] == statuses
@@ -185,20 +187,20 @@ def test_limits_hold_and_let_the_others_in() -> None:
     assert small[0] < large[-1]
 
 
-def test_a_schedule_enqueues_its_job() -> None:
-    page = names_of("periodic", "daily_summary")
+def test_the_schedule_of_the_page_enqueues_its_job() -> None:
+    page = run_blocks("periodic", "daily_summary")
     synchronise(STORE, [entry for entry, _ in entries.values()], has_started=True)
     assert {(found.cron, found.timezone) for found in Schedule.objects.all()} == {
         ("0 9 * * mon-fri", "Europe/Berlin"),
         ("", "UTC"),
     }
-    let_pass(timedelta(days=7).total_seconds())
+    let_time_pass(timedelta(days=7).total_seconds())
     fire_all(tuple(Schedule.objects.values_list("digest", flat=True)))
     assert [made.kwargs for made in Job.objects.filter(task=page.daily_summary.name)] == [{"region": "EU"}]
     assert {ran.status for ran in run_jobs()} == {"completed"}
 
 
-# Tests of the reader's
+# The page about testing
 
 
 def send_receipt(payment_id: int) -> str:
@@ -209,7 +211,7 @@ def send_receipt(payment_id: int) -> str:
 
 @pytest.fixture
 def shop(registry: Registry) -> Iterator[dict[str, Any]]:
-    """What the examples of tests find in their project: a task, two pages, and payments."""
+    """The project that the test examples of the page need: a task, two views, and payments."""
     task = job(name="shop.send_receipt", max_attempts=1)(send_receipt)
 
     def pay(request: HttpRequest) -> HttpResponse:
@@ -243,14 +245,14 @@ TESTS = {
 
 
 @pytest.mark.django_db(transaction=True)  # a test case closes the connections at its end
-def test_the_test_cases_pass(shop: dict[str, Any]) -> None:
+def test_the_test_cases_of_the_page_pass(shop: dict[str, Any]) -> None:
     ran: dict[str, list[str]] = {}
     for case in cases_of("test", shop):
         names = unittest.defaultTestLoader.getTestCaseNames(case)
         result = unittest.TestResult()
         unittest.TestSuite(map(case, names)).run(result)
         assert not [*result.errors, *result.failures], [*result.errors, *result.failures][0][1]
-        if names:  # one shows a setting alone
+        if names:  # one test case only shows a setting
             ran[case.__name__] = list(names)
     assert ran == TESTS
 
@@ -258,7 +260,7 @@ def test_the_test_cases_pass(shop: dict[str, Any]) -> None:
 def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
     """The test cases of a page, in their order; two have the same name."""
     (file,) = (file for file in PAGES if file.stem == page)
-    for block in blocks(file):
+    for block in code_blocks(file):
         for name in re.findall(r"^class (\w+)\(TestCase\):", block.code, re.MULTILINE):
             reader = Reader(file.read_text())
             helpers = {each: getattr(testing, each) for each in testing.__all__}
@@ -268,16 +270,16 @@ def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
 
 
 @pytest.mark.parametrize("name", ["test_a_payment_gets_its_receipt", "test_an_order_is_confirmed"])
-def test_the_functions_for_pytest_pass(shop: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
+def test_the_pytest_functions_of_the_page_pass(shop: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
     given = shop | {"assert_deferred": testing.assert_deferred}
-    function = getattr(names_of("test", "test_a_payment_gets_its_receipt(client", given=given), name)
+    function = getattr(run_blocks("test", "test_a_payment_gets_its_receipt(client", given=given), name)
     function(**{each: request.getfixturevalue(each) for each in inspect.signature(function).parameters})
 
 
 @pytest.mark.django_db(databases=["default", "other"])
 def test_jobs_with_equal_values_are_in_one_of_several_databases(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
-    page = names_of("databases", "sync")
+    page = run_blocks("databases", "sync")
     for number in range(10):
         made = page.sync.defer(account_id=number)
         moved = page.sync.using(shard_key=number).defer(account_id=number + 1)

@@ -1,4 +1,4 @@
-"""The manifests of the pages about deploying fit together, and the query of its `ScaledObject` counts what it says."""
+"""The Kubernetes manifests of the pages about deployment are consistent, and their scaling query counts correctly."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,9 +13,9 @@ from django.db.models.functions import Now
 from django_skipqueue.models import Queue
 
 from ..app.rows import STATUSES, make_job, multiply
-from .test_pages import PAGES, blocks
+from .test_pages import PAGES, code_blocks
 
-CODES = [block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in blocks(page)]
+CODES = [block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in code_blocks(page)]
 
 
 def manifests(kind: str) -> Iterator[dict[str, Any]]:
@@ -35,7 +35,7 @@ def container(spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_page_deploys_each_program() -> None:
+def test_the_manifests_deploy_worker_relay_and_celery() -> None:
     commands = {name: container(spec)["command"] for name, spec in DEPLOYMENTS.items()}
     assert {name: command[:3] for name, command in commands.items()} == {
         "shop-worker": ["python", "manage.py", "runworker"],
@@ -44,14 +44,14 @@ def test_the_page_deploys_each_program() -> None:
     }
 
 
-def test_pods_have_the_time_to_stop() -> None:
+def test_pods_have_a_longer_grace_period_than_the_shutdown_timeout() -> None:
     for name in ("shop-worker", "shop-relay"):
         pod = DEPLOYMENTS[name]["template"]["spec"]
         given = {each["name"]: each.get("value") for each in container(DEPLOYMENTS[name])["env"]}
         assert pod["terminationGracePeriodSeconds"] == int(given["SKIPQUEUE_SHUTDOWN_TIMEOUT"]) + 20
 
 
-def test_the_variables_are_those_of_the_commands() -> None:
+def test_the_environment_variables_of_pods_are_options_of_their_commands() -> None:
     for name in ("shop-worker", "shop-relay"):
         command = container(DEPLOYMENTS[name])["command"][2]
         parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
@@ -59,7 +59,7 @@ def test_the_variables_are_those_of_the_commands() -> None:
         assert {each["name"] for each in container(DEPLOYMENTS[name])["env"]} <= known
 
 
-def test_labels_and_names_fit() -> None:
+def test_labels_and_names_of_the_manifests_match() -> None:
     for name, spec in DEPLOYMENTS.items():
         assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == {"app": name}
     budgets = {each["metadata"]["name"]: each["spec"] for each in manifests("PodDisruptionBudget")}
@@ -70,8 +70,8 @@ def test_labels_and_names_fit() -> None:
     assert scaled["spec"]["scaleTargetRef"]["name"] in DEPLOYMENTS
 
 
-def waiting_or_running() -> int:
-    """What the query of the page finds."""
+def run_scaling_query() -> int:
+    """The result of the scaling query of the page."""
     (scaled,) = manifests("ScaledObject")
     (trigger,) = scaled["spec"]["triggers"]
     with connection.cursor() as cursor:
@@ -82,32 +82,32 @@ def waiting_or_running() -> int:
 
 
 @pytest.mark.django_db
-def test_the_query_counts_the_jobs_of_a_queue_that_wait_for_a_worker_or_run() -> None:
-    assert waiting_or_running() == 0
+def test_the_scaling_query_counts_queued_and_running_jobs_of_a_queue() -> None:
+    assert run_scaling_query() == 0
     for status in STATUSES:
         make_job(status)
         make_job(status, queue_name="another")
-    assert waiting_or_running() == 2
+    assert run_scaling_query() == 2
     make_job("running", locked_by="carrier:celery")
-    assert waiting_or_running() == 3, "jobs that are with a carrier count"
+    assert run_scaling_query() == 3, "jobs that are with a carrier count"
 
 
 @pytest.mark.django_db
-def test_the_query_leaves_out_what_waits_in_a_paused_queue() -> None:
+def test_the_scaling_query_leaves_out_jobs_of_a_paused_queue() -> None:
     make_job("queued")
     make_job("running")
     Queue.pause("another")
-    assert waiting_or_running() == 2
+    assert run_scaling_query() == 2
     Queue.pause("default")
-    assert waiting_or_running() == 1
+    assert run_scaling_query() == 1
     Queue.resume("default")
-    assert waiting_or_running() == 2
+    assert run_scaling_query() == 2
     Queue.objects.filter(name="default").update(paused_at=Now(), paused_until=Now() - timedelta(seconds=1))
-    assert waiting_or_running() == 2
+    assert run_scaling_query() == 2
 
 
 @pytest.mark.django_db
-def test_the_query_counts_no_more_than_a_thousand_that_wait() -> None:
+def test_the_scaling_query_counts_at_most_a_thousand_queued_jobs() -> None:
     multiply(make_job("queued"), 1_005)
     make_job("running")
-    assert waiting_or_running() == 1_001
+    assert run_scaling_query() == 1_001

@@ -1,4 +1,4 @@
-"""The outbox of the page replay-safe: its task publishes to a real server, which refuses, and loses answers."""
+"""The outbox of the page replay-safe: its task posts events to a real server that refuses some or loses responses."""
 
 import json
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from django.db import transaction
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 
-from .test_examples import names_of
+from .test_examples import run_blocks
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("registry")]
 
 
 class OtherSystem(ThreadingHTTPServer):
-    """Takes events by POST. Each answer is planned: 204, another status, or `None`: taken, and the answer is lost."""
+    """Accepts events by POST. A planned response is a status, or `None`: the event is accepted without a response."""
 
     def __init__(self) -> None:
         self.plan: dict[str, list[int | None]] = {}
-        """The answers to an event, by its name; afterwards all are 204."""
+        """The responses to an event, by its name; after them, all responses are 204."""
         self.received: list[tuple[int, str, int | None]] = []
         self.keys: dict[str, set[str]] = {}
         super().__init__(("127.0.0.1", 0), Handler)
@@ -33,8 +33,8 @@ class OtherSystem(ThreadingHTTPServer):
         self.keys.setdefault(event, set()).add(key)
         return status
 
-    def of(self, order_id: int) -> list[str]:
-        """The events of an order that were taken, in the order of their arrival."""
+    def accepted_events(self, order_id: int) -> list[str]:
+        """The accepted events of an order, in the order of their arrival."""
         return [event for order, event, status in self.received if order == order_id and status in (204, None)]
 
 
@@ -65,35 +65,37 @@ def other_system(settings: Any) -> Iterator[OtherSystem]:
         thread.join()
 
 
-def defer(page: Any, *events: tuple[int, str]) -> None:
+def defer_events(page: Any, *events: tuple[int, str]) -> None:
     with transaction.atomic():
         for order_id, event in events:
             page.publish.defer(order_id=order_id, event=event, event_id=f"id of {event}")
 
 
-def test_the_events_of_an_order_arrive_in_order_while_the_other_system_fails(other_system: OtherSystem) -> None:
-    page = names_of("replay-safe", "publish(")
+def test_events_of_an_order_arrive_in_order_although_the_other_system_fails_at_first(other_system: OtherSystem) -> None:
+    page = run_blocks("replay-safe", "publish(")
     other_system.plan["a1"] = [503, 500]
-    defer(page, (1, "a1"), (2, "b1"), (1, "a2"), (2, "b2"), (1, "a3"))
+    defer_events(page, (1, "a1"), (2, "b1"), (1, "a2"), (2, "b2"), (1, "a3"))
     run_jobs()
-    assert (other_system.of(1), other_system.of(2)) == ([], ["b1", "b2"]), "the other order goes on"
+    assert (other_system.accepted_events(1), other_system.accepted_events(2)) == ([], ["b1", "b2"]), (
+        "the other order goes on"
+    )
     ran = run_jobs(include_scheduled=True)
     assert {job.status for job in ran} == {"completed"}
-    assert other_system.of(1) == ["a1", "a2", "a3"]
+    assert other_system.accepted_events(1) == ["a1", "a2", "a3"]
     assert [event for order, event, _ in other_system.received if order == 1] == ["a1", "a1", "a1", "a2", "a3"]
 
 
 def test_an_event_whose_answer_is_lost_is_sent_again_with_its_id(other_system: OtherSystem) -> None:
-    page = names_of("replay-safe", "publish(")
+    page = run_blocks("replay-safe", "publish(")
     other_system.plan["a1"] = [None]
-    defer(page, (1, "a1"), (1, "a2"))
+    defer_events(page, (1, "a1"), (1, "a2"))
     run_jobs(include_scheduled=True)
-    assert other_system.of(1) == ["a1", "a1", "a2"]
+    assert other_system.accepted_events(1) == ["a1", "a1", "a2"]
     assert other_system.keys["a1"] == {"id of a1"}
 
 
-def test_an_order_that_is_not_committed_publishes_nothing(other_system: OtherSystem) -> None:
-    page = names_of("replay-safe", "publish(", "ship")
+def test_a_rolled_back_order_publishes_no_event(other_system: OtherSystem) -> None:
+    page = run_blocks("replay-safe", "publish(", "ship")
 
     class Order:
         pk = 7
@@ -111,13 +113,13 @@ def test_an_order_that_is_not_committed_publishes_nothing(other_system: OtherSys
     assert other_system.received == [(7, "shipped", 204)]
 
 
-def test_an_event_that_fails_for_good_holds_up_its_order_until_it_is_discarded(other_system: OtherSystem) -> None:
-    page = names_of("replay-safe", "publish(")
+def test_a_finally_failed_event_holds_up_its_order_until_it_is_discarded(other_system: OtherSystem) -> None:
+    page = run_blocks("replay-safe", "publish(")
     other_system.plan["a1"] = [400]
     page.publish.using(max_attempts=1).defer(order_id=1, event="a1", event_id="id of a1")
-    defer(page, (1, "a2"))
+    defer_events(page, (1, "a2"))
     run_jobs()
-    assert (other_system.of(1), Job.objects.get(status="blocked").kwargs["event"]) == ([], "a2")
+    assert (other_system.accepted_events(1), Job.objects.get(status="blocked").kwargs["event"]) == ([], "a2")
     Job.objects.get(status="failed").discard()
     run_jobs()
-    assert other_system.of(1) == ["a2"]
+    assert other_system.accepted_events(1) == ["a2"]

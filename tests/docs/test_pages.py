@@ -1,7 +1,8 @@
 """The code on the how-to pages works: Python is run, SQL is run on the tables, commands are given to their parsers.
 
-Names that a page does not define stand for something of the reader's project. A block that cannot be run here says so
-in a comment above it, `<!-- not run: why -->`, and is compiled only; `<!-- only: django >= 6.0 -->` is for those alone.
+Names that a page does not define stand for something of the reader's project. A block that cannot be run here has
+a comment above it, `<!-- not run: why -->`, and is only compiled. With `<!-- only: django >= 6.0 -->`, a block is run
+on these versions of Django only.
 """
 
 import ast
@@ -28,10 +29,10 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job
-from ..schedules.rows import own_entries
+from ..parts.schedules.rows import without_entries
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
-OURS = ("runworker", "runrelay", "prunejobs", "importtasks", "skipqueue")
+COMMANDS_OF_THE_APP = ("runworker", "runrelay", "prunejobs", "importtasks", "skipqueue")
 
 
 class Block(NamedTuple):
@@ -39,7 +40,7 @@ class Block(NamedTuple):
     language: str
     code: str
     mark: str
-    """What the comment above it says; empty without one."""
+    """The text of the HTML comment above the block; empty without a comment."""
 
     @property
     def is_run(self) -> bool:
@@ -51,7 +52,7 @@ class Block(NamedTuple):
         return not self.mark
 
 
-def blocks(page: Path) -> Iterator[Block]:
+def code_blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
     for found in re.finditer(r"^( *)```(\w+)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
         above = text[: found.start()].rstrip().rpartition("\n")[2]
@@ -60,7 +61,7 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(line, found[2], textwrap.dedent(found[3]), mark[1] if mark else "")
 
 
-USUAL = {
+USUAL_IMPORTS = {
     "F": models.F,
     "Job": Job,
     "JobContext": JobContext,
@@ -70,11 +71,11 @@ USUAL = {
     "timedelta": timedelta,
     "transaction": transaction,
 }
-"""What the reader has imported by the time that a block is reached."""
+"""Names that a reader of the page has imported before the first block."""
 
 
 class Reader:
-    """Runs the blocks of a page one after the other, with stand-ins for what is the reader's own."""
+    """Runs the blocks of a page one after the other, with stand-ins for names of the reader's project."""
 
     def __init__(self, page: str) -> None:
         self.names: dict[str, Any] = {"__name__": "tests.app.page"}
@@ -82,8 +83,8 @@ class Reader:
         self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page))
 
     def run(self, code: str, place: str) -> None:
-        """Run one block; what it mentions and nobody has defined is made up before."""
-        self.names.update(USUAL)
+        """Run one block. Each name that it uses and no block has defined gets a stand-in first."""
+        self.names.update(USUAL_IMPORTS)
         tree = ast.parse(code, place)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and not hasattr(builtins, node.id) and node.id not in self.names:
@@ -96,7 +97,7 @@ class Reader:
         if name[0].isupper():
             return type(name, (Exception,), {"DoesNotExist": KeyError, "objects": MagicMock()})
         if name not in self._tasks:
-            return MagicMock(unsafe=True)  # it may be told to assert something
+            return MagicMock(unsafe=True)  # a page may call a method that begins with `assert`
 
         def anything(*args: Any, **kwargs: Any) -> None: ...
 
@@ -104,20 +105,20 @@ class Reader:
         return job(anything)
 
 
-PASS_42 = """
+SKIP_IDS_UP_TO_42 = """
 SELECT setval(sequence, greatest(nextval(sequence), 42)) FROM pg_get_serial_sequence('skipqueue_job', 'id') AS sequence
 """
 
 
 @pytest.mark.django_db(databases=["default", "other"])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_python_of_a_page_runs(page: Path, registry: Registry) -> None:
+def test_the_python_blocks_of_a_page_run(page: Path, registry: Registry) -> None:
     make_job("running", id=42)
     with connection.cursor() as cursor:  # no job of a page is to get that id
-        cursor.execute(PASS_42)
+        cursor.execute(SKIP_IDS_UP_TO_42)
     reader = Reader(page.read_text())
-    with isolate_apps("tests.app"), own_entries():
-        for block in blocks(page):
+    with isolate_apps("tests.app"), without_entries():
+        for block in code_blocks(page):
             if block.language == "python":
                 compile(block.code, f"{page}:{block.line}", "exec")
                 if block.is_run:
@@ -135,8 +136,8 @@ def check_settings(given: Any) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_sql_of_a_page_runs(page: Path) -> None:
-    for block in blocks(page):
+def test_the_sql_blocks_of_a_page_run(page: Path) -> None:
+    for block in code_blocks(page):
         if block.language == "sql" and block.is_run:
             with transaction.atomic(), connection.cursor() as cursor:
                 for statement in re.sub(r"--.*", "", block.code).split(";"):
@@ -145,20 +146,22 @@ def test_the_sql_of_a_page_runs(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_have_the_options_that_they_are_given(page: Path) -> None:
-    for name, arguments in re.findall(rf"manage\.py ({'|'.join(OURS)})\b([^\n`|&;>]*)", page.read_text()):
+def test_the_management_commands_on_a_page_can_be_parsed(page: Path) -> None:
+    for name, arguments in re.findall(
+        rf"manage\.py ({'|'.join(COMMANDS_OF_THE_APP)})\b([^\n`|&;>]*)", page.read_text()
+    ):
         typed = [word for word in shlex.split(arguments, comments=True) if word != "…"]
         load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(typed)
 
 
-def test_every_mark_is_above_a_block() -> None:
+def test_every_not_run_comment_is_directly_above_a_code_block() -> None:
     for page in PAGES:
         marks = re.findall(r"^ *<!-- (?:only|not run): ", page.read_text(), re.MULTILINE)
-        assert len(marks) == sum(bool(block.mark) for block in blocks(page)), page
+        assert len(marks) == sum(bool(block.mark) for block in code_blocks(page)), page
 
 
-def test_a_block_with_a_mistake_is_found(registry: Registry) -> None:
-    """Or else all of this would say nothing."""
+def test_a_code_block_with_a_wrong_option_fails_the_test_of_its_page(registry: Registry) -> None:
+    """Without this, the tests of the pages might pass whatever the pages say."""
     code = "send.using(queue='a').defer()"
     with pytest.raises(TypeError, match="Did you mean queue_name"):
         Reader(code).run(code, "a page")

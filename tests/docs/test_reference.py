@@ -1,4 +1,4 @@
-"""The documentation tells the truth: the README's example runs; the reference has the names of the code, and no other.
+"""The README's example runs, and the reference documents exactly the names that the code has.
 
 The example is run as a stranger would: in a new project, on a database of its own, by the README's own commands.
 """
@@ -63,7 +63,7 @@ from django.test import Client
 print(Client().post("/sign-up/", {"name": "ada", "email": "ada@example.com"}).content.decode())
 """
 
-LOOK = """
+PRINT_JOBS = """
 from django_skipqueue.models import Job
 print(list(Job.objects.values("task", "status", "attempts", "result").order_by("id")))
 """
@@ -77,7 +77,7 @@ def python_blocks() -> list[str]:
     return [re.sub(f"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
 
 
-def block(start: str) -> str:
+def readme_block(start: str) -> str:
     return next(code for code in python_blocks() if code.startswith(start))
 
 
@@ -100,15 +100,17 @@ class Project:
 
     def __init__(self, folder: Path, database: dict[str, object]) -> None:
         self.folder = folder
-        apps = block("INSTALLED_APPS = [").replace("# …", '"django.contrib.auth", "django.contrib.contenttypes",')
+        apps = readme_block("INSTALLED_APPS = [").replace(
+            "# …", '"django.contrib.auth", "django.contrib.contenttypes",'
+        )
         for name, code in {
             "shop/__init__.py": "",
             "shop/settings.py": SETTINGS + apps + 'INSTALLED_APPS += ["accounts"]\n',
             "shop/settings_of_install.py": SETTINGS + apps,
             "shop/urls.py": URLS,
             "accounts/__init__.py": "",
-            "accounts/jobs.py": block("# accounts/jobs.py"),
-            "accounts/views.py": block("# accounts/views.py"),
+            "accounts/jobs.py": readme_block("# accounts/jobs.py"),
+            "accounts/views.py": readme_block("# accounts/views.py"),
         }.items():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
@@ -135,7 +137,9 @@ class Project:
         return done.stdout
 
 
-def test_the_steps_of_install_need_nothing_of_the_example(tmp_path: Path, database: dict[str, object]) -> None:
+def test_the_install_steps_of_the_readme_work_without_its_example_app(
+    tmp_path: Path, database: dict[str, object]
+) -> None:
     project = Project(tmp_path, database)
     project.environment["DJANGO_SETTINGS_MODULE"] = "shop.settings_of_install"
     project.manage("migrate", "--verbosity", "0")
@@ -143,7 +147,7 @@ def test_the_steps_of_install_need_nothing_of_the_example(tmp_path: Path, databa
 
 
 def test_the_example_has_no_more_than_twenty_lines_of_code() -> None:
-    code = block("# accounts/jobs.py") + block("# accounts/views.py")
+    code = readme_block("# accounts/jobs.py") + readme_block("# accounts/views.py")
     assert len([line for line in code.splitlines() if line and not line.startswith("#")]) <= 20
 
 
@@ -160,7 +164,7 @@ def test_the_example_signs_a_user_up_and_mails_a_welcome(tmp_path: Path, databas
     assert "To: ada@example.com" in mail.read_text()
     assert "Hello ada, good to have you." in mail.read_text()
     expected = {"task": "accounts.jobs.send_welcome", "status": "completed", "attempts": 1, "result": "ada@example.com"}
-    assert str([expected]) in project.manage("shell", stdin=LOOK)
+    assert str([expected]) in project.manage("shell", stdin=PRINT_JOBS)
 
 
 def test_the_other_options_that_the_readme_shows_defer_jobs(tmp_path: Path, database: dict[str, object]) -> None:
@@ -169,7 +173,7 @@ def test_the_other_options_that_the_readme_shows_defer_jobs(tmp_path: Path, data
     options = next(code for code in python_blocks() if "send_welcome.using(" in code)
     start = "from django.contrib.auth import models\nmodels.User.objects.create_user('ada', 'ada@example.com')\n"
     project.manage("shell", stdin=start + options)
-    assert project.manage("shell", stdin=LOOK).count("accounts.jobs.send_welcome") == 3
+    assert project.manage("shell", stdin=PRINT_JOBS).count("accounts.jobs.send_welcome") == 3
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "SECURITY.md"])
@@ -186,7 +190,7 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
 # The reference
 
 
-def rows(page: str, heading: str | None = None) -> list[list[str]]:
+def table_cells(page: str, heading: str | None = None) -> list[list[str]]:
     """The cells of the tables on a page of the reference, or below one of its headings."""
     text = (REFERENCE / f"{page}.md").read_text()
     if heading is not None:
@@ -196,13 +200,13 @@ def rows(page: str, heading: str | None = None) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def literals(cells: list[list[str]], column: int = 0) -> set[str]:
+def names_in_backticks(cells: list[list[str]], column: int = 0) -> set[str]:
     """What is written `like this` in one column."""
     return {literal for row in cells for literal in re.findall(r"`([^`]+)`", row[column])}
 
 
 def test_settings_page_has_every_key_with_its_default() -> None:
-    documented = {row[0].strip("`"): row[2] for row in rows("settings") if re.fullmatch("`[A-Z_]+`", row[0])}
+    documented = {row[0].strip("`"): row[2] for row in table_cells("settings") if re.fullmatch("`[A-Z_]+`", row[0])}
     of_apps = {key.upper(): setting.made_from({}) for key, setting in conf.APP_SETTINGS.items()}
     keys = [field.name for field in fields(conf.Settings) if field.metadata.get("is_key", True)]
     defaults = of_apps | {key.upper(): getattr(conf.DEFAULTS, key) for key in keys}
@@ -213,22 +217,24 @@ def test_settings_page_has_every_key_with_its_default() -> None:
 
 
 def test_settings_page_has_the_retention_of_every_finished_status() -> None:
-    documented = {row[0].strip("`"): row[1] for row in rows("settings") if row[0].strip("`") in conf.DEFAULTS.retention}
+    documented = {
+        row[0].strip("`"): row[1] for row in table_cells("settings") if row[0].strip("`") in conf.DEFAULTS.retention
+    }
     in_days = {status: int(text.split()[0]) for status, text in documented.items()}
     kept = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
     assert in_days == {status: time.days for status, time in kept.items() if time is not None}
 
 
 def test_settings_page_has_every_key_of_a_carrier_with_its_default() -> None:
-    documented = {row[0].strip('`"').lower(): row[2].strip("`") for row in rows("settings", "Carriers")}
+    documented = {row[0].strip('`"').lower(): row[2].strip("`") for row in table_cells("settings", "Carriers")}
     defaults = {field.name: field.default for field in fields(carriers.CarrierSettings) if field.name != "name"}
     assert set(documented) == set(defaults) == {key.lower() for key in carriers.CARRIER_OPTIONS}
     for key, default in documented.items():
         assert (ast.literal_eval(default) == defaults[key]) if default else defaults[key] is MISSING
 
 
-def test_settings_page_has_every_field_of_a_link() -> None:
-    documented = {name.strip("{}") for name in literals(rows("settings", "Links to other systems"))}
+def test_settings_page_has_every_field_of_a_link_template() -> None:
+    documented = {name.strip("{}") for name in names_in_backticks(table_cells("settings", "Links to other systems"))}
     assert documented == {*link_template.FIELDS, "metadata[key]"}
 
 
@@ -237,13 +243,13 @@ def test_commands_page_has_every_command() -> None:
     assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == set(COMMANDS)
 
 
-def of_subcommand(name: str) -> str:
-    """What the page of the commands says about a subcommand of `skipqueue`."""
+def text_about_subcommand(name: str) -> str:
+    """The section about a subcommand of `skipqueue` on the page of the commands."""
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
     return re.split(r"^##+ ", page.partition(f"\n### {name}\n")[2], flags=re.MULTILINE)[0]
 
 
-def test_commands_page_names_the_subcommands_that_are_watched() -> None:
+def test_commands_page_names_the_subcommands_with_the_option_watch() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
     [named] = re.findall(r"^\*\*Again and again\.\*\* With `--watch` (.*?) show", page, re.MULTILINE)
     watched = {each.name for each in SkipQueue.subcommands if isinstance(each, Watchable)}
@@ -258,7 +264,7 @@ def test_commands_page_has_every_subcommand_in_alphabetical_order() -> None:
 @pytest.mark.parametrize("subcommand", SkipQueue.subcommands, ids=lambda each: each.name)
 def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) -> None:
     if isinstance(subcommand, Alias):
-        assert re.search(r"The same as \[`(\w+)`\]", of_subcommand(subcommand.name))
+        assert re.search(r"The same as \[`(\w+)`\]", text_about_subcommand(subcommand.name))
         return
     parser = CommandParser(add_help=False)
     subcommand.add_arguments(parser)
@@ -269,25 +275,27 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
     add_criteria(criteria)
     if takes_criteria := set(criteria._option_string_actions) <= names:
         names -= set(criteria._option_string_actions)
-    assert ("[which jobs](#skipqueue)" in of_subcommand(subcommand.name)) == takes_criteria
-    assert ("[options of verbs](#verbs)" in of_subcommand(subcommand.name)) == isinstance(subcommand, ChangeJobs)
+    assert ("[which jobs](#skipqueue)" in text_about_subcommand(subcommand.name)) == takes_criteria
+    assert ("[options of verbs](#verbs)" in text_about_subcommand(subcommand.name)) == isinstance(
+        subcommand, ChangeJobs
+    )
     if isinstance(subcommand, ChangeJobs):
         names -= options_of_verbs()
-    documented = listed(of_subcommand(subcommand.name))
+    documented = options_in_list(text_about_subcommand(subcommand.name))
     if isinstance(subcommand, Watchable):  # the text above the subcommands has what it prints
         documented.add("--json")
     assert documented == names
 
 
-def listed(text: str) -> set[str]:
+def options_in_list(text: str) -> set[str]:
     """The options with which the items of a list begin."""
     return set(re.findall("`(.+?)`", " ".join(re.findall(r"^- ((?:`[^`]+`(?:, )?)+)", text, re.MULTILINE))))
 
 
 def options_of_verbs() -> set[str]:
-    """What the page of the commands says once of all verbs."""
+    """The options that the page of the commands lists once for all verbs: subcommands that change jobs."""
     page = (REFERENCE / "commands.md").read_text()
-    return listed(page.partition("**Verbs**")[2].partition("**Again and again.**")[0])
+    return options_in_list(page.partition("**Verbs**")[2].partition("**Again and again.**")[0])
 
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
@@ -301,21 +309,21 @@ def test_commands_page_has_the_options_that_all_verbs_have() -> None:
     assert options_of_verbs() == set.intersection(*names) - set(criteria._option_string_actions)
 
 
-def test_commands_page_has_every_option_that_says_which_jobs() -> None:
+def test_commands_page_has_every_option_that_selects_jobs() -> None:
     parser = CommandParser(add_help=False)
     add_criteria(parser)
     page = (REFERENCE / "commands.md").read_text()
-    options = listed(page.partition("**Which jobs.**")[2].partition("**Durations**")[0])
+    options = options_in_list(page.partition("**Which jobs.**")[2].partition("**Durations**")[0])
     assert options == set(parser._option_string_actions)
 
 
 def test_commands_page_has_every_exit_code_of_skipqueue() -> None:
-    codes = [int(row[0]) for row in rows("commands", "skipqueue") if row[0].isdecimal()]
+    codes = [int(row[0]) for row in table_cells("commands", "skipqueue") if row[0].isdecimal()]
     assert codes == sorted({int(code) for code in Exit})
 
 
 WITHOUT_VARIABLE = {"--no-reload", "--reclaim", "--yes", "--show-topology"}
-"""Options of the commands with environment variables that have none."""
+"""Options without an environment variable, of commands whose other options have one."""
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "skipqueue"])
@@ -323,23 +331,27 @@ def test_commands_page_has_every_option_and_the_rule_for_environment_variables(n
     parser = CommandParser(add_help=False)
     load_command_class(COMMANDS[name], name).add_arguments(parser)
     options = {flag for action in parser._actions for flag in action.option_strings}
-    assert literals(rows("commands", name)) == options
+    assert names_in_backticks(table_cells("commands", name)) == options
     helps = " ".join(str(action.help) for action in parser._actions)
     named = {flag[2:].upper().replace("-", "_") for flag in options - WITHOUT_VARIABLE if flag.startswith("--")}
     assert set(re.findall(r"SKIPQUEUE_(\w+)", helps)) in (named, set())
 
 
 def test_signals_page_has_every_signal() -> None:
-    assert literals(rows("signals")) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    assert names_in_backticks(table_cells("signals")) == {
+        name for name, value in vars(signals).items() if isinstance(value, Signal)
+    }
 
 
 def test_checks_page_has_every_check() -> None:
     code = "".join(path.read_text() for path in (ROOT / "django_skipqueue").rglob("*.py"))
-    assert literals([row[:1] for row in rows("checks")]) == set(re.findall(r'id="(skipqueue\.\w+)"', code))
+    assert names_in_backticks([row[:1] for row in table_cells("checks")]) == set(
+        re.findall(r'id="(skipqueue\.\w+)"', code)
+    )
 
 
 def test_statuses_page_has_every_status() -> None:
-    statuses = {row[0].strip("`") for row in rows("statuses") if "→" not in row[0]}
+    statuses = {row[0].strip("`") for row in table_cells("statuses") if "→" not in row[0]}
     assert statuses == set(Status.values)
 
 
@@ -347,12 +359,12 @@ def test_exceptions_page_has_every_exception() -> None:
     of_the_app = {name for name, value in vars(exceptions).items() if isinstance(value, type)}
     classes = [value for value in vars(outcomes).values() if isinstance(value, type)]
     of_tasks = {each.__name__ for each in classes if issubclass(each, Exception)} - of_the_app
-    assert literals(rows("exceptions", "Raised by this app")) == of_the_app
-    assert literals(rows("exceptions", "Raised by tasks")) == of_tasks
+    assert names_in_backticks(table_cells("exceptions", "Raised by this app")) == of_the_app
+    assert names_in_backticks(table_cells("exceptions", "Raised by tasks")) == of_tasks
 
 
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
-    assert literals(rows("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
+    assert names_in_backticks(table_cells("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
     only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by", "retention"}
     assert {*UsingOptions.__annotations__, *only_given} == CORE_OPTIONS.union(*NAMES_OF_OPTIONS.values())
 
@@ -374,12 +386,12 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
 )
 def test_tables_page_has_every_column(table: str) -> None:
     [model] = [each for each in apps.get_models() if each._meta.db_table == table]
-    documented = {row[0].strip("`") for row in rows("tables", table)}
+    documented = {row[0].strip("`") for row in table_cells("tables", table)}
     assert documented == {field.column for field in model._meta.concrete_fields}
 
 
 def test_tables_page_has_every_index() -> None:
-    documented = {row[0].strip("`") for row in rows("tables", "Indexes of skipqueue_job")}
+    documented = {row[0].strip("`") for row in table_cells("tables", "Indexes of skipqueue_job")}
     unique = {constraint.name for constraint in Job._meta.constraints if constraint.name == "skipqueue_job_unique"}
     assert documented == {index.name for index in Job._meta.indexes} | unique
 

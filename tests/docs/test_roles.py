@@ -23,29 +23,29 @@ from django_skipqueue.models import Job, Schedule
 from django_skipqueue.models.expressions import table_names
 from django_skipqueue.worker.preflight import check_database
 
-from ..admin.pages import make_pages
 from ..app import jobs
 from ..app.limits import jobs as limited_jobs
 from ..app.rates import jobs as rated_jobs
 from ..app.rows import make_job
 from ..app.waiting import wait_until
+from ..console.admin.pages import make_pages
+from ..console.cli.running import skipqueue
 from ..harness.partitions import drop_partitions
 from ..harness.processes import ManagePy, wait_for_statuses
-from ..management.skipqueue.running import skipqueue
-from ..schedules.rows import make_schedule
-from .test_pages import PAGES, blocks
+from ..parts.schedules.rows import make_schedule
+from .test_pages import PAGES, code_blocks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PASSWORD = "only for tests"
 PREFIX = f"tests_{secrets.token_hex(4)}_"
-"""Roles belong to the server: another run of the tests has others."""
+"""Distinguishes the roles of this run of the tests: roles belong to the server, which other runs may share."""
 
 (PAGE,) = (page for page in PAGES if page.stem == "security")
-CODES = [block.code.replace("shop_", PREFIX) for block in blocks(PAGE) if block.language == "sql"]
-SQL = {found[1]: code for code in CODES if (found := re.search(rf"CREATE ROLE {PREFIX}(\w+)", code))}
+SQL_BLOCKS = [block.code.replace("shop_", PREFIX) for block in code_blocks(PAGE) if block.language == "sql"]
+SQL = {found[1]: code for code in SQL_BLOCKS if (found := re.search(rf"CREATE ROLE {PREFIX}(\w+)", code))}
 """The SQL of the page that makes each role."""
-(OF_CELERY,) = (code for code in CODES if code not in SQL.values())
+(GRANTS_FOR_CELERY,) = (code for code in SQL_BLOCKS if code not in SQL.values())
 
 
 def execute(statement: str) -> None:
@@ -61,7 +61,7 @@ def roles(transactional_db: None) -> Iterator[Mapping[str, str]]:
     try:
         for name, statements in SQL.items():
             execute(f"{statements}; ALTER ROLE {names[str(name)]} PASSWORD '{PASSWORD}'")
-        execute(OF_CELERY)
+        execute(GRANTS_FOR_CELERY)
         yield {str(name): value for name, value in names.items()}
     finally:
         for value in names.values():
@@ -70,7 +70,7 @@ def roles(transactional_db: None) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def acting_as(role: str) -> Iterator[None]:
-    """Within it, this process logs in to the database as this role."""
+    """Within this context, the process logs in to the database as the role."""
     settings = connections["default"].settings_dict
     before = {name: settings[name] for name in ("USER", "PASSWORD")}
     connection.close()
@@ -83,7 +83,7 @@ def acting_as(role: str) -> Iterator[None]:
 
 
 @contextmanager
-def refused() -> Iterator[None]:
+def refused_for_lack_of_rights() -> Iterator[None]:
     with pytest.raises(ProgrammingError) as caught:
         yield
     assert isinstance(caught.value.__cause__, psycopg.errors.InsufficientPrivilege)
@@ -93,12 +93,14 @@ def charge(token: str) -> None:
     """A task with a unique key."""
 
 
-def test_a_web_server_enqueues_and_reads_no_argument(roles: Mapping[str, str], registry: Registry) -> None:
+def test_the_role_of_a_web_server_enqueues_jobs_but_cannot_read_arguments(
+    roles: Mapping[str, str], registry: Registry
+) -> None:
     charged = job(unique=unique_by("token"))(charge)
     with acting_as(roles["web"]):
         jobs.noop.defer()
         jobs.noop.defer_many([(), ()])
-        limited_jobs.free_two.defer("x")
+        limited_jobs.two_per_account.defer("x")
         rated_jobs.hundred_a_minute.defer(1)
         charged.defer("abc")
         assert charged.defer_many([("abc",), ("def",)])
@@ -112,16 +114,18 @@ def test_a_web_server_enqueues_and_reads_no_argument(roles: Mapping[str, str], r
             "SELECT 1 FROM skipqueue_worker",
             "CREATE TABLE t ()",
         ):
-            with refused():
+            with refused_for_lack_of_rights():
                 execute(statement)
-        with refused():
+        with refused_for_lack_of_rights():
             charged.defer("abc")
-        with refused():
+        with refused_for_lack_of_rights():
             jobs.noop.using(after=[1]).defer()
     assert Job.objects.count() == 7
 
 
-def test_what_the_page_adds_for_a_web_server(roles: Mapping[str, str], registry: Registry) -> None:
+def test_the_optional_grants_let_a_web_server_use_unique_keys_and_batches(
+    roles: Mapping[str, str], registry: Registry
+) -> None:
     charged = job(unique=unique_by("token"))(charge)
     execute(
         f"GRANT SELECT ON skipqueue_job TO {roles['web']}; GRANT SELECT, INSERT ON skipqueue_batch TO {roles['web']}"
@@ -132,22 +136,24 @@ def test_what_the_page_adds_for_a_web_server(roles: Mapping[str, str], registry:
             jobs.noop.defer()
 
 
-def status() -> Any:
+def status_as_json() -> Any:
     (found,) = skipqueue("status", "--json").objects
     return found
 
 
-def test_a_worker_runs_jobs_and_owns_nothing(roles: Mapping[str, str], runworker: Callable[..., ManagePy]) -> None:
+def test_the_role_of_a_worker_runs_jobs_but_cannot_change_the_schema(
+    roles: Mapping[str, str], runworker: Callable[..., ManagePy]
+) -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-400))  # to be pruned
     make_schedule("s", due=1)
-    limited_jobs.free_two.defer("x")
+    limited_jobs.two_per_account.defer("x")
     rated_jobs.hundred_a_minute.defer(1)
     jobs.noop.using(after=[jobs.noop.defer()]).defer()
     login = f"DATABASES['default'].update(USER={roles['worker']!r}, PASSWORD={PASSWORD!r})"
     process = runworker(settings=login)
     wait_for_statuses(completed=6)
-    wait_until(lambda: any(each["jobs_per_minute"] for each in status()["queues"]), "the runs are counted")
+    wait_until(lambda: any(each["jobs_per_minute"] for each in status_as_json()["queues"]), "the runs are counted")
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert "permission denied" not in process.log
@@ -162,11 +168,11 @@ def test_a_worker_runs_jobs_and_owns_nothing(roles: Mapping[str, str], runworker
             "INSERT INTO django_migrations (app, name, applied) VALUES ('x', 'x', now())",
             "SELECT 1 FROM auth_user",
         ):
-            with refused():
+            with refused_for_lack_of_rights():
                 execute(statement)
 
 
-def test_a_worker_that_may_not_read_the_migrations_says_so(roles: Mapping[str, str]) -> None:
+def test_a_worker_whose_role_cannot_read_the_migrations_reports_the_lacking_right(roles: Mapping[str, str]) -> None:
     execute(f"REVOKE SELECT ON django_migrations FROM {roles['worker']}")
     with acting_as(roles["worker"]), pytest.raises(QueueUnavailable) as caught:
         check_database("default")
@@ -177,24 +183,24 @@ def test_a_worker_that_may_not_read_the_migrations_says_so(roles: Mapping[str, s
     )
 
 
-OF_DJANGO = "auth_user, auth_permission, auth_user_user_permissions, auth_group, auth_group_permissions, "
-OF_DJANGO += "auth_user_groups, django_content_type, django_session, django_admin_log"
+TABLES_OF_DJANGO = "auth_user, auth_permission, auth_user_user_permissions, auth_group, auth_group_permissions, "
+TABLES_OF_DJANGO += "auth_user_groups, django_content_type, django_session, django_admin_log"
 
 
-def test_a_reader_sees_all_pages_and_changes_nothing(
+def test_the_role_of_a_reader_sees_every_admin_page_but_changes_nothing(
     roles: Mapping[str, str], settings: Any, registry: Registry, subtests: pytest.Subtests
 ) -> None:
     settings.SKIPQUEUE = {"ARCHIVE": None}
-    boss = Client()
-    boss.force_login(User.objects.create_superuser("boss"))
+    superuser = Client()
+    superuser.force_login(User.objects.create_superuser("boss"))
     addresses = make_pages()
     failed = Job.objects.failed().order_by("pk")[0].pk
-    execute(f"GRANT SELECT ON {OF_DJANGO} TO {roles['reader']}")
+    execute(f"GRANT SELECT ON {TABLES_OF_DJANGO} TO {roles['reader']}")
     try:
         with acting_as(roles["reader"]):
             for name, address in addresses.items():
                 with subtests.test(name):
-                    assert boss.get(f"/admin/{address}").status_code == 200
+                    assert superuser.get(f"/admin/{address}").status_code == 200
             for command in ("list", "status", "limits", "batches", "schedules", "health", "doctor", f"show {failed}"):
                 with subtests.test(command):
                     assert skipqueue(*command.split()).code in (0, 3)
@@ -206,7 +212,7 @@ def test_a_reader_sees_all_pages_and_changes_nothing(
                 lambda: execute("CREATE TABLE t ()"),
             ]
             for change in changes:
-                with refused():
+                with refused_for_lack_of_rights():
                     change()
     finally:
         drop_partitions()
@@ -227,7 +233,7 @@ def parameters(**options: str) -> dict[str, Any]:
     return {name: given[name] for name in ("host", "port", "user", "password", "dbname") if name in given} | options
 
 
-def test_the_role_of_migrations_makes_the_tables_and_grants_the_rest(
+def test_the_role_of_migrations_creates_the_tables_and_grants_rights_to_the_other_roles(
     roles: Mapping[str, str], empty_database: str, manage: Callable[..., ManagePy]
 ) -> None:
     with psycopg.connect(**parameters(dbname=empty_database), autocommit=True) as session:
@@ -244,7 +250,7 @@ def test_the_role_of_migrations_makes_the_tables_and_grants_the_rest(
             session.execute(f"DROP OWNED BY {roles[name]} CASCADE")
 
 
-def test_the_page_names_every_table() -> None:
+def test_the_grants_on_the_page_name_every_table_of_the_app() -> None:
     for name in ("worker", "reader"):
         named = set(re.findall(r"skipqueue_\w+", SQL[name]))
         assert named == set(table_names())

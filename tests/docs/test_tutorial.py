@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "try_tutorial.py"
 
 @pytest.mark.slow  # `.ci/run` follows the tutorial on three versions of Django
 @pytest.mark.timeout(300)
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_the_steps_of_the_tutorial_work(tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
     done = subprocess.run(
         [sys.executable, SCRIPT],

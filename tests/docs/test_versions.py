@@ -12,7 +12,7 @@ TABLE = re.findall(r"^\| (Python|Django|PostgreSQL) \| ([^(|]+)", (REFERENCE / "
 PROMISED = {name: re.findall(r"\d[\d.]*", versions) for name, versions in TABLE}
 
 
-def test_the_page_has_the_versions_of_the_workflow() -> None:
+def test_the_versions_page_names_the_versions_that_the_ci_workflow_tests() -> None:
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     matrix = workflow.partition("matrix:")[2].partition("services:")[0]
     for name, key in (("Python", "python"), ("Django", "django"), ("PostgreSQL", "postgres")):
@@ -20,7 +20,7 @@ def test_the_page_has_the_versions_of_the_workflow() -> None:
         assert set(PROMISED[name]) == set(re.findall(r"\d[\d.]*", " ".join(tested))), name
 
 
-def test_the_package_index_shows_the_same() -> None:
+def test_the_classifiers_of_the_package_name_the_documented_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name, prefix in (("Python", "Programming Language :: Python :: 3."), ("Django", "Framework :: Django :: ")):
         versions = [text.rpartition(" ")[2] for text in project["classifiers"] if text.startswith(prefix)]
@@ -29,14 +29,14 @@ def test_the_package_index_shows_the_same() -> None:
     assert f"django>={PROMISED['Django'][0]}" in project["dependencies"]
 
 
-def test_the_oldest_and_the_newest_server_are_those_of_ci_run() -> None:
+def test_ci_tests_the_oldest_and_the_newest_documented_postgresql() -> None:
     oldest, *_, newest = PROMISED["PostgreSQL"]
     assert oldest == str(OLDEST_POSTGRESQL)
     assert f"PG{oldest}=/usr/lib/postgresql/{oldest}/bin" in (ROOT / ".ci" / "run").read_text()
     assert newest == POSTGRES_VERSION, "that of `make test`"
 
 
-def test_celery_and_rabbitmq_are_those_that_ci_runs() -> None:
+def test_ci_tests_the_documented_versions_of_celery_and_rabbitmq() -> None:
     page = (REFERENCE / "versions.md").read_text()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     found = re.search(r"^\| Celery, .* \| (\d+\.\d+) with kombu (\d+\.\d+),", page, re.MULTILINE)
@@ -48,7 +48,7 @@ def test_celery_and_rabbitmq_are_those_that_ci_runs() -> None:
     assert f"RabbitMQ {rabbitmq}." in relay
 
 
-def test_the_readme_has_the_oldest_and_the_newest() -> None:
+def test_the_readme_names_the_oldest_and_the_newest_versions() -> None:
     for name in ("Python", "PostgreSQL"):
         assert f"{name} {PROMISED[name][0]} to {PROMISED[name][-1]}" in README
     *older, newest = PROMISED["Django"]

@@ -23,74 +23,76 @@ Run = Callable[..., ManagePy]
 
 JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
 ALIASES = ("default", "other")
-SEVERAL = {"DATABASES": ALIASES}
+TWO_DATABASES = {"DATABASES": ALIASES}
 
 
 @pytest.fixture(autouse=True)
-def _of_no_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+def _process_without_a_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Write log lines as a process that serves no database does, such as a web server."""
-    monkeypatch.setattr(log_context, "_served", [])
-    settings.SKIPQUEUE = SEVERAL
+    monkeypatch.setattr(log_context, "served", [])
+    settings.SKIPQUEUE = TWO_DATABASES
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     return caplog
 
 
-def test_the_line_of_an_event(lines: pytest.LogCaptureFixture) -> None:
+def test_a_line_about_an_event_names_the_database_of_the_event(log: pytest.LogCaptureFixture) -> None:
     send(QueueResumed("other", "mail", by="ann"))
     send(NotifyFailed("other", "mail", OSError("no")))
-    assert lines.messages == [
+    assert log.messages == [
         "queue resumed database=other queue=mail by=ann",
         "notify failed database=other queue=mail error=OSError('no')",
     ]
-    assert [record.__dict__["database"] for record in lines.records] == ["other", "other"]
+    assert [record.__dict__["database"] for record in log.records] == ["other", "other"]
 
 
-def test_the_lines_of_a_process_that_serves_one_database(lines: pytest.LogCaptureFixture) -> None:
+def test_lines_of_a_worker_name_the_database_that_it_serves(log: pytest.LogCaptureFixture) -> None:
     log_context.serve("other")
     send(AttemptsCompleted([Attempt(JOB, COMPLETED, 0.0, 0.01, "w@other/1", database="other")]))
     liveness_logs.service_back("prune")
-    assert lines.messages[0].startswith("job completed database=other task=shop.jobs.send id=7 ")
-    assert lines.messages[1] == "service back database=other service=prune"
-    assert [record.__dict__["database"] for record in lines.records] == ["other", "other"]
+    assert log.messages[0].startswith("job completed database=other task=shop.jobs.send id=7 ")
+    assert log.messages[1] == "service back database=other service=prune"
+    assert [record.__dict__["database"] for record in log.records] == ["other", "other"]
 
 
-def test_the_lines_of_a_command_for_all_databases(lines: pytest.LogCaptureFixture) -> None:
+def test_lines_written_within_using_database_name_that_database(log: pytest.LogCaptureFixture) -> None:
     with using_database("other"):
         logs.not_pruned(7, OSError("no"), 60.0)
-    assert lines.messages == ["job not pruned database=other id=7 error=no retry_in=1m00s"]
+    assert log.messages == ["job not pruned database=other id=7 error=no retry_in=1m00s"]
 
 
-def test_a_line_that_names_a_database_already(lines: pytest.LogCaptureFixture) -> None:
+def test_a_line_about_another_database_does_not_name_the_served_one(log: pytest.LogCaptureFixture) -> None:
     log_context.serve("default")
     liveness_logs.database_unreachable("other", "refused")
-    [record] = lines.records
+    [record] = log.records
     assert record.getMessage().startswith("database unreachable database=other hint=")
     assert record.__dict__["database"] == "other"
 
 
-def test_a_line_about_no_database(lines: pytest.LogCaptureFixture) -> None:
+def test_a_line_about_no_database_names_none(log: pytest.LogCaptureFixture) -> None:
     liveness_logs.stopping("SIGTERM", 10.0)
-    [record] = lines.records
+    [record] = log.records
     assert "database" not in record.getMessage()
     assert "database" not in record.__dict__
 
 
 @pytest.mark.parametrize("setting", [{}, {"DATABASE": "other"}, {"DATABASES": ("other",)}], ids=str)
-def test_with_one_database_nothing_is_added(lines: pytest.LogCaptureFixture, settings: Any, setting: Any) -> None:
+def test_with_one_database_in_the_settings_no_line_names_it(
+    log: pytest.LogCaptureFixture, settings: Any, setting: Any
+) -> None:
     settings.SKIPQUEUE = setting
     log_context.serve("other")
     send(QueueResumed("other", "mail", by="ann"))
     logs.not_pruned(7, OSError("no"), 60.0)
-    assert lines.messages == ["queue resumed queue=mail by=ann", "job not pruned id=7 error=no retry_in=1m00s"]
-    assert not any("database" in record.__dict__ for record in lines.records)
-    assert own_line() == "INFO    hello job=7"
+    assert log.messages == ["queue resumed queue=mail by=ann", "job not pruned id=7 error=no retry_in=1m00s"]
+    assert not any("database" in record.__dict__ for record in log.records)
+    assert line_of_a_task() == "INFO    hello job=7"
 
 
-def own_line() -> str:
+def line_of_a_task() -> str:
     """Return the line that the code of a task writes in an attempt, without its time."""
     record = logging.LogRecord("shop", logging.INFO, __file__, 1, "hello", (), None)
     token = log_context.job.set(JOB)
@@ -100,8 +102,8 @@ def own_line() -> str:
     return LineFormatter(colour=False, tracebacks=False).format(record).partition(" ")[2]
 
 
-def test_a_line_of_a_task_names_its_job_by_the_handle() -> None:
-    assert own_line() == "INFO    hello job=other:7"
+def test_a_line_that_a_task_writes_names_its_job_as_database_and_id() -> None:
+    assert line_of_a_task() == "INFO    hello job=other:7"
 
 
 CODE = """
@@ -118,8 +120,8 @@ CODE = """
         logging.getLogger("shop").warning("it fails")
         raise ValueError
 """
-BY_THE_COMMAND = {"supervisor_starting"}
-"""The introduction, which is about all of them."""
+EVENTS_OF_THE_COMMAND = {"supervisor_starting"}
+"""The event of the first line of `runworker`, which is about all databases."""
 
 
 @pytest.mark.django_db(transaction=True, databases=ALIASES)
@@ -132,10 +134,10 @@ def test_every_line_of_supervisors_and_workers_names_their_database(runworker: R
         for name in ("fail", "afail")
     }
     options = ("--drain", "--name", "w", "--database", database, "--log-format", "json", "--verbosity", "2")
-    process = runworker(*options, jobs=CODE, skipqueue=SEVERAL)
+    process = runworker(*options, jobs=CODE, skipqueue=TWO_DATABASES)
     assert process.wait() == 0
     found = [json.loads(text) for text in process.log.splitlines()]
-    assert {each.get("database") for each in found if each.get("event") not in BY_THE_COMMAND} == set(served)
+    assert {each.get("database") for each in found if each.get("event") not in EVENTS_OF_THE_COMMAND} == set(served)
     for event in ("job_failed", None):
         assert {(each["database"], each["job_id"]) for each in found if each.get("event") == event} == made
     assert {each["event"] for each in found if "event" in each} >= {"worker_started", "worker_stopped", "job_started"}

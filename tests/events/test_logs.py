@@ -1,4 +1,4 @@
-"""`logs`: the lines that events write, with their level and figures; and what no line contains."""
+"""The log lines that events write: their levels, texts and fields, and what no line contains."""
 
 import inspect
 import io
@@ -7,8 +7,6 @@ import re
 import traceback
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,10 +51,11 @@ from django_skipqueue.parts.schedules.events import (
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
 
-from ..docs.test_reference import literals, rows
+from ..docs.test_reference import names_in_backticks, table_cells
+from ..harness.parts import modules_of_parts
 
 JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", '["secret"]', "{}", 2, 10, 0, 100.0, 100.25, "{}")
-EXTRA = {
+FIELDS_OF_JOB = {
     "job_id": 7,
     "task": "shop.jobs.send",
     "queue_name": "mail",
@@ -66,21 +65,18 @@ EXTRA = {
 }
 
 
-def attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
+def make_attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
     return Attempt(job, outcome, 0.0, 0.01234, "host/1")
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The lines of a worker that logs everything."""
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Captures log lines of every level."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     return caplog
 
 
 FAILED = Outcome("failed", last_error="ValueError: no")
-
-TESTS = Path(__file__).parents[1]
-"""The folder of a part may have a module `lines`, whose function `write_lines` writes each line of the part."""
 
 
 @pytest.mark.parametrize(
@@ -93,29 +89,34 @@ TESTS = Path(__file__).parents[1]
             "job started task=shop.jobs.send id=7 attempt=2/10 waited=0.2s",
         ),
         (
-            AttemptsRetrying([attempt(Outcome("scheduled", delay=4, last_error="ValueError: no"))]),
+            AttemptsRetrying([make_attempt(Outcome("scheduled", delay=4, last_error="ValueError: no"))]),
             "job_retrying",
             "WARNING",
             "job retrying task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s retry_in=4.0s "
             'error="ValueError: no"',
         ),
         (
-            AttemptsRetrying([attempt(Outcome("scheduled", delay=60, refund=1))]),
+            AttemptsRetrying([make_attempt(Outcome("scheduled", delay=60, refund=1))]),
             "job_retrying",
             "INFO",
             "job retrying task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s retry_in=1m00s",
         ),
-        (AttemptsFailed([attempt(FAILED)]), "job_failed", "ERROR", "job failed task=shop.jobs.send id=7 "),
-        (AttemptsDiscarded([attempt(FAILED)]), "job_discarded", "WARNING", "job discarded task=shop.jobs.send id=7 "),
-        (AttemptsCancelled([attempt(FAILED)]), "job_cancelled", "INFO", "job cancelled task=shop.jobs.send id=7 "),
+        (AttemptsFailed([make_attempt(FAILED)]), "job_failed", "ERROR", "job failed task=shop.jobs.send id=7 "),
         (
-            LeasesLost([attempt()]),
+            AttemptsDiscarded([make_attempt(FAILED)]),
+            "job_discarded",
+            "WARNING",
+            "job discarded task=shop.jobs.send id=7 ",
+        ),
+        (AttemptsCancelled([make_attempt(FAILED)]), "job_cancelled", "INFO", "job cancelled task=shop.jobs.send id=7 "),
+        (
+            LeasesLost([make_attempt()]),
             "lease_lost",
             "WARNING",
             "lease lost task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s not_written=completed",
         ),
         (
-            OutcomesDropped([attempt()], "it came before"),
+            OutcomesDropped([make_attempt()], "it came before"),
             "outcome_dropped",
             "INFO",
             "outcome dropped task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s not_written=completed "
@@ -123,15 +124,15 @@ TESTS = Path(__file__).parents[1]
         ),
     ],
 )
-def test_an_event_is_one_line_with_its_figures(
-    lines: pytest.LogCaptureFixture, event: Event, name: str, level: str, text: str
+def test_an_event_of_a_job_is_one_log_line_with_level_text_and_fields(
+    log: pytest.LogCaptureFixture, event: Event, name: str, level: str, text: str
 ) -> None:
     send(event)
-    (record,) = lines.records
+    (record,) = log.records
     assert (record.levelname, record.name) == (level, "django_skipqueue.worker")
     assert record.getMessage().startswith(text)
     assert record.__dict__["event"] == name
-    assert {field: getattr(record, field) for field in EXTRA} == EXTRA
+    assert {field: getattr(record, field) for field in FIELDS_OF_JOB} == FIELDS_OF_JOB
     if not isinstance(event, AttemptStarted):
         assert record.__dict__["duration_ms"] == 12.34
     assert "secret" not in record.getMessage()
@@ -142,13 +143,13 @@ def test_an_event_is_one_line_with_its_figures(
     ("status", "level", "ago", "claimed"),
     [("queued", "WARNING", timedelta(0), "%H:%M:%S"), ("failed", "ERROR", timedelta(days=2), '"%Y-%m-%d %H:%M:%S"')],
 )
-def test_a_recovery_names_the_worker_that_had_the_job(
-    lines: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, claimed: str
+def test_the_line_about_a_recovered_job_names_its_former_worker(
+    log: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, claimed: str
 ) -> None:
     since = datetime.now(UTC) - ago
     job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}", since)
     send(JobsRecovered("default", [job]))
-    (record,) = lines.records
+    (record,) = log.records
     text = f"{since.astimezone():{claimed}}"
     assert record.levelname == level
     assert record.getMessage() == (
@@ -158,19 +159,19 @@ def test_a_recovery_names_the_worker_that_had_the_job(
     assert (record.__dict__["job_id"], record.__dict__["queue_name"]) == (7, "mail")
 
 
-def test_workers_come_and_go(lines: pytest.LogCaptureFixture) -> None:
+def test_the_start_and_the_stop_of_a_worker_are_logged(log: pytest.LogCaptureFixture) -> None:
     send(WorkerStarted("host/1", "u", [], 4))
     send(WorkerStopped("host/1", "u", 6))
-    assert lines.messages == ["worker started worker=host/1", "worker stopped worker=host/1 attempts=6"]
-    assert [record.__dict__["worker_id"] for record in lines.records] == ["u", "u"]
+    assert log.messages == ["worker started worker=host/1", "worker stopped worker=host/1 attempts=6"]
+    assert [record.__dict__["worker_id"] for record in log.records] == ["u", "u"]
 
 
-def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+def every_record(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """One record of each function that writes a line, also of a function that is added later."""
     values: dict[str, Any] = {
         "lines": ["text"],
-        "attempts": [attempt()],
-        "attempt": attempt(),
+        "attempts": [make_attempt()],
+        "attempt": make_attempt(),
         "error": OSError("no"),
         "job": JOB,
         "outcome": FAILED,
@@ -200,8 +201,8 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
             given = values | {"jobs": [recovered]}
             kind(**{field.name: given.get(field.name, field.name) for field in fields(kind)}).write_lines()
-    for file in TESTS.glob("*/lines.py"):
-        import_module(f"tests.{file.parent.name}.lines").write_lines()
+    for of_part in modules_of_parts("lines"):
+        of_part.write_lines()
     BatchesFinished("default", [FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True)]).write_lines()
     BatchNotFinished("default", 4, OSError("no")).write_lines()
     CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k").write_lines()
@@ -214,74 +215,76 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     schedule_logs.schedule_unusable("s", "no")
     SchedulePaused("default", "s", "anna").write_lines()
     ScheduleResumed("default", "s", "anna").write_lines()
-    lines.set_level(logging.INFO, logger="django_skipqueue")
-    AttemptsCompleted([attempt()] * (events.LARGE_BATCH + 1)).write_lines()
-    return lines.records
+    log.set_level(logging.INFO, logger="django_skipqueue")
+    AttemptsCompleted([make_attempt()] * (events.LARGE_BATCH + 1)).write_lines()
+    return log.records
 
 
-def test_every_line_has_an_event_and_names_its_subject(lines: pytest.LogCaptureFixture) -> None:
-    for record in every_record(lines):
+def test_every_line_has_an_event_and_key_value_pairs(log: pytest.LogCaptureFixture) -> None:
+    for record in every_record(log):
         for name in ("event", "job_id", "worker_id", "worker_name", "queue_name"):
             assert name in record.__dict__, record.getMessage()
         event = record.__dict__["event"].replace("_", " ")
-        if event != "supervisor starting":  # that is a greeting, for people
+        if event != "supervisor starting":  # its line is a greeting without pairs
             text = rf'{event}( \w+=([^\s"=]+|"([^"\\]|\\.)*"))+'
             assert re.fullmatch(text, record.getMessage()), record.getMessage()
 
 
-def test_the_reference_has_every_event_and_every_field(lines: pytest.LogCaptureFixture) -> None:
-    records = every_record(lines)
+def test_the_reference_documents_every_event_and_every_field_of_a_line(log: pytest.LogCaptureFixture) -> None:
+    records = every_record(log)
     common = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
-    events = literals([row for part in ("Events of jobs", "Events of workers") for row in rows("logs", part)])
+    events = names_in_backticks(
+        [row for part in ("Events of jobs", "Events of workers") for row in table_cells("logs", part)]
+    )
     assert {event.replace(" ", "_") for event in events} == {record.__dict__["event"] for record in records}
     fields = {name for record in records for name in record.__dict__.keys() - common}
-    assert literals(rows("logs", "Fields of a record")) == fields
+    assert names_in_backticks(table_cells("logs", "Fields of a record")) == fields
 
 
-def test_a_worker_process_is_named_in_all_its_records(
-    lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_every_record_of_a_worker_process_has_its_id_and_name(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_context, "worker", dict(log_context.worker))
     log_context.identify("host/1:0123456789ab", "host/1")
     liveness_logs.database_back("worker host/1")
-    (record,) = lines.records
+    (record,) = log.records
     assert (record.__dict__["worker_id"], record.__dict__["worker_name"]) == ("host/1:0123456789ab", "host/1")
 
 
-def test_completed_jobs_have_a_line_each(lines: pytest.LogCaptureFixture) -> None:
-    lines.set_level(logging.INFO, logger="django_skipqueue")
-    AttemptsCompleted([attempt()] * events.LARGE_BATCH).write_lines()
-    assert len(lines.records) == events.LARGE_BATCH
-    assert lines.messages[0] == "job completed task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s"
-    assert {name: getattr(lines.records[0], name) for name in EXTRA} == EXTRA
+def test_each_completed_job_has_a_line(log: pytest.LogCaptureFixture) -> None:
+    log.set_level(logging.INFO, logger="django_skipqueue")
+    AttemptsCompleted([make_attempt()] * events.LARGE_BATCH).write_lines()
+    assert len(log.records) == events.LARGE_BATCH
+    assert log.messages[0] == "job completed task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s"
+    assert {name: getattr(log.records[0], name) for name in FIELDS_OF_JOB} == FIELDS_OF_JOB
 
 
-def test_a_blocked_event_loop_is_one_line_with_the_attempts_that_run_longest(lines: pytest.LogCaptureFixture) -> None:
+def test_the_line_about_a_blocked_event_loop_names_the_longest_running_attempts(log: pytest.LogCaptureFixture) -> None:
     running = {f"shop.jobs.send id={number}": float(number) for number in range(1, 8)}
     logs.event_loop_blocked("host/1", running, '  File "/shop/jobs.py", line 3, in fetch\n    requests.get(url)\n', 3)
-    (message,) = lines.messages
+    (message,) = log.messages
     longest = "shop.jobs.send id=7 for 7.0s, shop.jobs.send id=6 for 6.0s, "
     assert message.startswith(f'event loop blocked worker=host/1 released=3 running="{longest}')
     assert ", shop.jobs.send id=3 for 3.0s, 2 more" in message
     assert "requests.get(url)" in message
 
 
-def test_a_large_batch_has_one_line_unless_details_are_wanted(lines: pytest.LogCaptureFixture) -> None:
-    batch = [attempt()] * 1000 + [attempt(job=JOB._replace(task="b\nc"))] * 200
-    lines.set_level(logging.INFO, logger="django_skipqueue")
+def test_many_jobs_completed_at_once_have_one_line_except_at_level_debug(log: pytest.LogCaptureFixture) -> None:
+    batch = [make_attempt()] * 1000 + [make_attempt(job=JOB._replace(task="b\nc"))] * 200
+    log.set_level(logging.INFO, logger="django_skipqueue")
     AttemptsCompleted(batch).write_lines()
-    assert lines.messages == ['jobs completed count=1200 tasks="1,000 shop.jobs.send, 200 b\N{REPLACEMENT CHARACTER}c"']
-    assert lines.records[0].__dict__["jobs"] == 1200
-    lines.clear()
-    lines.set_level(logging.DEBUG, logger="django_skipqueue")
+    assert log.messages == ['jobs completed count=1200 tasks="1,000 shop.jobs.send, 200 b\N{REPLACEMENT CHARACTER}c"']
+    assert log.records[0].__dict__["jobs"] == 1200
+    log.clear()
+    log.set_level(logging.DEBUG, logger="django_skipqueue")
     AttemptsCompleted(batch).write_lines()
-    assert len(lines.records) == 1200
+    assert len(log.records) == 1200
 
 
 @pytest.mark.parametrize("bad", ["\n", "\r", "\x1b[31m", "\u2028", "\x85", "\u202e", "\0"])
-def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFixture, bad: str) -> None:
+def test_control_characters_in_names_and_errors_are_removed_from_lines(log: pytest.LogCaptureFixture, bad: str) -> None:
     job = JOB._replace(task=f"a{bad}b")
-    send(AttemptsFailed([attempt(Outcome("failed", last_error=f"E: {bad}forged"), job)]))
+    send(AttemptsFailed([make_attempt(Outcome("failed", last_error=f"E: {bad}forged"), job)]))
     send(WorkerStarted(f"w{bad}", "u", [], 1))
     send(AttemptStarted(job, "w", 1.0))
     liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
@@ -290,26 +293,26 @@ def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFi
     logs.running_released(f"w{bad}", 1)
     logs.orphans_released(f"w{bad}", 1)
     liveness_logs.supervisor_gone(f"w{bad}", 1)
-    assert lines.messages
-    for message in lines.messages:
+    assert log.messages
+    for message in log.messages:
         assert bad not in message
 
 
-def test_printable_names_are_left_alone() -> None:
+def test_printable_names_of_any_language_are_kept() -> None:
     assert printable("größe 発送 👍 a.b-c") == "größe 発送 👍 a.b-c"
 
 
-def test_a_line_below_the_level_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_below_the_level_of_the_logger_is_not_wanted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="django_skipqueue")
     sink = LogSink()
     assert not sink.wants(AttemptStarted)
     assert not sink.wants(AttemptsCompleted)
     assert sink.wants(AttemptsFailed)
-    assert not sink.wants(JobsDeferred), "there is no line for it"
+    assert not sink.wants(JobsDeferred), "no line is written for this event"
 
 
 @pytest.mark.parametrize(("verbosity", "level"), [(0, "WARNING"), (1, "INFO"), (2, "DEBUG"), (3, "DEBUG")])
-def test_without_configuration_lines_go_to_the_terminal(
+def test_without_logging_configuration_lines_go_to_stderr(
     package_logger: logging.Logger, verbosity: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = io.StringIO()
@@ -321,7 +324,7 @@ def test_without_configuration_lines_go_to_the_terminal(
     assert out.getvalue().endswith(' WARNING supervisor stopping now signal=SIGINT hint="releasing running jobs"\n')
 
 
-def test_the_projects_configuration_is_left_alone(package_logger: logging.Logger) -> None:
+def test_a_logger_that_the_project_has_configured_is_left_alone(package_logger: logging.Logger) -> None:
     handler = logging.NullHandler()
     package_logger.addHandler(handler)
     package_logger.setLevel(logging.CRITICAL)
@@ -334,15 +337,17 @@ def test_the_projects_configuration_is_left_alone(package_logger: logging.Logger
 
 
 @pytest.mark.parametrize(("restart_in", "text"), [(None, ""), (0.0, " restart_in=0s"), (1.5, " restart_in=1.5s")])
-def test_a_death_says_what_follows(caplog: pytest.LogCaptureFixture, restart_in: float | None, text: str) -> None:
+def test_the_line_about_a_dead_worker_says_when_it_is_restarted(
+    caplog: pytest.LogCaptureFixture, restart_in: float | None, text: str
+) -> None:
     liveness_logs.worker_died("host/1", "exit code 7", restart_in)
     assert caplog.messages == [f'worker died worker=host/1 cause="exit code 7"{text}']
 
 
-# How a line looks
+# The format of a line
 
 
-def test_durations_are_read_at_a_glance(subtests: pytest.Subtests) -> None:
+def test_a_duration_is_written_in_one_or_two_units(subtests: pytest.Subtests) -> None:
     cases: list[tuple[float, str]] = [
         (0, "0s"),
         (0.00004, "<0.1ms"),
@@ -359,14 +364,14 @@ def test_durations_are_read_at_a_glance(subtests: pytest.Subtests) -> None:
         (3599.9, "1h00m"),
         (7500, "2h05m"),
         (3 * 86400 + 4 * 3600, "3d04h"),
-        (-0.0012, "-1ms"),
+        (-0.0012, "0s"),
     ]
     for seconds, text in cases:
         with subtests.test(seconds=seconds, text=text):
             assert in_words(seconds) == text
 
 
-def test_a_value_that_has_spaces_is_quoted() -> None:
+def test_a_value_with_spaces_or_quotes_is_quoted() -> None:
     values = {"id": 4, "error": 'KeyError: "a=b" \\ no', "empty": "", "path": "a.b:c/1"}
     assert pairs(values) == r'id=4 error="KeyError: \"a=b\" \\ no" empty="" path=a.b:c/1'
 
@@ -388,7 +393,7 @@ class Terminal(io.StringIO):
         (io.StringIO(), {"NO_COLOR": "1"}, True, True),
     ],
 )
-def test_a_terminal_gets_colours_unless_told_otherwise(
+def test_lines_are_coloured_on_a_terminal_unless_colours_are_turned_off(
     package_logger: logging.Logger,
     monkeypatch: pytest.MonkeyPatch,
     stream: io.StringIO,
@@ -403,30 +408,30 @@ def test_a_terminal_gets_colours_unless_told_otherwise(
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     configure(1, colour=asked)
-    AttemptsCompleted([attempt()]).write_lines()
+    AttemptsCompleted([make_attempt()]).write_lines()
     stream.seek(0)
     line = stream.read()
     assert ("\x1b[32mINFO    job completed\x1b[0m task=" in line) is coloured
     assert ("\x1b" in line) is coloured
 
 
-def test_successes_and_failures_have_different_levels() -> None:
+def test_each_level_has_a_colour_of_its_own() -> None:
     assert len({LEVEL_COLOURS[level] for level in ("DEBUG", "INFO", "WARNING", "ERROR")}) == 4
 
 
-def failed_by(error: BaseException) -> Outcome:
+def outcome_of_error(error: BaseException) -> Outcome:
     entry = error_entry(error, attempt=2, worker="host/1", duration_ms=1)
     return Outcome("failed", last_error=summary(error), error=entry, exception=error)
 
 
 @pytest.mark.parametrize(("stream", "asked"), [(Terminal(), False), (io.StringIO(), True), (io.StringIO(), False)])
-def test_a_failure_shows_its_traceback_on_a_terminal(
+def test_the_traceback_of_a_failed_job_is_shown_on_a_terminal_or_on_request(
     package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, asked: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     configure(1, colour=False, tracebacks=asked)
-    AttemptsFailed([attempt(failed_by(ValueError("first\nforged \x1b[31m")))]).write_lines()
+    AttemptsFailed([make_attempt(outcome_of_error(ValueError("first\nforged \x1b[31m")))]).write_lines()
     stream.seek(0)
     first, *others = stream.read().splitlines()
     assert 'error="ValueError: first"' in first
@@ -436,7 +441,7 @@ def test_a_failure_shows_its_traceback_on_a_terminal(
     assert others == ["    ValueError: first", "    forged \N{REPLACEMENT CHARACTER}[31m"]
 
 
-def test_an_error_that_breaks_a_worker_shows_its_traceback_everywhere(
+def test_the_traceback_of_an_error_of_the_worker_itself_is_always_shown(
     package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()
@@ -447,27 +452,27 @@ def test_an_error_that_breaks_a_worker_shows_its_traceback_everywhere(
     assert stream.getvalue().splitlines()[1:] == ["    OSError: no"]
 
 
-def test_the_exception_is_on_the_record(lines: pytest.LogCaptureFixture) -> None:
+def test_the_record_of_a_failed_job_has_its_exception(log: pytest.LogCaptureFixture) -> None:
     error = ValueError("no such card")
-    send(AttemptsFailed([attempt(failed_by(error))]))
-    (record,) = lines.records
+    send(AttemptsFailed([make_attempt(outcome_of_error(error))]))
+    (record,) = log.records
     assert record.exc_info is not None
     assert record.exc_info[:2] == (ValueError, error)
 
 
-def test_an_exception_that_tells_a_secret_is_on_the_record_by_its_name_and_place(
-    lines: pytest.LogCaptureFixture,
+def test_a_secret_in_an_exception_is_masked_in_the_record(
+    log: pytest.LogCaptureFixture,
 ) -> None:
     secret = "4111-1111"
     try:
         raise ValueError(f"card {secret}") from OSError(secret)
     except ValueError as error:
-        outcome = failed_by(error)
+        outcome = outcome_of_error(error)
     assert outcome.error is not None
     text = "ValueError: card ••••••"
     masked = replace(outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text})
-    send(AttemptsFailed([attempt(masked)]))
-    (record,) = lines.records
+    send(AttemptsFailed([make_attempt(masked)]))
+    (record,) = log.records
     assert record.exc_info is not None
     kind, shown, place = record.exc_info
     assert kind is not None

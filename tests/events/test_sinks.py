@@ -24,11 +24,11 @@ Received = list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture
-def receive() -> Iterator[Callable[[Signal], Received]]:
-    """Collect the senders and the arguments with which a signal is sent."""
+def record_signal() -> Iterator[Callable[[Signal], Received]]:
+    """Returns, for a signal, a list that collects the sender and the arguments of each sending."""
     connected: list[tuple[Signal, Callable[..., None]]] = []
 
-    def start(signal: Signal) -> Received:
+    def connect(signal: Signal) -> Received:
         received: Received = []
 
         def note(signal: Signal, sender: str, **values: Any) -> None:
@@ -38,29 +38,29 @@ def receive() -> Iterator[Callable[[Signal], Received]]:
         connected.append((signal, note))
         return received
 
-    yield start
+    yield connect
     for signal, note in connected:
         signal.disconnect(note)
 
 
-def kinds(base: type[Event] = Event) -> set[type[Event]]:
-    """Every kind of event that is sent: the classes of the package without a subclass in the package."""
+def event_classes(base: type[Event] = Event) -> set[type[Event]]:
+    """Every class of event that is sent: the subclasses in the package that have no further subclass there."""
     own = [each for each in base.__subclasses__() if each.__module__.startswith("django_skipqueue.")]
-    return {kind for each in own for kind in kinds(each)} if own else {base}
+    return {kind for each in own for kind in event_classes(each)} if own else {base}
 
 
-def test_each_kind_of_event_has_a_sink() -> None:
-    assert not [kind for kind in kinds() if kind.level is None and kind.signal is None]
+def test_each_class_of_event_has_a_log_level_or_a_signal() -> None:
+    assert not [kind for kind in event_classes() if kind.level is None and kind.signal is None]
 
 
-def test_each_signal_is_of_one_kind_of_event() -> None:
+def test_each_signal_belongs_to_one_class_of_event() -> None:
     named = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
-    sent = [id(kind.signal) for kind in kinds() if kind.signal is not None]
+    sent = [id(kind.signal) for kind in event_classes() if kind.signal is not None]
     assert len(set(sent)) == len(sent) == len(named)
 
 
-def test_an_event_cannot_be_changed(subtests: pytest.Subtests) -> None:
-    for kind in sorted(kinds(), key=str):
+def test_the_fields_of_an_event_cannot_be_assigned(subtests: pytest.Subtests) -> None:
+    for kind in sorted(event_classes(), key=str):
         with subtests.test(kind=kind):
             assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
@@ -87,12 +87,12 @@ ARGUMENTS: dict[str, list[Any]] = {
         ("change_priority", "queued"),
     ],
 )
-def test_a_verb_of_an_operator_is_signalled_once_for_all_jobs(
-    receive: Callable[[Signal], Received], verb: str, status: str
+def test_a_change_by_an_operator_sends_one_signal_for_all_changed_jobs(
+    record_signal: Callable[[Signal], Received], verb: str, status: str
 ) -> None:
     changed = [make_job(status).pk for _ in range(2)]
     other = make_job("completed").pk
-    received = receive(signals.jobs_operated)
+    received = record_signal(signals.jobs_operated)
     arguments = ARGUMENTS.get(verb, [])
     done = getattr(Job.objects.filter(pk__in=[*changed, other]), verb)(*arguments, by="ada", reason="why")
     assert done == 2
@@ -104,9 +104,11 @@ def test_a_verb_of_an_operator_is_signalled_once_for_all_jobs(
 
 
 @pytest.mark.django_db
-def test_changes_by_services_are_signalled(receive: Callable[[Signal], Received], settings: Any) -> None:
+def test_admitting_pruning_and_releasing_jobs_send_signals(
+    record_signal: Callable[[Signal], Received], settings: Any
+) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
-    admitted, pruned, released = map(receive, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released))
+    admitted, pruned, released = map(record_signal, (signals.jobs_admitted, signals.jobs_pruned, signals.jobs_released))
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-1))
     store = Store("default")
@@ -124,9 +126,9 @@ def test_changes_by_services_are_signalled(receive: Callable[[Signal], Received]
 
 
 @pytest.mark.django_db
-def test_a_store_passes_its_events_to_its_send_function(receive: Callable[[Signal], Received]) -> None:
+def test_a_store_passes_its_events_to_its_send_function(record_signal: Callable[[Signal], Received]) -> None:
     """A supervisor relies on this: no receiver runs in the thread that uses the store."""
-    received = receive(signals.jobs_admitted)
+    received = record_signal(signals.jobs_admitted)
     sent: list[Event] = []
     make_job("scheduled", run_after=timedelta(seconds=-1))
     Store("default", send=sent.append).admit()
@@ -135,8 +137,10 @@ def test_a_store_passes_its_events_to_its_send_function(receive: Callable[[Signa
 
 
 @pytest.mark.django_db
-def test_a_service_that_enqueues_calls_no_receiver(receive: Callable[[Signal], Received]) -> None:
-    received = receive(signals.job_deferred)
+def test_a_store_with_a_send_function_calls_no_receiver_of_job_deferred(
+    record_signal: Callable[[Signal], Received],
+) -> None:
+    received = record_signal(signals.job_deferred)
     sent: list[Event] = []
     jobs.noop.defer()
     assert len(received) == 1
@@ -172,7 +176,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no"), KeyboardInterrupt("no")])
-def test_a_sink_that_raises_harms_no_other_and_is_logged(
+def test_a_sink_that_raises_is_logged_and_the_other_sinks_get_the_event(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     counting = Counting()
@@ -189,7 +193,7 @@ class Undecided(Counting):
         raise ValueError("no")
 
 
-def test_a_sink_that_cannot_say_what_it_wants_gets_nothing_and_harms_nobody(
+def test_a_sink_whose_wants_raises_is_logged_and_gets_no_event(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The control loop calls `wants` in its own thread."""
@@ -208,7 +212,7 @@ class Interrupted(Counting):
         raise JobCancelled("ended")
 
 
-def test_the_end_of_an_attempt_is_not_taken_for_a_broken_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_of_an_attempt_passes_through_the_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "SINKS", [Broken(JobCancelled("ended"))])
     with pytest.raises(JobCancelled):
         send(NotifyFailed("default", "default", OSError()))
@@ -217,7 +221,7 @@ def test_the_end_of_an_attempt_is_not_taken_for_a_broken_sink(monkeypatch: pytes
         wanted(NotifyFailed)
 
 
-def test_an_event_that_no_sink_wants_is_not_wanted(
+def test_an_event_is_wanted_if_any_sink_wants_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert wanted(NotifyFailed)

@@ -5,7 +5,7 @@ what it ensures, the promises that need it, and the tests that go red. The patch
 
     Guard: an outcome is written only while its lease is valid
     Promise: 3 (a job has at most one live lease)
-    Red: tests/store/test_settle.py::TestFences::test_a_stale_lease_cannot_settle
+    Red: tests/queue/test_settle.py::TestFences::test_a_stale_lease_cannot_settle
 
 `make guards` takes each guard out of a copy of the tree, and sees that its tests fail. For some guards say
 `make guards ARGS="settle claim"`: each guard that has one of these texts in its name is taken. `make test` only checks

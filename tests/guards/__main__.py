@@ -18,15 +18,15 @@ from .guard import ROOT, Guard, all_guards
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q")
 PLUGINS = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.guards.impatient")
 
-LONGEST = 60
-"""Seconds for a test. One that hangs is red."""
+LONGEST_TEST_SECONDS = 60
+"""pytest ends a test after this number of seconds. A test that hangs counts as failed."""
 
 LOCK_TIMEOUT = "-c lock_timeout=15s"
-"""For the sessions of the tests: one that waits for a lock that is never released need not hang for so long."""
+"""An option of the tests' database sessions: a statement that waits longer than this for a lock fails."""
 
 
 def main() -> int:
-    """Try the guards whose names contain one of the given texts; 0 if each of them has made its tests red."""
+    """Try the guards whose names contain one of the texts. Returns 0 if the tests of each guard fail without it."""
     parser = argparse.ArgumentParser(prog="python -m tests.guards", description=__doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="of the names of the guards; default: all guards")
     parser.add_argument("--jobs", type=int, default=2, help="guards at a time (default: %(default)s)")
@@ -38,12 +38,12 @@ def main() -> int:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(options.jobs):
             copies.put(copy_tree(Path(home) / str(number)))
-        if complaint := with_guards(Path(home) / "0", guards, options.jobs):
-            say(f"The tests are not green with all guards in place:\n{complaint}")
+        if failure_output := run_with_all_guards(Path(home) / "0", guards, options.jobs):
+            print_at_once(f"The tests are not green with all guards in place:\n{failure_output}")
             return 1
         with ThreadPoolExecutor(options.jobs) as pool:
-            results = list(pool.map(lambda guard: is_red(guard, copies), guards))
-    say(f"\n{results.count(True)} passed, {results.count(False)} failed")
+            results = list(pool.map(lambda guard: turns_its_tests_red(guard, copies), guards))
+    print_at_once(f"\n{results.count(True)} passed, {results.count(False)} failed")
     return 0 if all(results) else 1
 
 
@@ -63,18 +63,18 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def with_guards(copy: Path, guards: Iterable[Guard], jobs: int) -> str:
-    """Run all tests that the guards name, and return what pytest says, if one is not green."""
+def run_with_all_guards(copy: Path, guards: Iterable[Guard], jobs: int) -> str:
+    """Run all tests that the guards name. Return the output of pytest if a test fails, otherwise an empty string."""
     tests = sorted({test for guard in guards for test in guard.red})
     began = time.monotonic()
     code, output = run_pytest(copy, f"-n{jobs}", *tests)
-    say(f"{len(tests)} tests with all guards in place  ({time.monotonic() - began:.0f} s)")
+    print_at_once(f"{len(tests)} tests with all guards in place  ({time.monotonic() - began:.0f} s)")
     return output if code else ""
 
 
-def is_red(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
-    """Take the guard out of a copy that nobody uses, run its tests one by one, and say how they end."""
-    copy, began, complaint = copies.get(), time.monotonic(), ""
+def turns_its_tests_red(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
+    """Take the guard out of a free copy of the tree, run its tests one by one, and return whether all of them fail."""
+    copy, began, failure_output = copies.get(), time.monotonic(), ""
     try:
         guard.apply(copy)
         verdict = "red"
@@ -82,13 +82,13 @@ def is_red(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
             if verdict == "red":
                 code, output = run_pytest(copy, test)
                 verdict = "red" if code == 1 and has_failed(test, output) else "BROKEN" if code else "GREEN"
-                complaint = "" if verdict == "red" else f"{test}\n{output[-3000:]}"
+                failure_output = "" if verdict == "red" else f"{test}\n{output[-3000:]}"
         guard.apply(copy, "--reverse")
     except ValueError as error:
-        verdict, complaint = "BROKEN", str(error)
+        verdict, failure_output = "BROKEN", str(error)
     copies.put(copy)
     line = f"{verdict:<6} {guard.name}  ({time.monotonic() - began:.0f} s)"
-    say(f"{line}\n{complaint}" if complaint else line)
+    print_at_once(f"{line}\n{failure_output}" if failure_output else line)
     return verdict == "red"
 
 
@@ -100,7 +100,7 @@ def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(copy), str(copy / "example_project")])
     done = subprocess.run(
-        [*PYTEST, *PLUGINS, f"--timeout={LONGEST}", *arguments],
+        [*PYTEST, *PLUGINS, f"--timeout={LONGEST_TEST_SECONDS}", *arguments],
         cwd=copy,
         env={**environment, "PYTHONPATH": path, "PGOPTIONS": LOCK_TIMEOUT},
         stdin=subprocess.DEVNULL,
@@ -112,12 +112,12 @@ def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
 
 
 def has_failed(test: str, output: str) -> bool:
-    """Whether the test itself has failed: an error of a fixture, or of an import, proves nothing."""
+    """Whether the test itself has failed. An error of a fixture or of an import does not prove that the guard works."""
     return re.search(rf"^FAILED {re.escape(test)}(\[| |$)", output, re.MULTILINE) is not None
 
 
-def say(line: str) -> None:
-    """Print a line at once, whoever else prints."""
+def print_at_once(line: str) -> None:
+    """Print a whole line in one call: several threads print."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

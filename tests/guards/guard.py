@@ -39,7 +39,7 @@ class Guard:
         return cls(name, " ".join(found["Guard"]), "; ".join(found["Promise"]), tuple(found["Red"]), patch)
 
     def apply(self, tree: Path, *options: str) -> None:
-        """Apply the patch to a tree of files, or with `--check`, `-R` what these do. Raises ValueError if it cannot."""
+        """Apply the patch to a tree of files, with options of `git apply`. Raises ValueError if git refuses it."""
         # Without the ceiling, `git apply` in a folder of another checkout would leave out all files, and say nothing.
         done = subprocess.run(
             ["git", "apply", *options, self.patch],

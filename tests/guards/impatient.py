@@ -1,8 +1,8 @@
-"""A plugin of pytest for `python -m tests.guards`: a test that waits for what does not come fails sooner."""
+"""A plugin of pytest for `python -m tests.guards`: each wait of a test for a condition ends after 20 seconds."""
 
 from ..app import waiting
 
-SECONDS = 20.0
+DEADLINE_SECONDS = 20.0
 
-waiting.DEADLINE = SECONDS
-waiting.wait_until.__kwdefaults__ = {"deadline": SECONDS}
+waiting.DEADLINE = DEADLINE_SECONDS
+waiting.wait_until.__kwdefaults__ = {"deadline": DEADLINE_SECONDS}

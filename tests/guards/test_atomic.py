@@ -1,4 +1,4 @@
-"""What an atomic task comes to if PostgreSQL refuses its outcome."""
+"""What happens to an atomic task if PostgreSQL refuses its outcome."""
 
 from collections.abc import Iterator
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def none_completes() -> Iterator[None]:
-    """As a constraint of the project's does."""
+def no_job_can_complete() -> Iterator[None]:
+    """Add a constraint to the job table that no completed job satisfies, as a project might."""
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (status <> 'completed')")
+        cursor.execute("ALTER TABLE skipqueue_job ADD CONSTRAINT of_the_project CHECK (status <> 'completed')")
         yield
-        cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+        cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT of_the_project")
 
 
-@pytest.mark.usefixtures("none_completes")
+@pytest.mark.usefixtures("no_job_can_complete")
 def test_an_outcome_that_is_refused_rolls_back_what_the_task_wrote() -> None:
     atomic_write.using(max_attempts=1).defer("once")
     _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")

@@ -7,17 +7,17 @@ from django_skipqueue.parts.batches.finish import FinishResult, finish_batches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
-from ..batches.jobs import callbacks_of
-from ..batches.test_batch import EVERY, GOOD, OVER
+from ..parts.batches.jobs import callbacks_of
+from ..parts.batches.test_batch import ALL_CALLBACKS, FINISH_CALLBACK, SUCCESS_CALLBACK
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_batch_whose_callbacks_have_run_calls_nothing_back_again() -> None:
-    """Until they have run, they are unfinished jobs of the batch, for which it would wait."""
-    with Batch(**EVERY) as batch:
+    """A callback is itself a job of the batch. Before it has run, the batch would count it as unfinished."""
+    with Batch(**ALL_CALLBACKS) as batch:
         pass
     run_jobs()
-    before = batch.row.finished_at
+    finished_at_first = batch.row.finished_at
     assert finish_batches(Store("default"), [batch.id]) == FinishResult()
-    assert (batch.row.finished_at, callbacks_of()) == (before, [GOOD, OVER])
+    assert (batch.row.finished_at, callbacks_of()) == (finished_at_first, [SUCCESS_CALLBACK, FINISH_CALLBACK])

@@ -1,4 +1,4 @@
-"""What the other gates do if PostgreSQL refuses the statement of one."""
+"""What the other gates do if PostgreSQL refuses the statement of one gate."""
 
 import pytest
 from django.db import DataError, connection
@@ -11,14 +11,14 @@ from ..app.rows import make_job, state
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def refuse(*_: object, **__: object) -> None:
+def divide_by_zero(*_: object, **__: object) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 / 0")
 
 
 def test_a_gate_that_is_refused_leaves_the_gates_after_it_to_admit(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
-    monkeypatch.setattr(TIME_GATE, "admit", refuse)
+    monkeypatch.setattr(TIME_GATE, "admit", divide_by_zero)
     with pytest.raises(DataError, match="division by zero"):
         Store("default").admit()
     assert state(waiting)["status"] == "queued"

@@ -12,28 +12,28 @@ def test_every_patch_can_be_applied() -> None:
         guard.apply(ROOT, "--check")
 
 
-def test_every_red_test_is_there() -> None:
-    missing = {test for guard in all_guards() for test in guard.red if not is_test(test)}
+def test_every_test_that_a_guard_names_exists() -> None:
+    missing = {test for guard in all_guards() for test in guard.red if not exists(test)}
     assert not missing
 
 
-def test_there_are_enough() -> None:
+def test_there_are_at_least_sixty_guards() -> None:
     assert len(all_guards()) >= 60
 
 
-def is_test(test: str) -> bool:
-    """Whether the file of this id has such a function, in such a class if it names one."""
+def exists(test: str) -> bool:
+    """Whether the function with this id (`file::class::function` or `file::function`) exists."""
     path, *names = test.split("::")
     found = statements(path)
     for name in names:
-        found = next((each.body for each in found if isinstance(each, NAMED) and each.name == name), [])
+        found = next((each.body for each in found if isinstance(each, DEFINITIONS) and each.name == name), [])
     return bool(names) and bool(found)
 
 
 @cache
 def statements(path: str) -> list[ast.stmt]:
-    """Those of a file, which many guards may name."""
+    """The statements of a file. Many guards may name one file."""
     return ast.parse(Path(ROOT, path).read_text()).body
 
 
-NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

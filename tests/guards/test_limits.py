@@ -1,4 +1,4 @@
-"""Which jobs hold the permits of a key."""
+"""Which jobs count as holders of the permits of a limit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a relay hands over, and what it takes back while a row is locked."""
+"""Which jobs a relay hands over to its message broker, and which jobs it takes back while a row is locked."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +15,16 @@ from django_skipqueue.queue.store import Store
 from ..app.rows import lease_of, make_job, state
 from ..app.sessions import Session
 from ..app.waiting import wait_until, within
-from ..relay.fake_carrier import FakeCarrier
-from ..relay.test_relay import RELAY, Start, carrier, carriers, holders, noop, start  # noqa: F401 (fixtures)
+from ..contrib.celery.relay.fake_carrier import FakeCarrier
+from ..contrib.celery.relay.test_relay import (  # noqa: F401 (fixtures)
+    RELAY,
+    StartRelay,
+    carried_noop,
+    carrier,
+    carrier_settings,
+    holder_by_job,
+    start_relay,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,13 +33,13 @@ def has_published(carrier: FakeCarrier, number: int) -> bool:  # noqa: F811
     return len(carrier.published) == number
 
 
-def test_a_job_that_is_not_confirmed_is_not_handed_over(carrier: FakeCarrier, start: Start) -> None:  # noqa: F811
+def test_a_job_that_is_not_confirmed_is_not_handed_over(carrier: FakeCarrier, start_relay: StartRelay) -> None:  # noqa: F811
     carrier.confirms_at_once = False
-    start()
+    start_relay()
     for number in (1, 2, 3):  # the relay would have handed the first one over before it publishes the last one
-        noop.defer()
+        carried_noop.defer()
         wait_until(partial(has_published, carrier, number))
-    assert set(holders().values()) == {RELAY}
+    assert set(holder_by_job().values()) == {RELAY}
 
 
 def test_a_locked_row_keeps_no_other_job_from_being_taken_back(session: Callable[[], Session]) -> None:
@@ -39,10 +47,10 @@ def test_a_locked_row_keeps_no_other_job_from_being_taken_back(session: Callable
     jobs = CarriedJobs()
     jobs.release(map(lease_of, (locked, free)))
     disconnected: Any = SimpleNamespace(is_open=False, acknowledge=lambda _: None)
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
+    locker = session()
+    locker.begin()
+    locker(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
     with within(10):
         TakeBack(Store("default"), jobs, disconnected, who="r").run(0.0)
-    other.rollback()
+    locker.rollback()
     assert (state(free)["status"], list(jobs.to_release)) == ("queued", [lease_of(locked)])

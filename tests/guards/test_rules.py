@@ -1,4 +1,4 @@
-"""Whom the rules of the verdict must not blame."""
+"""Jobs and tasks that the rules of the verdict must not blame."""
 
 import pytest
 
@@ -7,29 +7,30 @@ from django_skipqueue.parts.history.rollups import WORKER_DIED
 from django_skipqueue.values.records import Cause
 
 from ..app.rows import DEFAULT, make_job
-from ..history.failing import roll_up
-from ..history.past import DAY, count
+from ..parts.history.failing import count_failures
+from ..parts.history.past import DAY, count_attempts
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
-    """Every job that a machine loses has one death. The task of most of them is named instead."""
+    """Every job that a machine loses has one death. The task that was running is named instead."""
     job = make_job("scheduled", task="shop.render", errors=[{"exception": WORKER_DIED}])
-    count("shop.render", recovered=3)
-    roll_up(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
+    count_attempts("", "", deaths=1)
+    count_attempts("shop.render", recovered=3, deaths=1)
+    count_failures(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
     (finding,) = rules.worker_deaths(DEFAULT)
     assert finding.severity == "warning"
-    assert finding.title.endswith(": 3 running jobs were lost, 3 of them of shop.render")
+    assert finding.title.endswith(" while shop.render was running, and 3 running jobs were lost")
 
 
-def test_a_task_does_not_fail_of_the_deaths_of_its_workers() -> None:
-    """A fifth of its attempts fail, of a cause that is old."""
+def test_deaths_of_workers_do_not_count_as_failures_of_the_task() -> None:
+    """A KeyError that is known for days fails a quarter of the attempts. 20 workers died beside them."""
     cause = Cause("shop.render", "builtins.KeyError", "shop.render")
-    roll_up(cause, seconds_ago=5 * DAY)
-    roll_up(cause, 5)
-    roll_up(Cause("shop.render", WORKER_DIED, ""), 20)
-    count("shop.render", retried=5, completed=15, recovered=20)
+    count_failures(cause, seconds_ago=5 * DAY)
+    count_failures(cause, 5)
+    count_failures(Cause("shop.render", WORKER_DIED, ""), 20)
+    count_attempts("shop.render", retried=5, completed=15, recovered=20)
     (finding,) = rules.failing_tasks(DEFAULT)
     assert finding.severity == "warning"
     assert ": KeyError, 5 failed attempts" in finding.title

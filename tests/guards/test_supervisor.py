@@ -1,4 +1,4 @@
-"""What a supervisor does for the jobs of its workers, again and again."""
+"""Services of a supervisor: it recovers jobs of dead workers, and looks for jobs that no worker was told of."""
 
 import os
 import signal
@@ -36,19 +36,19 @@ def test_locked_jobs_of_a_dead_process_are_recovered_once_they_are_free(
     job = make_job("running", locked_by=worker_id)
     dead = DeadProcess(worker_id, -9, "signal 9 (SIGKILL)", [job.pk], no_statement_after=0.0)
     service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[dead])])
-    other = session()
-    other.begin()
-    other(lambda: list(Job.objects.select_for_update()))
+    locker = session()
+    locker.begin()
+    locker(lambda: list(Job.objects.select_for_update()))
     service.run(100.0)
     assert 100.0 < service.due_at < NEVER
-    other.rollback()
+    locker.rollback()
     service.run(service.due_at)
     assert state(job)["status"] == "scheduled"
 
 
 @pytest.fixture
 def process() -> WorkerProcess:
-    """A worker with a free slot."""
+    """A worker process with one slot, which is free."""
     process = WorkerProcess("w", 1)
     process.pid, process.shared = os.getpid(), SharedCounts()
     process.shared.offer(slots=1, room=1, claimed=0)
@@ -56,48 +56,50 @@ def process() -> WorkerProcess:
 
 
 @pytest.fixture
-def found() -> list[list[str]]:
-    """The queues with jobs that each look has found."""
+def queues_found_by_look() -> list[list[str]]:
+    """For each look of the supervisor, the queues in which it found jobs."""
     return []
 
 
 @pytest.fixture
-def watch(process: WorkerProcess, found: list[list[str]]) -> Iterator[WatchQueues]:
+def watch_queues(process: WorkerProcess, queues_found_by_look: list[list[str]]) -> Iterator[WatchQueues]:
     """The service of a supervisor that gets no notifications."""
     before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
     control = ControlConnection(store, who="test")
     options = WorkerOptions(name="w", database="default", listen=False, poll_interval=POLL_INTERVAL)
-    yield WatchQueues(store, control, [process], options, queues_found=lambda names, paused: found.append(names))
+    yield WatchQueues(
+        store, control, [process], options, queues_found=lambda names, paused: queues_found_by_look.append(names)
+    )
     control.close()
     connections["default"] = before
     signal.signal(signal.SIGALRM, alarm)
 
 
 def test_a_job_that_nobody_was_notified_of_is_found_by_the_next_look(
-    watch: WatchQueues, found: list[list[str]]
+    watch_queues: WatchQueues, queues_found_by_look: list[list[str]]
 ) -> None:
-    watch.run(100.0)
+    watch_queues.run(100.0)
     make_job()
-    watch.run(100.0 + POLL_INTERVAL)
-    assert found == [[], ["default"]]
+    watch_queues.run(100.0 + POLL_INTERVAL)
+    assert queues_found_by_look == [[], ["default"]]
 
 
-def test_the_promise_to_call_a_worker_ends_by_itself(watch: WatchQueues, process: WorkerProcess) -> None:
-    watch.run(100.0)
-    watch.run(100.5)
+def test_the_promise_to_call_a_worker_ends_by_itself(watch_queues: WatchQueues, process: WorkerProcess) -> None:
+    watch_queues.run(100.0)
+    watch_queues.run(100.5)
     assert 0 < process.shared.watched_until - time.monotonic() <= PROMISE
 
 
-def test_looks_that_take_long_take_a_tenth_of_the_time(
-    watch: WatchQueues, found: list[list[str]], monkeypatch: pytest.MonkeyPatch
+def test_slow_looks_for_jobs_take_a_tenth_of_the_supervisors_time(
+    watch_queues: WatchQueues, queues_found_by_look: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 7.0])  # before and after the look
+    clock = iter([0.0, 7.0])  # before and after the look: it takes 7 s, so the next look comes 70 s later
     monkeypatch.setattr(Store, "queues_with_jobs", lambda self, **_: [])
     with monkeypatch.context() as patched:
         patched.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
-        watch.run(100.0)
-    watch.run(100.0 + POLL_INTERVAL)
-    watch.run(169.0)
-    assert len(found) == 1
-    watch.run(170.0)
-    assert len(found) == 2
+        watch_queues.run(100.0)
+    watch_queues.run(100.0 + POLL_INTERVAL)
+    watch_queues.run(169.0)
+    assert len(queues_found_by_look) == 1
+    watch_queues.run(170.0)
+    assert len(queues_found_by_look) == 2

@@ -1,4 +1,4 @@
-"""What a worker does not do."""
+"""A worker without a recent heartbeat claims no jobs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,19 +15,19 @@ from ..harness.threads import WorkerThread
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def has_turned(worker: WorkerLoop, stamps: int) -> bool:
-    """Whether a turn of its loop has begun since then."""
-    return worker._stamps.last().number > stamps
+def next_turn_has_begun(worker: WorkerLoop, stamps: int) -> bool:
+    """Whether the worker's loop has begun a turn since its stamp had this number."""
+    return worker.stamps.last().number > stamps
 
 
 def test_a_worker_without_a_recent_heartbeat_claims_nothing(worker_thread: Callable[..., WorkerThread]) -> None:
-    def seem_dead(worker: WorkerLoop) -> None:
-        worker._own_row.is_alive = lambda now: False  # type: ignore[method-assign]
+    def pretend_old_heartbeat(worker: WorkerLoop) -> None:
+        worker.own_row.is_alive = lambda now: False  # type: ignore[method-assign]
 
-    started = worker_thread(prepare=seem_dead)
+    started = worker_thread(prepare=pretend_old_heartbeat)
     wait_until(lambda: started.listens)
-    for _ in range(3):  # a turn begins with a stamp: at the end of these, two are over
-        stamps = started.worker._stamps.last().number
+    for _ in range(3):  # each turn of the loop begins with a new stamp: three new stamps mean two complete turns
+        stamps = started.worker.stamps.last().number
         jobs.noop.defer()
-        wait_until(partial(has_turned, started.worker, stamps))
+        wait_until(partial(next_turn_has_begun, started.worker, stamps))
     assert statuses() == {"queued": 3}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 APPLICATION_NAME = "tests"
-"""Of the database sessions of the process that runs the tests."""
+"""The application name of the database sessions of the process that runs the tests."""
 
 LOGS = pytest.StashKey[list["ManagePy"]]()
 """The processes of a test, whose logs are shown if it fails."""
@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def new_tables(transactional_db: None) -> None:
-    """Empties the queue's tables: tests that were rolled back leave dead rows and large indexes in them."""
+    """Truncates the queue's tables, in which tests that were rolled back leave dead rows and large indexes."""
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(table_names())} CASCADE")
         cursor.execute("SELECT pg_stat_force_next_flush()")
@@ -48,7 +48,7 @@ def new_tables(transactional_db: None) -> None:
 
 @pytest.fixture
 def package_logger() -> Iterator[logging.Logger]:
-    """The package's logger as it is before any configuration. What the test does to it is undone."""
+    """The logger of the package without configuration. Changes that the test makes are undone."""
     logger = logging.getLogger("django_skipqueue")
     handlers, level, propagate = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.propagate = [], True
@@ -60,7 +60,7 @@ def package_logger() -> Iterator[logging.Logger]:
 
 @pytest.fixture(autouse=True)
 def logging_left_alone() -> Iterator[None]:
-    """A test that leaves the loggers of the package otherwise than it found them fails, and not one after it."""
+    """Fail a test that leaves the loggers of the package changed. Otherwise a later test might fail."""
     before = _state_of_logging()
     yield
     assert _state_of_logging() == before
@@ -72,8 +72,8 @@ def _state_of_logging() -> list[Any]:
 
 
 @pytest.fixture
-def sent() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
-    """Collects the arguments of a signal each time that it is sent from now on."""
+def record_signal() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
+    """Returns a list for a signal, to which the arguments of the signal are added each time that it is sent."""
     connected: list[tuple[Signal, Any]] = []
 
     def listen(signal: Signal) -> list[dict[str, Any]]:
@@ -129,7 +129,10 @@ EXECUTE FUNCTION tests_refuse()
 
 @pytest.fixture
 def refuse(transactional_db: None) -> Iterator[Callable[[str], Callable[[], None]]]:
-    """Has the database refuse such changes of jobs (an SQL condition on OLD and NEW) until the result is called."""
+    """Make the database refuse changes of jobs for which an SQL condition on OLD and NEW holds.
+
+    Returns a function that allows them again.
+    """
 
     def execute(statement: str) -> None:
         with connection.cursor() as cursor:
@@ -148,7 +151,7 @@ def refuse(transactional_db: None) -> Iterator[Callable[[str], Callable[[], None
 
 @pytest.fixture
 def gates() -> Iterator[Any]:
-    """The gates of `tests.app.worker_jobs`, which are opened at the end."""
+    """Gates by name: a task `pass_gate` waits at its gate until the test opens it. All are opened after the test."""
     from ..app.worker_jobs import gates
 
     gates.clear()
@@ -159,7 +162,7 @@ def gates() -> Iterator[Any]:
 
 @pytest.fixture
 def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., "WorkerThread"]]:
-    """Starts a worker's loop in a thread of this process, and ends it."""
+    """Starts the loop of a worker in a thread of this process, and ends it after the test."""
     from .threads import WorkerThread
 
     with ExitStack() as stack:

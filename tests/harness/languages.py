@@ -11,7 +11,7 @@ from babel.messages.mofile import write_mo
 from django.utils import translation
 
 LANGUAGE = "eo"
-"""Django knows it, so a project needs no more than a catalogue to use it."""
+"""A language that Django knows, so that a project only needs a catalogue of translations."""
 
 Text: TypeAlias = str | tuple[str, ...]
 """A string, or its singular and its plural form."""
@@ -39,7 +39,7 @@ def put_into_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outside_of_brackets(text: str) -> set[str]:
-    """The words of a text that did not go through gettext."""
+    """The words of a text that were not translated by gettext, so they are outside of brackets."""
     replaced = 1
     while replaced:
         text, replaced = re.subn("⟦[^⟦⟧]*⟧", " ", text)

@@ -1,4 +1,4 @@
-"""An observer of a process that remembers what it has observed."""
+"""An observer of a worker process that stores all jobs, attempts and events that it is notified of."""
 
 from collections.abc import Sequence
 

@@ -18,7 +18,7 @@ import psycopg
 
 from ..app.waiting import wait_until
 
-PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 PORT = 6432
 POOL_SIZE = 3
 
@@ -44,7 +44,7 @@ def pgbouncer(server: Mapping[str, Any], *, ignored: str = "") -> Iterator[Path]
 
     ignored: the startup parameters that it drops without an error. It refuses others that it does not know.
     """
-    assert PROGRAM
+    assert PGBOUNCER
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
     target = " ".join(f"{name}='{value}'" for name, value in server.items() if value)
     configuration = CONFIGURATION.format(
@@ -57,7 +57,7 @@ def pgbouncer(server: Mapping[str, Any], *, ignored: str = "") -> Iterator[Path]
         os.chown(folder, user.pw_uid, user.pw_gid)
         folder.chmod(0o755)
         identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    process = subprocess.Popen([PROGRAM, "--quiet", str(folder / "ini")], cwd="/", **identity)
+    process = subprocess.Popen([PGBOUNCER, "--quiet", str(folder / "ini")], cwd="/", **identity)
     try:
         wait_until(lambda: process.poll() is not None or (folder / f".s.PGSQL.{PORT}").exists(), "PgBouncer listens")
         assert process.poll() is None, (folder / "log").read_text()

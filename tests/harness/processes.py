@@ -1,13 +1,11 @@
 """Real `manage.py runworker` processes on the database under test, as an operator starts and signals them."""
 
 import contextlib
-import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
-import termios
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -50,6 +48,7 @@ class ManagePy:
     settings: more source for the settings module.
     terminal: it runs in a terminal of its own, on which `type` types.
     module: run this in place of Django's commands, such as `celery`.
+    is_new: a new Python, which has imported nothing before, and not a copy of one that has.
     """
 
     def __init__(
@@ -62,6 +61,7 @@ class ManagePy:
         environment: Mapping[str, str] | None = None,
         terminal: bool = False,
         module: str = "django",
+        is_new: bool = False,
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
@@ -91,9 +91,13 @@ class ManagePy:
         }
         self.process: subprocess.Popen[bytes] | Forked
         if terminal:
-            self.process = self._in_terminal(command, folder, environment)
-        elif module == "django" and "--reload" not in arguments:
-            self.process = template().start(list(arguments), folder, environment, self._log)
+            self._keyboard, screen = pty.openpty()
+            environment["TERM"] = "xterm"
+            self.process = template().start(list(arguments), folder, environment, self._log, os.ttyname(screen))
+            os.close(screen)
+            threading.Thread(target=self._read_screen, daemon=True).start()
+        elif module == "django" and not is_new:
+            self.process = template().start(list(arguments), folder, environment, self._log, None)
         else:
             self.process = self._in_background(command, folder, environment)
 
@@ -109,23 +113,6 @@ class ManagePy:
                 start_new_session=True,
             )
 
-    def _in_terminal(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        self._keyboard, screen = pty.openpty()
-        process = subprocess.Popen(
-            command,
-            env={**environment, "TERM": "xterm"},
-            cwd=folder,
-            stdin=screen,
-            stdout=screen,
-            stderr=screen,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(screen)
-        self._log.touch()
-        threading.Thread(target=self._read_screen, daemon=True).start()
-        return process
-
     def _read_screen(self) -> None:
         with self._log.open("ab", buffering=0) as log, contextlib.suppress(OSError):  # raised when nobody writes to it
             while text := os.read(self._keyboard, 4096):
@@ -138,33 +125,33 @@ class ManagePy:
 
     @property
     def log(self) -> str:
-        """What it wrote to its standard output and error so far."""
+        """The text that the process has written to its standard output and error so far."""
         return self._log.read_text(errors="replace")
 
     def wait(self, *, deadline: float = 60.0) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the process has ended. Returns its exit code."""
         try:
             return self.process.wait(deadline)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"It did not end within {deadline:g} s.\n{self.log}") from None
 
     def wait_for(self, text: str, *, times: int = 1, deadline: float = DEADLINE) -> None:
-        """Wait until it has written `text`."""
+        """Wait until the process has written `text` as often as `times`."""
         try:
             wait_until(lambda: self.log.count(text) >= times, f"{text!r} in the log", deadline=deadline)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log}") from None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process alone, as `kill` does."""
+        """Send a signal only to this process, as `kill` does."""
         self.process.send_signal(number)
 
     def send_to_group(self, number: signal.Signals) -> None:
-        """Signal it and all its children, as Ctrl-C does, and systemd."""
+        """Send a signal to the process and all its children, as Ctrl-C and systemd do."""
         os.killpg(self.process.pid, number)
 
     def end(self) -> None:
-        """Leave nothing behind, whatever became of the test."""
+        """Kill the process and its children if they still run."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -172,7 +159,7 @@ class ManagePy:
 
 
 def group_exists(group: int) -> bool:
-    """Whether any process of the group is left."""
+    """Whether any process of the group still runs."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -181,7 +168,7 @@ def group_exists(group: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that ended and was not waited for does not."""
+    """Whether a process runs. A zombie does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):  # the second: it ended between `open` and `read`
@@ -195,7 +182,7 @@ def children(pid: int) -> list[int]:
 
 
 def workers(count: int = 1) -> list[Worker]:
-    """The rows of the worker processes, once there are `count`."""
+    """Wait until there are `count` rows of workers. Returns them."""
     wait_until(lambda: Worker.objects.count() >= count, f"{count} workers have said that they are alive")
     return list(Worker.objects.order_by("name"))
 

@@ -22,7 +22,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.accepted = 0
-        """How many connections it has passed on."""
+        """How many connections the proxy has passed on."""
         self._refusing = False
         self._stalled: frozenset[str] = frozenset()
         self._links: set[Link] = set()
@@ -31,11 +31,11 @@ class Proxy:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How Django reaches the database through it."""
+        """The settings by which Django reaches the database through the proxy."""
         return {"HOST": "127.0.0.1", "PORT": self.port}
 
     def cut(self) -> None:
-        """End every connection, as a server that restarts."""
+        """End every connection, as a restart of the server does."""
         with self._lock:
             links, self._links = self._links, set()
         for link in links:
@@ -46,7 +46,7 @@ class Proxy:
         self._stalled = frozenset(directions or ("server", "client"))
 
     def flow(self) -> None:
-        """Pass everything on again, what came meanwhile too."""
+        """Pass all data on again, also data that came meanwhile."""
         self._stalled = frozenset()
 
     def refuse(self, refusing: bool = True) -> None:
@@ -54,7 +54,7 @@ class Proxy:
         self._refusing = refusing
 
     def close(self) -> None:
-        """End everything."""
+        """End all connections and the proxy."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -95,7 +95,7 @@ class Link:
         self.end()
 
     def end(self) -> None:
-        """Close both."""
+        """Close both sockets."""
         for side, _ in self._to.values():
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
@@ -114,7 +114,7 @@ class Link:
 
 
 def connect_to_database() -> socket.socket:
-    """To the server that the tests use."""
+    """Open a socket to the server that the tests use."""
     info = connections["default"].get_connection_params()
     host, port = str(info.get("host") or "/var/run/postgresql"), int(info.get("port") or 5432)
     if not host.startswith("/"):

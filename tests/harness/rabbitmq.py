@@ -70,8 +70,8 @@ def broker_url(rabbitmq: RabbitMQ, new_vhosts: Iterator[str]) -> str:
 
 
 @pytest.fixture
-def takes_little(rabbitmq: RabbitMQ) -> Iterator[int]:
-    """The broker takes messages of so many bytes at most, on each channel that is opened from now on."""
+def small_message_limit(rabbitmq: RabbitMQ) -> Iterator[int]:
+    """The broker takes messages of at most this number of bytes, on each channel that is opened from now on."""
     most = 100_000
     rabbitmq.control("eval", f"application:set_env(rabbit, max_message_size, {most}).")
     yield most

@@ -13,7 +13,7 @@ from ..app.waiting import wait_until
 from . import elsewhere
 
 NOBODY: dict[str, Any] = {"HOST": "127.0.0.1", "PORT": "1", "OPTIONS": {}}
-"""Nobody listens there."""
+"""An address at which no server listens."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
     given, is_known = connections.settings, alias in connections.settings
     before = given[alias if is_known else like]
     changed = {**before, **address} | ({} if is_known else {"ENGINE": elsewhere.__name__})
-    silence._avoided_until.clear()
+    silence.avoided_until.clear()
     given[alias] = changed
     connections[alias].close()
     connections[alias].settings_dict = changed
@@ -39,7 +39,7 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
         else:
             del connections[alias]
             del given[alias]
-        silence._avoided_until.clear()
+        silence.avoided_until.clear()
 
 
 def is_read(alias: str) -> bool:

@@ -15,7 +15,7 @@ class Manager:
         self._socket.settimeout(DEADLINE)
 
     def receive(self) -> list[str]:
-        """The lines of the next datagram."""
+        """Wait for the next datagram. Returns its lines."""
         return self._socket.recv(4096).decode().splitlines()
 
     def wait_for(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables within tests: one test goes through the rows of a matrix, and each row is a check of its own."""
+"""The fixture `row`: one test goes through the rows of a table, and each row is checked separately."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -8,6 +8,7 @@ when the child runs and when it has ended.
 """
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -78,9 +79,18 @@ class Template:
         self._codes: dict[int, int] = {}
         self._lock = threading.RLock()
 
-    def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str], log: Path) -> Forked:
+    def start(
+        self, arguments: list[str], folder: Path, environment: Mapping[str, str], log: Path, terminal: str | None
+    ) -> Forked:
+        """Run `manage.py` with these arguments, in a terminal instead of with a log if it is given the name of one."""
         log.touch()
-        request = {"arguments": arguments, "folder": str(folder), "environment": dict(environment), "log": str(log)}
+        request = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": dict(environment),
+            "log": str(log),
+            "terminal": terminal,
+        }
         with self._lock:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             while not self._started:
@@ -138,7 +148,11 @@ def serve(number: int) -> dict[str, Any]:
                     os.close(has_group)
                     asking.sendall(json.dumps([pid, None]).encode() + b"\n")
                 else:
-                    os.setsid()
+                    request = dict(json.loads(line))
+                    if request["terminal"]:
+                        os.login_tty(os.open(request["terminal"], os.O_RDWR))
+                    else:
+                        os.setsid()
                     os.close(tells)
                     os.close(has_group)
                     signal.set_wakeup_fd(-1)
@@ -146,7 +160,7 @@ def serve(number: int) -> dict[str, Any]:
                     os.close(ended)
                     os.close(wake)
                     asking.close()
-                    return dict(json.loads(line))
+                    return request
 
 
 def _ended() -> list[tuple[int, int]]:
@@ -160,16 +174,18 @@ def _ended() -> list[tuple[int, int]]:
 def become(request: dict[str, Any]) -> None:
     """Make this child what a new Python would be that runs `python -m django …` in this folder."""
     os.chdir(request["folder"])
-    for path, flags, numbers in [("/dev/null", os.O_RDONLY, [0]), (request["log"], os.O_WRONLY, [1, 2])]:
-        file = os.open(path, flags)
-        for descriptor in numbers:
-            os.dup2(file, descriptor)
-        os.close(file)
+    if not request["terminal"]:
+        for path, flags, numbers in [("/dev/null", os.O_RDONLY, [0]), (request["log"], os.O_WRONLY, [1, 2])]:
+            file = os.open(path, flags)
+            for descriptor in numbers:
+                os.dup2(file, descriptor)
+            os.close(file)
     environment = request["environment"]
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:1] = [request["folder"], *environment["PYTHONPATH"].split(os.pathsep)]
     sys.argv[1:] = request["arguments"]
+    sys.orig_argv[1:] = ["-m", "django", *request["arguments"]]
 
 
 def load() -> None:
@@ -191,5 +207,7 @@ def load() -> None:
 
 if __name__ == "__main__":
     load()
+    gc.collect()
+    gc.freeze()  # a child copies no page of memory only because its garbage collector has looked at it
     become(serve(int(sys.argv[1])))
     runpy.run_module("django", run_name="__main__", alter_sys=True)

@@ -18,7 +18,7 @@ from ..app.waiting import DEADLINE, wait_until
 
 
 class WorkerThread:
-    """Runs a `WorkerLoop` as its process would, less process and signals. `prepare` may change it before it runs."""
+    """Runs a `WorkerLoop` in a thread, without a process and signals. `prepare` may change the loop before it runs."""
 
     def __init__(
         self,
@@ -44,36 +44,36 @@ class WorkerThread:
     @property
     def listens(self) -> bool:
         """Whether its control connection is open and hears of new jobs."""
-        return self.worker._control.listens and self.worker._control.fileno() is not None
+        return self.worker.control.listens and self.worker.control.fileno() is not None
 
     def cut(self) -> None:
         """Cut its control connection, as a restart of the server would."""
         wait_until(lambda: self.listens)
-        terminate([self.worker._control._wrapper.connection.info.backend_pid])
+        terminate([self.worker.control.wrapper.connection.info.backend_pid])
 
     def sessions(self) -> list[int]:
-        """The backends of its threads, its control connection apart."""
-        control = self.worker._control._wrapper.connection.info.backend_pid
+        """The PostgreSQL processes of its threads' connections, without that of its control connection."""
+        control = self.worker.control.wrapper.connection.info.backend_pid
         return sorted(backends() - self._others - {control})
 
     def stop(self, *, now: bool = False) -> None:
-        """What its supervisor would say."""
+        """Send the command by which a supervisor stops a worker."""
         os.write(self._lifeline, encode_command(STOP_NOW if now else STOP))
 
     def abandon(self) -> None:
-        """What it sees when its supervisor is killed."""
+        """Close the pipe, as happens when the supervisor is killed."""
         os.close(self._lifeline)
         self._lifeline = -1
 
     def wait(self, *, deadline: float = DEADLINE) -> int:
-        """The exit code, once the loop has ended."""
+        """Wait until the loop has ended. Returns the exit code."""
         self._thread.join(deadline)
         assert not self._thread.is_alive(), f"The worker did not end within {deadline:g} s."
         assert self.code is not None
         return self.code
 
     def end(self) -> None:
-        """Leave nothing behind, whatever became of the test."""
+        """Stop the loop and close its pipe, also after a failed test."""
         if self._lifeline >= 0:
             if self._thread.is_alive():
                 self.stop(now=True)
@@ -85,18 +85,18 @@ class WorkerThread:
             EXIT_STUCK,
             EXIT_BLOCKED,
         ):  # which does not wait for its threads: with a process they end anyway
-            self.worker._pool.stop()
-        threads = self.worker._pool._runners[THREADS]
+            self.worker.pool.stop()
+        threads = self.worker.pool.runners[THREADS]
         assert isinstance(threads, ThreadRunner)
-        wait_until(lambda: not threads._stuck, "what was stuck has ended")
+        wait_until(lambda: not threads.stuck, "what was stuck has ended")
         if not self._thread.is_alive():
-            self.worker._wakeup.close()
+            self.worker.wakeup.close()
 
     def _run(self) -> None:
         self.worker = WorkerLoop(
             self.options, id=self.id, name=self.options.name, lifeline=self._read_end, running_jobs=self._running_jobs
         )
-        self.worker._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
+        self.worker.wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
         self._prepare(self.worker)
         self._ready.set()
         try:

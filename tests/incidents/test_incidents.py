@@ -26,7 +26,7 @@ from ..app.rows import make_job
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
+RunWorker = Callable[..., ManagePy]
 
 JOBS = """
 import os
@@ -90,18 +90,18 @@ FAST = {"WORKER_TIMEOUT": 4.0, "HEARTBEAT_INTERVAL": 0.5}
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def known() -> None:
+def never_called() -> None:
     """A task that only the workers run."""
 
 
 @pytest.fixture(autouse=True)
 def _known_tasks(registry: Registry) -> None:
     for name in TASKS:
-        job(name=f"extra.jobs.{name}")(known)
+        job(name=f"extra.jobs.{name}")(never_called)
 
 
 @pytest.fixture
-def rules(settings: Any) -> Callable[..., None]:
+def set_thresholds(settings: Any) -> Callable[..., None]:
     """Sets thresholds, so that no test waits for minutes."""
 
     def change(**thresholds: float) -> None:
@@ -116,7 +116,7 @@ def defer(task: str, number: int = 1, **fields: Any) -> list[Job]:
     return [make_job(task=f"extra.jobs.{task}", **fields) for _ in range(number)]
 
 
-def watched() -> list[Finding]:
+def current_findings() -> list[Finding]:
     """What the watched rules find now."""
     store = Store("default")
     found = []
@@ -127,11 +127,11 @@ def watched() -> list[Finding]:
     return found
 
 
-def blamed(code: str, *also: str) -> Finding:
+def wait_for_finding(code: str, *also: str) -> Finding:
     """Wait for the finding of this rule. No other rule may find something critical, except the rules in `also`."""
 
     def look() -> Finding | None:
-        has_begun, found = Worker.objects.exists(), watched()
+        has_begun, found = Worker.objects.exists(), current_findings()
         others = {each.code for each in found if each.severity == Severity.CRITICAL} - {code, *also}
         if others == {"no-worker"} and not has_begun:
             return None
@@ -141,20 +141,20 @@ def blamed(code: str, *also: str) -> Finding:
     return wait_until(look, code, deadline=MINUTE)  # type: ignore[return-value]  # not None
 
 
-def execute(command: str) -> None:
+def run_sql(command: str) -> None:
     """Run the SQL of a finding."""
     with connection.cursor() as cursor:
         cursor.execute(command)
 
 
-def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
+def test_a_task_that_a_deploy_broke_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     defer("send_receipt", 30)
     runworker("-c", "4", jobs=JOBS, skipqueue=FAST)
-    finding = blamed("failing-task")
+    finding = wait_for_finding("failing-task")
     assert finding.severity == "critical"
     assert re.fullmatch(
-        r"extra\.jobs\.send_receipt fails since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts, "
-        r"\d+ jobs retrying",
+        r"extra\.jobs\.send_receipt has been failing since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts; "
+        r"jobs: \d+ failed, \d+ retrying",
         finding.title,
     )
     assert finding.command == (
@@ -163,35 +163,38 @@ def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
     )
 
 
-def test_a_task_hangs(runworker: Run, rules: Any) -> None:
+def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """The task is the only problem: `long-wait` does not name its queue as a second problem."""
-    rules(no_free_slot=1, long_wait=6)
+    set_thresholds(no_free_slot=1, long_wait=6)
     ids = {str(each.pk) for each in defer("push", 2)}
     defer("noop", 5, priority=-1)
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
-    finding = blamed("no-free-slot")
-    assert finding.title == "extra.jobs.push holds the slots for default: all 2 are taken, and jobs wait"
+    finding = wait_for_finding("no-free-slot")
+    assert finding.title.startswith(
+        "extra.jobs.push holds the slots for default, 2 in all, and jobs wait: its 2 running jobs have run for up to "
+    )
     assert finding.command.startswith("python manage.py skipqueue cancel ")
     assert set(finding.command.split()[4:]) == ids
     wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
-    assert [each.code for each in watched()] == ["no-free-slot"]
+    assert [each.code for each in current_findings()] == ["no-free-slot"]
 
 
-def test_more_jobs_come_than_the_slots_can_run(runworker: Run, rules: Any) -> None:
+def test_a_queue_with_more_jobs_than_its_slots_can_run_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """No job has run for long, so `no-free-slot` names no task."""
-    rules(long_wait=2)
+    set_thresholds(long_wait=2)
     defer("push", 2)
     defer("noop", 5, priority=-1)
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
-    finding = blamed("long-wait")
+    finding = wait_for_finding("long-wait")
     assert re.fullmatch(
-        r"Jobs of queue default wait since [\d:]+, 5 in all: the 2 slots are taken, mostly by extra\.jobs\.push",
+        r"Jobs of queue default have waited since [\d:]+, 5 in all: the 2 slots are taken, for the longest time by "
+        r"extra\.jobs\.push: its 2 running jobs have run for up to [\d.]+ m?s",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues default"
 
 
-def test_a_machine_is_killed(runworker: Run, rules: Any) -> None:
+def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """Another machine recovers the jobs, and the rule says how many were lost."""
     defer("push", 4)
     machine = runworker("-c", "2", "--processes", "2", "--name", "one", jobs=JOBS, skipqueue=FAST)
@@ -199,102 +202,114 @@ def test_a_machine_is_killed(runworker: Run, rules: Any) -> None:
     runworker("-c", "4", "--name", "two", jobs=JOBS, skipqueue=FAST)
     workers(3)
     machine.send_to_group(signal.SIGKILL)
-    finding = blamed("worker-deaths")
+    finding = wait_for_finding("worker-deaths")
     assert finding.severity == "warning"
     assert re.fullmatch(
-        r"Workers and their supervisor are gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost", finding.title
+        r"Workers and their supervisor have been gone since [\d:]+: one/\d, one/\d\. 4 running jobs were lost",
+        finding.title,
     )
     assert finding.command == "python manage.py runworker"
-    dead = [each for each in watched() if each.code == "dead-worker"]
-    assert [each.severity for each in dead] == ["info"], "their jobs are recovered"
+    dead = [each for each in current_findings() if each.code == "dead-worker"]
+    assert [each.severity for each in dead] == ["info"], "the jobs of the dead workers are recovered"
 
 
-def test_rows_are_locked_by_a_session(runworker: Run, rules: Any, connect: Any) -> None:
-    rules(locked_rows=1)
+def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds: Any, connect: Any) -> None:
+    set_thresholds(locked_rows=1)
     defer("noop", 3)
     session = connect(autocommit=False, application_name="psql")
     session.execute("SELECT FROM skipqueue_job FOR UPDATE")
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     workers()
-    finding = blamed("locked-rows")
+    finding = wait_for_finding("locked-rows")
     assert re.fullmatch(
-        rf"3 jobs are locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
+        rf"3 jobs have been locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
         finding.title,
     )
-    execute(finding.command)
+    run_sql(finding.command)
     wait_for_statuses(completed=3)
     session.close()
 
 
-def test_no_worker_serves_a_queue(runworker: Run, rules: Any) -> None:
+def test_a_queue_without_a_worker_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     defer("noop", 2, queue_name="reports")
     runworker("--queues", "mail", jobs=JOBS, skipqueue=FAST)
     workers()
-    finding = blamed("queue-without-worker")
-    assert finding.title.startswith("No worker serves queue reports: 2 jobs wait since ")
+    finding = wait_for_finding("queue-without-worker")
+    assert finding.title.startswith("No worker serves queue reports: 2 jobs have waited since ")
     assert finding.command == "python manage.py runworker --queues reports"
 
 
-def test_the_holders_of_a_limit_wait(runworker: Run, rules: Any) -> None:
+def test_a_limit_whose_permit_holders_wait_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     """A queued job holds the permit, and waits for a slot, while the blocked jobs wait for the permit."""
-    rules(held_permit=2)
+    set_thresholds(held_permit=2)
     defer("push", queue_name="slow")
     runworker("-c", "1", "--queues", "slow", jobs=JOBS, skipqueue=FAST)
     wait_for_statuses(running=1)
     for status in ("queued", "blocked", "blocked"):
         make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
-    finding = blamed("held-permit")
+    finding = wait_for_finding("held-permit")
     assert re.fullmatch(
-        r"Jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by jobs of "
-        r"queue slow that no worker claims",
+        r"Jobs have waited for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by "
+        r"jobs of queue slow that no worker claims",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues slow"
 
 
-def test_a_schedule_fails(runworker: Run, rules: Any) -> None:
+def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
     runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
-    finding = blamed("failing-schedule", "failing-task")
+    finding = wait_for_finding("failing-schedule", "failing-task")
     assert re.fullmatch(
-        r"Schedule nightly fails since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
+        r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
-    assert {each.subject for each in watched() if each.code == "failing-task"} <= {"extra.jobs.export"}
+    assert {each.subject for each in current_findings() if each.code == "failing-task"} <= {"extra.jobs.export"}
 
 
-def test_a_job_kills_its_worker(runworker: Run, rules: Any) -> None:
-    rules(worker_deaths=2)
+def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
+    set_thresholds(worker_deaths=2)
     (poison,) = defer("kill", max_attempts=25)
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
-    finding = blamed("worker-deaths")
+    finding = wait_for_finding("worker-deaths", "no-worker")  # none is alive until the next process has started
     assert re.fullmatch(
-        rf"Job {poison.pk} of extra\.jobs\.kill kills its workers since [\d:]+: \d died, \d jobs were lost",
+        rf"Job {poison.pk} of extra\.jobs\.kill kills each worker that runs it: since [\d:]+ \d workers have died, and "
+        r"\d running jobs were lost\. Other attempts of the task succeed: 0",
         finding.title,
     )
     assert finding.command in (f"python manage.py skipqueue {verb} {poison.pk}" for verb in ("discard", "show"))
 
 
-def test_a_task_leaks_memory(runworker: Run, rules: Any) -> None:
-    rules(worker_deaths=2)
+def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
+    set_thresholds(worker_deaths=2)
     defer("leak", 40, max_attempts=25)
     runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
-    finding = blamed("worker-deaths")
-    assert "extra.jobs.leak" in finding.title
+    finding = wait_for_finding("worker-deaths", "no-worker")  # none is alive until the next process has started
+    counts = re.fullmatch(
+        r"Workers have been dying since [\d:]+: in every one of (\d) deaths extra\.jobs\.leak was running, and (\d+) "
+        r"running jobs were lost",
+        finding.title,
+    )
+    assert counts, finding.title
+    assert counts[1] == counts[2], "each worker had one slot"
+    deaths = [entry["worker_id"] for each in Job.objects.all() for entry in each.errors]
+    assert 2 <= int(counts[1]) <= len(set(deaths)) == len(deaths), "the table may know of one more by now"
+    assert finding.severity == "critical"
+    assert finding.command == "python manage.py runworker --max-memory-mb 500"
     assert finding.subject == "extra.jobs.leak"
 
 
-def test_the_database_is_slow(runworker: Run, rules: Any, connect: Any) -> None:
+def test_a_session_that_locks_the_job_table_is_named(runworker: RunWorker, set_thresholds: Any, connect: Any) -> None:
     """A session holds the lock of CREATE INDEX without CONCURRENTLY: every claim waits."""
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     workers()
     session = connect(autocommit=False, application_name="migration")
     session.execute("LOCK TABLE skipqueue_job IN SHARE MODE")
-    finding = blamed("lock-waits")
+    finding = wait_for_finding("lock-waits")
     assert finding.subject == str(session.info.backend_pid)
     assert finding.title.startswith(
         f"Session {session.info.backend_pid} (migration, idle in transaction) locks the queue's tables: "
     )
-    execute(finding.command)
+    run_sql(finding.command)
     defer("noop", 2)
     wait_for_statuses(completed=2)
     session.close()

@@ -20,15 +20,15 @@ from django_skipqueue.values.records import Cause
 
 from ..app.failing import make_failing
 from ..app.rows import DEFAULT, make_job, make_worker
-from .test_incidents import known, watched
+from .test_incidents import current_findings, never_called
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HOURS, DAYS = 24, 8
+HOURS_A_DAY, DAYS = 24, 8
 DEPLOY, PEAK = 10, 2
 """The hours of the day in which a deploy replaces the workers, and in which 50,000 mails are sent."""
 
-LOOKED_AT = (0, 1, 2, 3, 6, 10, 14, 18, 22)
+HOURS_TESTED = (0, 1, 2, 3, 6, 10, 14, 18, 22)
 
 RARE = Cause("shop.send", "builtins.TimeoutError", "shop.smtp")
 FLAKY = Cause("shop.fetch", "builtins.ConnectionError", "shop.partner")
@@ -37,11 +37,11 @@ FLAKY = Cause("shop.fetch", "builtins.ConnectionError", "shop.partner")
 @pytest.fixture(autouse=True)
 def _known_tasks(registry: Registry) -> None:
     for name in ("shop.send", "shop.fetch"):
-        job(name=name)(known)
+        job(name=name)(never_called)
 
 
-def minutes_of(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What the workers count in this minute: the queue, the task and the counts; and the sample of the depth."""
+def rows_of_minute(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the roll-ups of one minute: queue, task, and columns (counts of attempts, or the depth of the queue)."""
     is_peak, in_peak = hour_of_day == PEAK and minute >= peak_at, minute - peak_at
     failed = int(minute == 30)
     sent = 1_000 if is_peak else 20
@@ -56,10 +56,10 @@ def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
     """Write the roll-ups of eight days, the last ones by the minute, as if it were this minute of this hour."""
     counts: dict[tuple[int, str, str, int], dict[str, Any]] = {}
     start = now // 3600 * 3600
-    for hours_ago in range(HOURS * DAYS):
-        hour = (hour_of_day - hours_ago) % HOURS
+    for hours_ago in range(HOURS_A_DAY * DAYS):
+        hour = (hour_of_day - hours_ago) % HOURS_A_DAY
         for minute in range(60) if hours_ago else range(minute_now + 1):
-            for queue_name, task, columns in minutes_of(hour, minute, max(minute_now - 5, 0)):
+            for queue_name, task, columns in rows_of_minute(hour, minute, max(minute_now - 5, 0)):
                 spans = [(3600, start - 3600 * hours_ago)]
                 if hours_ago < 2:
                     spans.append((60, now // 60 * 60 - 60 * (minute_now - minute) - 3600 * hours_ago))
@@ -77,7 +77,7 @@ def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
     roll_up(DEFAULT, [], list(rows_of_failures(counted)))
 
 
-def write_rows(hour_of_day: int) -> None:
+def write_workers_and_jobs(hour_of_day: int) -> None:
     """Write the rows of now: a worker, jobs that run and wait, and a failed job."""
     worker = make_worker(name="web-1/1", heartbeat=timedelta(seconds=-3))
     if hour_of_day == DEPLOY:
@@ -92,8 +92,8 @@ def write_rows(hour_of_day: int) -> None:
     Worker.objects.filter(pk=worker.pk).update(heartbeat_at=Now())
 
 
-def test_an_ordinary_day_raises_nothing(subtests: pytest.Subtests) -> None:
-    for hour_of_day in LOOKED_AT:
+def test_the_rules_find_nothing_on_an_ordinary_day(subtests: pytest.Subtests) -> None:
+    for hour_of_day in HOURS_TESTED:
         with subtests.test(hour=hour_of_day):
             with connection.cursor() as cursor:
                 cursor.execute("TRUNCATE skipqueue_rollup, skipqueue_failure_rollup")
@@ -102,14 +102,17 @@ def test_an_ordinary_day_raises_nothing(subtests: pytest.Subtests) -> None:
             now = int(time.time())
             minute_now = now % 3600 // 60
             write_history(now, hour_of_day, minute_now)
-            write_rows(hour_of_day)
-            assert watched() == []
+            write_workers_and_jobs(hour_of_day)
+            assert current_findings() == []
 
 
-def test_what_is_not_ordinary_is_found() -> None:
+def test_a_peak_at_noon_and_a_task_that_always_fails_are_found() -> None:
     """The peak of the night comes at noon, and every attempt of the flaky task fails."""
     now = int(time.time())
     write_history(now, 12, now % 3600 // 60)
-    write_rows(PEAK)
+    write_workers_and_jobs(PEAK)
     RollUp.objects.filter(span=60, task="shop.fetch").update(completed=1, retried=9)
-    assert {(each.code, each.subject) for each in watched()} == {("long-wait", "mail"), ("failing-task", "shop.fetch")}
+    assert {(each.code, each.subject) for each in current_findings()} == {
+        ("long-wait", "mail"),
+        ("failing-task", "shop.fetch"),
+    }

@@ -1,4 +1,4 @@
-"""`manage.py prunejobs`: prunes by hand what a supervisor prunes."""
+"""`manage.py prunejobs`: deletes old finished jobs by hand, as a supervisor does."""
 
 from datetime import timedelta
 from io import StringIO
@@ -23,7 +23,7 @@ def prunejobs(*arguments: str) -> str:
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
-def test_what_is_old_is_deleted_and_counted() -> None:
+def test_prunejobs_deletes_old_jobs_and_prints_their_number() -> None:
     for status, days in (("completed", 2), ("completed", 3), ("failed", 31), ("discarded", 1), ("completed", 0.5)):
         make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
@@ -31,11 +31,11 @@ def test_what_is_old_is_deleted_and_counted() -> None:
     assert set(Job.objects.values_list("status", flat=True)) == {"discarded", "completed", "queued"}
 
 
-def test_with_nothing_to_do_it_says_so() -> None:
+def test_prunejobs_says_that_no_job_is_old_enough() -> None:
     assert prunejobs() == "Deleted 0 jobs: none were old enough.\n"
 
 
-def test_it_goes_on_until_nothing_is_left() -> None:
+def test_prunejobs_deletes_batch_after_batch() -> None:
     old = {"queue_name": "q", "task": "t", "finished_at": "2020-01-01T00:00Z"}
     Job.objects.bulk_create(Job(status="completed", **old) for _ in range(2 * BATCH_ROWS))
     Job.objects.bulk_create(Job(status="failed", **old) for _ in range(5))
@@ -44,20 +44,20 @@ def test_it_goes_on_until_nothing_is_left() -> None:
 
 
 @override_settings(SKIPQUEUE={"RETENTION": {"completed": None, "failed": 0}})
-def test_it_obeys_the_retention() -> None:
+def test_prunejobs_obeys_the_setting_retention() -> None:
     make_job("completed", finished_at=timedelta(days=-900))
     make_job("failed")
     assert prunejobs() == "Deleted 1 jobs: 1 failed.\n" or prunejobs() == "Deleted 1 job: 1 failed.\n"
     assert Job.objects.completed().count() == 1
 
 
-def test_it_can_prune_another_database() -> None:
+def test_prunejobs_takes_the_database() -> None:
     for using in ("default", "other"):
         make_job("completed", using=using, finished_at=timedelta(days=-2))
     prunejobs("--database", "other")
     assert (Job.objects.count(), Job.objects.using("other").count()) == (1, 0)
 
 
-def test_an_unknown_database_is_refused_by_name() -> None:
+def test_prunejobs_refuses_an_unknown_database() -> None:
     with pytest.raises(CommandError, match="'nosuch'"):
         prunejobs("--database", "nosuch")

@@ -10,33 +10,33 @@ from django_skipqueue.models import Job, Worker
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, children, group_exists, is_alive, statuses, wait_for_statuses, workers
-from ..supervisor.test_supervisor import go, wait_for_entries
+from ..supervisor.test_supervisor import let_jobs_go_on, wait_for_entries
 
-Run = Callable[..., ManagePy]
-HOUR = "3600"
+RunWorker = Callable[..., ManagePy]
+ONE_HOUR = "3600"
 CTRL_C = "\x03"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_reload_restarts_the_worker_with_the_changed_code(runworker: Run) -> None:
-    process = runworker("--reload", "--poll-interval", HOUR, jobs="# nothing yet")
-    (before,) = workers()
+def test_reload_restarts_the_worker_with_the_changed_code(runworker: RunWorker) -> None:
+    process = runworker("--reload", "--poll-interval", ONE_HOUR, jobs="# nothing yet")
+    (worker_before,) = workers()
     (process.folder / "extra" / "jobs.py").write_text(
         "from django_skipqueue import job\n\n\n@job\ndef fresh():\n    return {}\n"
     )
-    wait_until(lambda: Worker.objects.exclude(pk=before.pk).exists())
+    wait_until(lambda: Worker.objects.exclude(pk=worker_before.pk).exists())
     Job.objects.enqueue("extra.jobs.fresh")
     wait_for_statuses(completed=1)
-    assert not is_alive(before.pid)
+    assert not is_alive(worker_before.pid)
     process.send(signal.SIGTERM)
     process.wait()
     wait_until(lambda: not Worker.objects.exists(), "the worker ends with the command")
 
 
-def test_ctrl_c_ends_a_reloading_worker_gracefully(runworker: Run) -> None:
+def test_ctrl_c_ends_a_reloading_worker_gracefully(runworker: RunWorker) -> None:
     worker_jobs.write.defer("x")
-    process = runworker("--reload", "--poll-interval", HOUR)
+    process = runworker("--reload", "--poll-interval", ONE_HOUR)
     wait_for_statuses(completed=1)
     process.send_to_group(signal.SIGINT)
     process.wait()
@@ -48,22 +48,22 @@ def test_ctrl_c_ends_a_reloading_worker_gracefully(runworker: Run) -> None:
 
 
 @pytest.fixture
-def terminal(runworker: Run) -> Run:
+def run_on_terminal(runworker: RunWorker) -> RunWorker:
     """Starts `runworker` as a developer does."""
     return lambda *arguments, **options: runworker(
-        "--poll-interval", HOUR, *arguments, **{"settings": "DEBUG = True", "terminal": True, **options}
+        "--poll-interval", ONE_HOUR, *arguments, **{"settings": "DEBUG = True", "terminal": True, **options}
     )
 
 
-def test_ctrl_c_waits_for_the_job_that_runs_and_then_ends_everything(terminal: Run) -> None:
+def test_ctrl_c_waits_for_the_job_that_runs_and_then_ends_everything(run_on_terminal: RunWorker) -> None:
     jobs.record_and_hold.defer("a", patience=60)
-    process = terminal()
+    process = run_on_terminal()
     wait_for_entries("a")
     process.type(CTRL_C)
     process.wait_for("supervisor stopping")
     assert process.process.poll() is None
     (child,) = children(process.process.pid)
-    go()
+    let_jobs_go_on()
     assert process.wait() == 0
     assert not is_alive(child)
     assert statuses() == {"completed": 1}
@@ -71,9 +71,9 @@ def test_ctrl_c_waits_for_the_job_that_runs_and_then_ends_everything(terminal: R
     assert "Traceback" not in process.log
 
 
-def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(terminal: Run) -> None:
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(run_on_terminal: RunWorker) -> None:
     jobs.record_and_hold.defer("a", patience=600)
-    process = terminal("--shutdown-timeout", "600")
+    process = run_on_terminal("--shutdown-timeout", "600")
     wait_for_entries("a")
     process.type(CTRL_C)
     process.wait_for("supervisor stopping")
@@ -84,8 +84,8 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(terminal: Run) -> No
     assert not Worker.objects.exists()
 
 
-def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: Run) -> None:
-    process = terminal(settings="DEBUG = True\nimport time\nprint('starting', flush=True)\ntime.sleep(0.5)\n")
+def test_ctrl_c_while_the_worker_is_still_starting_prints_no_traceback(run_on_terminal: RunWorker) -> None:
+    process = run_on_terminal(settings="DEBUG = True\nimport time\nprint('starting', flush=True)\ntime.sleep(0.5)\n")
     process.wait_for("starting", times=2)  # the second time by the child
     process.type(CTRL_C)
     assert process.wait() == 0
@@ -93,7 +93,7 @@ def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: R
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
 
 
-LINGERS = """\
+LINGERS_AT_EXIT = """\
 DEBUG = True
 import atexit, os, signal
 
@@ -108,8 +108,8 @@ if "RUN_MAIN" in os.environ:  # the child of the reloader
 """The process waits at the end of Python, when it handles no signal any more."""
 
 
-def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(terminal: Run) -> None:
-    process = terminal(jobs="# nothing yet", settings=LINGERS)
+def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(run_on_terminal: RunWorker) -> None:
+    process = run_on_terminal(jobs="# nothing yet", settings=LINGERS_AT_EXIT)
     workers()
     (process.folder / "extra" / "jobs.py").write_text("# changed\n")
     process.wait_for("lingers")
@@ -119,9 +119,9 @@ def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(terminal: Run) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_for_the_command_alone_reaches_its_worker(terminal: Run, number: signal.Signals) -> None:
+def test_a_signal_for_the_command_alone_reaches_its_worker(run_on_terminal: RunWorker, number: signal.Signals) -> None:
     jobs.record_and_hold.defer("a", patience=600)
-    process = terminal("--shutdown-timeout", "600")
+    process = run_on_terminal("--shutdown-timeout", "600")
     wait_for_entries("a")
     process.send(number)
     process.wait_for("supervisor stopping")
@@ -131,17 +131,17 @@ def test_a_signal_for_the_command_alone_reaches_its_worker(terminal: Run, number
     assert statuses() == {"queued": 1}
 
 
-def test_nothing_is_left_when_the_command_is_killed(terminal: Run) -> None:
-    process = terminal()
+def test_no_process_is_left_when_the_command_is_killed(run_on_terminal: RunWorker) -> None:
+    process = run_on_terminal()
     workers()
     process.send(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
 
 
-def test_code_that_cannot_be_imported_waits_for_the_next_change(terminal: Run) -> None:
-    process = terminal(jobs="# nothing yet")
-    (before,) = workers()
+def test_code_that_cannot_be_imported_waits_for_the_next_change(run_on_terminal: RunWorker) -> None:
+    process = run_on_terminal(jobs="# nothing yet")
+    (worker_before,) = workers()
     source = process.folder / "extra" / "jobs.py"
     source.write_text("def (")
     process.wait_for("SyntaxError")
@@ -150,7 +150,7 @@ def test_code_that_cannot_be_imported_waits_for_the_next_change(terminal: Run) -
     source.write_text("from django_skipqueue import job\n\n@job\ndef fresh():\n    return 5\n")
     Job.objects.enqueue("extra.jobs.fresh")
     wait_for_statuses(completed=1)
-    assert not is_alive(before.pid)
+    assert not is_alive(worker_before.pid)
     source.write_text("def (")
     process.wait_for("worker not reloaded", times=2)
     process.type(CTRL_C)
@@ -158,38 +158,38 @@ def test_code_that_cannot_be_imported_waits_for_the_next_change(terminal: Run) -
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
 
 
-def test_a_file_that_is_new_beside_others_is_a_change_and_is_watched(terminal: Run) -> None:
-    process = terminal(jobs="# nothing yet")
-    (before,) = workers()
+def test_a_new_file_beside_watched_files_restarts_the_worker(run_on_terminal: RunWorker) -> None:
+    process = run_on_terminal(jobs="# nothing yet")
+    (worker_before,) = workers()
     (process.folder / "extra" / "helpers.py").write_text("VALUE = 1\n")
-    wait_until(lambda: Worker.objects.exclude(pk=before.pk).exists())
+    wait_until(lambda: Worker.objects.exclude(pk=worker_before.pk).exists())
     process.wait_for("changed=extra/helpers.py")
 
 
-def test_a_reload_does_not_wait_for_a_long_job_and_says_what_becomes_of_it(terminal: Run) -> None:
+def test_a_reload_does_not_wait_for_a_long_job_and_logs_that_it_is_released(run_on_terminal: RunWorker) -> None:
     jobs.record_and_hold.defer("a", patience=600)
-    process = terminal("--shutdown-timeout", "600", jobs="# nothing yet")
+    process = run_on_terminal("--shutdown-timeout", "600", jobs="# nothing yet")
     wait_for_entries("a")
-    (before,) = workers()
+    (worker_before,) = workers()
     (process.folder / "extra" / "jobs.py").write_text("# changed\n")
     process.wait_for('changed=extra/jobs.py hint="jobs that still run in 2.0s are released"')
-    wait_until(lambda: not is_alive(before.pid))
-    wait_until(lambda: Job.objects.running().exists(), "the next worker has it")
+    wait_until(lambda: not is_alive(worker_before.pid))
+    wait_until(lambda: Job.objects.running().exists(), "the next worker has claimed the job")
     assert Job.objects.get().attempts == 1
-    go()
+    let_jobs_go_on()
     wait_for_statuses(completed=1)
 
 
-def test_a_failure_shows_its_traceback_in_colour(terminal: Run) -> None:
+def test_a_failure_shows_its_traceback_in_colour(run_on_terminal: RunWorker) -> None:
     jobs.fail.using(max_attempts=1).defer("boom")
-    process = terminal()
+    process = run_on_terminal()
     process.wait_for("raise ValueError(message)")
     assert "\x1b[31mERROR   job failed\x1b[0m task=tests.app.jobs.fail" in process.log
     assert "django_skipqueue/worker" not in process.log
 
 
-def test_no_color_is_obeyed(terminal: Run) -> None:
+def test_with_no_color_the_log_has_no_colours(run_on_terminal: RunWorker) -> None:
     jobs.fail.using(max_attempts=1).defer("boom")
-    process = terminal("--no-color")
+    process = run_on_terminal("--no-color")
     process.wait_for("raise ValueError(message)")
     assert "\x1b" not in process.log

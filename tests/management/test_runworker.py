@@ -19,18 +19,18 @@ from ..app.models import Ledger
 from ..app.rows import make_job
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 
-Run = Callable[..., ManagePy]
-HOUR = "3600"
+RunWorker = Callable[..., ManagePy]
+ONE_HOUR = "3600"
 
-db = pytest.mark.django_db(transaction=True)
+uses_database = pytest.mark.django_db(transaction=True)
 
 
 # From end to end
 
 
-@db
+@uses_database
 @pytest.mark.parametrize("options", [(), ("-q", "default,mail"), ("--processes", "3"), ("--no-listen",), ("-c", "1")])
-def test_drain_runs_everything_and_exits_0(runworker: Run, options: tuple[str, ...]) -> None:
+def test_a_drain_runs_all_due_jobs_and_exits_with_0(runworker: RunWorker, options: tuple[str, ...]) -> None:
     jobs.add.defer_many([(number, 1) for number in range(100)])
     jobs.aadd.defer_many([(number, 1) for number in range(100)])
     jobs.see_context.using(max_attempts=4).defer(note="n")
@@ -41,22 +41,26 @@ def test_drain_runs_everything_and_exits_0(runworker: Run, options: tuple[str, .
     jobs.discard.defer()
     make_job("scheduled", run_after=timedelta(minutes=-1))
     make_job("scheduled", run_after=timedelta(hours=1))
-    process = runworker("--drain", "--poll-interval", HOUR, *options)
+    process = runworker("--drain", "--poll-interval", ONE_HOUR, *options)
     assert process.wait() == 0
     assert statuses() == {"completed": 205, "failed": 1, "discarded": 1, "scheduled": 1}
     assert not Worker.objects.exists()
     for job in Job.objects.filter(task__endswith="add"):
         assert job.result == job.args[0] + 1
-    seen = Job.objects.get(task="tests.app.jobs.see_context")
-    assert seen.result is not None
-    assert seen.result["job_id"] == seen.pk
-    assert (seen.result["note"], seen.result["attempt"], seen.result["max_attempts"]) == ("n", 1, 4)
+    context_job = Job.objects.get(task="tests.app.jobs.see_context")
+    assert context_job.result is not None
+    assert context_job.result["job_id"] == context_job.pk
+    assert (context_job.result["note"], context_job.result["attempt"], context_job.result["max_attempts"]) == (
+        "n",
+        1,
+        4,
+    )
     assert Job.objects.get(task__endswith="fail_times").result == 4
     assert "Traceback" not in process.log
 
 
-@db
-def test_many_due_jobs_are_all_run_by_a_drain(runworker: Run) -> None:
+@uses_database
+def test_a_drain_runs_two_thousand_jobs_that_have_become_due(runworker: RunWorker) -> None:
     """The supervisor admits the jobs while the worker looks for jobs for the first time."""
     jobs.noop.using(run_after=timedelta(hours=1)).defer_many([()] * 2000)
     Job.objects.update(run_after="2020-01-01T00:00Z")
@@ -64,8 +68,8 @@ def test_many_due_jobs_are_all_run_by_a_drain(runworker: Run) -> None:
     assert statuses() == {"completed": 2000}
 
 
-@db
-def test_queues_are_served_in_the_order_they_are_typed_and_no_others(runworker: Run) -> None:
+@uses_database
+def test_queues_are_served_in_the_order_they_are_typed_and_no_others(runworker: RunWorker) -> None:
     for queue_name in ("low", "other", "high"):
         jobs.record.using(queue_name=queue_name).defer_many([{"entry": queue_name}] * 3)
     assert runworker("--drain", "-c", "1", "-q", " high,low,,high ").wait() == 0
@@ -76,26 +80,30 @@ def test_queues_are_served_in_the_order_they_are_typed_and_no_others(runworker: 
 CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"pdf": "pdf"}}}}
 
 
-@db
-@pytest.mark.parametrize(("arguments", "left"), [((), {"pdf"}), (("-q", "pdf"), {"mail"}), (("-q", "pdf,mail"), set())])
-def test_a_carried_queue_is_served_only_if_it_is_typed(runworker: Run, arguments: list[str], left: set[str]) -> None:
+@uses_database
+@pytest.mark.parametrize(
+    ("arguments", "queues_left"), [((), {"pdf"}), (("-q", "pdf"), {"mail"}), (("-q", "pdf,mail"), set())]
+)
+def test_a_carried_queue_is_served_only_if_it_is_typed(
+    runworker: RunWorker, arguments: list[str], queues_left: set[str]
+) -> None:
     """A drain stops although jobs of a carried queue are left: a relay runs these jobs."""
     for queue_name in ("pdf", "mail"):
         jobs.noop.using(queue_name=queue_name).defer_many([()] * 3)
     assert runworker("--drain", *arguments, skipqueue=CARRIERS).wait() == 0
-    assert set(Job.objects.queued().values_list("queue_name", flat=True)) == left
+    assert set(Job.objects.queued().values_list("queue_name", flat=True)) == queues_left
 
 
-@db
-def test_max_jobs_ends_each_process_after_so_many(runworker: Run) -> None:
+@uses_database
+def test_max_jobs_ends_each_process_after_this_number_of_jobs(runworker: RunWorker) -> None:
     jobs.noop.defer_many([()] * 50)
     assert runworker("--max-jobs", "10", "--processes", "2").wait() == 0
     assert statuses() == {"completed": 20, "queued": 30}
 
 
-@db
-def test_a_job_deferred_while_idle_is_picked_up_by_notify_and_a_due_one_is_admitted(runworker: Run) -> None:
-    runworker("--poll-interval", HOUR)
+@uses_database
+def test_an_idle_worker_runs_a_job_that_becomes_due_and_a_job_that_is_notified(runworker: RunWorker) -> None:
+    runworker("--poll-interval", ONE_HOUR)
     workers()
     jobs.noop.using(run_after=timedelta(seconds=0.3)).defer()
     wait_for_statuses(completed=1)
@@ -104,7 +112,7 @@ def test_a_job_deferred_while_idle_is_picked_up_by_notify_and_a_due_one_is_admit
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_it_can_serve_another_database(runworker: Run) -> None:
+def test_runworker_serves_the_given_database(runworker: RunWorker) -> None:
     jobs.add.using(database="other").defer(1, 2)
     jobs.add.defer(1, 2)
     assert runworker("--drain", "--database", "other").wait() == 0
@@ -115,23 +123,23 @@ def test_it_can_serve_another_database(runworker: Run) -> None:
 # Options
 
 
-def options(*arguments: str) -> WorkerOptions:
+def worker_options(*arguments: str) -> WorkerOptions:
     """The options of the worker, for this command line."""
     parsed = command.Command().create_parser("manage.py", "runworker").parse_args(list(arguments))
-    [chosen] = command.Command()._options(vars(parsed))
+    [chosen] = command.Command().options_of_loops(vars(parsed))
     return chosen
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     for name in [name for name in os.environ if name.startswith("SKIPQUEUE_")]:
         monkeypatch.delenv(name)
 
 
-def test_without_options_it_serves_every_queue_with_the_defaults() -> None:
-    chosen = options()
+def test_runworker_without_options_serves_every_queue() -> None:
+    chosen = worker_options()
     assert (chosen.queue_names, chosen.concurrency, chosen.processes) == ((), 4, 1)
     assert (chosen.drain, chosen.max_jobs, chosen.listen) == (False, None, True)
     assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (2.0, 30.0, 60.0)
@@ -140,10 +148,10 @@ def test_without_options_it_serves_every_queue_with_the_defaults() -> None:
 
 def test_settings_are_the_defaults_of_options(settings: Any) -> None:
     settings.SKIPQUEUE = {"POLL_INTERVAL": 7, "SHUTDOWN_TIMEOUT": 8, "WORKER_TIMEOUT": 90, "HEARTBEAT_INTERVAL": 5}
-    chosen = options()
+    chosen = worker_options()
     assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (7, 8, 90)
     assert chosen.seconds_between_heartbeats == 5
-    assert options("--worker-timeout", "4").seconds_between_heartbeats == 1
+    assert worker_options("--worker-timeout", "4").seconds_between_heartbeats == 1
 
 
 ENVIRONMENT = {
@@ -165,23 +173,23 @@ ENVIRONMENT = {
 def test_every_option_can_be_set_in_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value, field, expected = ENVIRONMENT[variable]
     monkeypatch.setenv(variable, value)
-    assert getattr(options(), field) == expected
+    assert getattr(worker_options(), field) == expected
 
 
-def test_what_is_typed_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_on_the_command_line_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKIPQUEUE_CONCURRENCY", "9")
-    assert options("-c", "2").concurrency == 2
+    assert worker_options("-c", "2").concurrency == 2
 
 
-def test_an_empty_variable_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ENVIRONMENT:
         monkeypatch.setenv(variable, "")
-    assert options().concurrency == 4
+    assert worker_options().concurrency == 4
 
 
 def test_help_warns_of_worker_timeouts_that_differ() -> None:
     text = " ".join(command.Command().create_parser("manage.py", "runworker").format_help().split())
-    assert "must be the same for every runworker on one database" in text
+    assert "must be the same for all runworkers on a database" in text
 
 
 def test_help_names_the_variable_of_each_option() -> None:
@@ -211,9 +219,9 @@ def test_help_names_the_variable_of_each_option() -> None:
         ("-q", " , "),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_option(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError, match=r"--(concurrency|processes|max-jobs|poll|worker-timeout|shutdown|queues)\b"):
-        options(*arguments)
+        worker_options(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -244,13 +252,13 @@ def test_a_wrong_variable_of_the_environment_is_named(
 
 
 @pytest.mark.parametrize("value", ["0", "false", "no", "off"])
-def test_a_flag_can_be_switched_off_by_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_flag_can_be_switched_off_in_the_environment(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("SKIPQUEUE_DRAIN", value)
-    assert options().drain is False
+    assert worker_options().drain is False
 
 
-@db
-def test_a_queue_that_nothing_uses_is_named(runworker: Run) -> None:
+@uses_database
+def test_runworker_warns_of_a_queue_that_nothing_uses(runworker: RunWorker) -> None:
     jobs.noop.using(queue_name="busy").defer()
     process = runworker("--drain", "--queues", "a b,busy,default")
     assert process.wait() == 0
@@ -266,7 +274,7 @@ UNREACHABLE = 'DATABASES["default"] = {**DATABASES["default"], "HOST": "/nonexis
 UNMIGRATED = 'DATABASES["default"] = {**DATABASES["default"], "NAME": "postgres"}'
 
 
-@db
+@uses_database
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -280,8 +288,8 @@ UNMIGRATED = 'DATABASES["default"] = {**DATABASES["default"], "NAME": "postgres"
     ids=["sqlite", "unreachable", "unmigrated", "wrong type", "unknown key", "unknown alias"],
 )
 @pytest.mark.parametrize("name", ["runworker", "prunejobs"])
-def test_what_keeps_it_from_running_is_said_without_a_traceback(
-    manage: Run, name: str, options: dict[str, Any], expected: str
+def test_a_command_that_cannot_start_prints_one_error_without_a_traceback(
+    manage: RunWorker, name: str, options: dict[str, Any], expected: str
 ) -> None:
     process = manage(name, **options)
     assert process.wait() == 1
@@ -289,9 +297,9 @@ def test_what_keeps_it_from_running_is_said_without_a_traceback(
     assert "Traceback" not in process.log
 
 
-@db
+@uses_database
 @pytest.mark.parametrize("name", ["runworker", "prunejobs"])
-def test_an_unknown_database_is_said_without_a_traceback(manage: Run, name: str) -> None:
+def test_an_unknown_database_is_reported_without_a_traceback(manage: RunWorker, name: str) -> None:
     process = manage(name, "--database", "nosuch")
     assert process.wait() == 1
     assert "'nosuch'" in process.log
@@ -302,8 +310,8 @@ def test_an_unknown_database_is_said_without_a_traceback(manage: Run, name: str)
 # Output and log lines
 
 
-@db
-def test_it_introduces_itself_in_a_few_lines(runworker: Run) -> None:
+@uses_database
+def test_runworker_first_logs_its_queues_processes_and_tasks(runworker: RunWorker) -> None:
     process = runworker("--drain", "-q", "a,b", "-c", "3", "--processes", "2", "--name", "box", jobs="")
     assert process.wait() == 0
     first = process.log.splitlines()[:5]
@@ -322,8 +330,8 @@ def test_it_introduces_itself_in_a_few_lines(runworker: Run) -> None:
         assert expected in text
 
 
-@db
-def test_lines_tell_what_happened_and_nothing_of_the_arguments(runworker: Run) -> None:
+@uses_database
+def test_log_lines_say_what_happened_to_a_job_without_its_arguments(runworker: RunWorker) -> None:
     jobs.echo.defer("very secret")
     jobs.ask_for_retry.defer(0)
     jobs.discard.defer()
@@ -341,8 +349,8 @@ def test_lines_tell_what_happened_and_nothing_of_the_arguments(runworker: Run) -
     assert "secret" not in process.log
 
 
-@db
-def test_no_name_in_a_row_can_forge_a_line(runworker: Run) -> None:
+@uses_database
+def test_no_name_of_a_task_can_forge_a_log_line(runworker: RunWorker) -> None:
     Job.objects.enqueue("evil\n00:00:00 ERROR   forged\x1b[31m\u2028line", max_attempts=1)
     jobs.fail.using(max_attempts=1).defer("first\nforged by an error")
     process = runworker("--drain", skipqueue={"UNKNOWN_TASK_GRACE": 0.0001})
@@ -354,8 +362,8 @@ def test_no_name_in_a_row_can_forge_a_line(runworker: Run) -> None:
     assert "\u2028" not in process.log
 
 
-@db
-def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Run) -> None:
+@uses_database
+def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: RunWorker) -> None:
     settings = """
         import json, logging
 
@@ -388,8 +396,8 @@ def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Ru
     assert line["wait_ms"] >= 0
 
 
-@db
-def test_receivers_that_raise_or_are_slow_harm_nothing(runworker: Run) -> None:
+@uses_database
+def test_receivers_of_signals_that_raise_or_are_slow_stop_no_job(runworker: RunWorker) -> None:
     jobs.noop.defer_many([()] * 100)
     jobs.fail.defer()
     process = runworker(
@@ -414,8 +422,8 @@ def test_receivers_that_raise_or_are_slow_harm_nothing(runworker: Run) -> None:
     assert "broken receiver" in process.log
 
 
-@db
-def test_processes_that_fork_share_no_connection_pool(runworker: Run) -> None:
+@uses_database
+def test_processes_that_fork_share_no_connection_pool(runworker: RunWorker) -> None:
     pytest.importorskip("psycopg_pool")
     jobs.record.defer_many([{"entry": str(number)} for number in range(200)])
     pool = 'DATABASES["default"].setdefault("OPTIONS", {})["pool"] = True'
@@ -425,7 +433,7 @@ def test_processes_that_fork_share_no_connection_pool(runworker: Run) -> None:
 
 
 @pytest.mark.usefixtures("package_logger")
-def test_the_command_refuses_in_process_what_the_shell_would(settings: Any) -> None:
+def test_call_command_refuses_an_unknown_database(settings: Any) -> None:
     with pytest.raises(CommandError, match="nosuch"):
         call_command("runworker", "--database", "nosuch")
     assert "nosuch" not in connections

@@ -15,14 +15,14 @@ from ..app.rows import STATUSES, make_job, state
 pytestmark = pytest.mark.django_db
 
 
-def test_a_copy_is_enqueued_and_says_of_which_job_it_is_one() -> None:
+def test_a_copy_is_enqueued_and_names_the_job_that_it_copies() -> None:
     job = make_job("failed", kwargs={"n": 1}, queue_name="mail", priority=7, timeout=3.5, metadata={"own": 1})
     before = state(job)
     copy = job.run_again(by="anna", reason="mended")
     assert copy is not None
     assert state(job) == before
-    same = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "metadata")
-    assert [state(copy)[name] for name in same] == [before[name] for name in same]
+    copied_columns = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "metadata")
+    assert [state(copy)[name] for name in copied_columns] == [before[name] for name in copied_columns]
     assert (copy.status, copy.attempts) == ("queued", 0)
     [noted] = copy.operations or []
     assert (noted["verb"], noted["by"], noted["reason"], noted["job"]) == ("run_again", "anna", "mended", job.pk)
@@ -38,11 +38,11 @@ def test_only_finished_jobs_are_copied() -> None:
 
 def test_jobs_with_one_unique_key_get_at_most_one_copy() -> None:
     free = [make_job("failed", unique_key="free") for _ in range(2)]
-    held = make_job("failed", unique_key="held")
+    with_held_key = make_job("failed", unique_key="held")
     make_job("queued", unique_key="held")
     assert Job.objects.failed().run_again() == 1
     assert Job.objects.queued().filter(unique_key="free").count() == 1
-    assert (held.run_again(), free[0].run_again()) == (None, None)
+    assert (with_held_key.run_again(), free[0].run_again()) == (None, None)
 
 
 def test_a_limit_is_copied_with_its_key() -> None:
@@ -59,7 +59,7 @@ def test_a_job_that_acts_for_a_user_is_not_copied() -> None:
     assert Job.objects.count() == 1
 
 
-def test_jobs_that_are_alike_are_copied_in_one_statement() -> None:
+def test_jobs_of_one_task_are_copied_in_one_statement() -> None:
     for number in range(50):
         make_job("completed", kwargs={"n": number})
     with CaptureQueriesContext(connection) as queries:
@@ -68,13 +68,13 @@ def test_jobs_that_are_alike_are_copied_in_one_statement() -> None:
 
 
 def test_the_signals_name_the_copies() -> None:
-    seen: dict[str, list[int]] = {}
+    signals_seen: dict[str, list[int]] = {}
 
     def deferred(sender: object, **event: Any) -> None:
-        seen["deferred"] = event["job_ids"]
+        signals_seen["deferred"] = event["job_ids"]
 
     def operated(sender: object, job_ids: list[int], **_: Any) -> None:
-        seen[str(sender)] = job_ids
+        signals_seen[str(sender)] = job_ids
 
     job = make_job("completed")
     job_deferred.connect(deferred)
@@ -85,4 +85,4 @@ def test_the_signals_name_the_copies() -> None:
         job_deferred.disconnect(deferred)
         jobs_operated.disconnect(operated)
     assert copy is not None
-    assert seen == {"deferred": [copy.pk], "run_again": [copy.pk]}
+    assert signals_seen == {"deferred": [copy.pk], "run_again": [copy.pk]}

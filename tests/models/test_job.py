@@ -14,6 +14,7 @@ from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
 from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import jobs_operated
+from django_skipqueue.values import statuses
 from django_skipqueue.values.backoff import RetryPolicy, constant
 
 from ..app import jobs
@@ -25,7 +26,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db
 
 
-def claimed(**fields: Any) -> Job:
+def claim_one(**fields: Any) -> Job:
     make_job(**fields)
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="by hand")
     return job
@@ -56,7 +57,7 @@ class TestForTheHolderOfTheLease:
         cases: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
         for result in cases:
             with row(result=result):
-                job = claimed()
+                job = claim_one()
                 job.complete(result)
                 after = Job.objects.get()
                 assert (job.status, after.status, after.result) == (Status.COMPLETED, Status.COMPLETED, result)
@@ -66,15 +67,15 @@ class TestForTheHolderOfTheLease:
         cases: list[Any] = [{1}, float("nan"), "\0", object()]
         for result in cases:
             with row(result=result):
-                job = claimed()
+                job = claim_one()
                 with pytest.raises(InvalidArguments, match="The result"):
                     job.complete(result)
                 assert state(job)["status"] == "running"
                 job.complete("something else")
 
     @pytest.mark.core
-    def test_fail_puts_the_job_off_by_the_default_backoff(self) -> None:
-        job = claimed()
+    def test_fail_schedules_the_next_attempt_by_the_default_backoff(self) -> None:
+        job = claim_one()
         job.fail(ValueError("no"))
         after = state(job)
         assert (after["status"], after["last_error"]) == ("scheduled", "ValueError: no")
@@ -94,32 +95,32 @@ class TestForTheHolderOfTheLease:
         ]
         for error, status in cases:
             with row(error=error, status=status):
-                job = claimed()
+                job = claim_one()
                 job.fail(error, policy=RetryPolicy(backoff=constant(0), retry_on=(ValueError,)))
                 assert state(job)["status"] == status
                 assert job.status == status, "the object says what the row says"
 
     def test_the_last_attempt_fails_for_good(self) -> None:
-        job = claimed(max_attempts=3, attempts=2)
+        job = claim_one(max_attempts=3, attempts=2)
         job.fail(ValueError("no"))
         assert (state(job)["status"], job.status) == ("failed", Status.FAILED)
 
     @pytest.mark.core
     def test_release_puts_the_job_back_without_charging_the_attempt(self) -> None:
-        job = claimed()
+        job = claim_one()
         job.release()
         after = state(job)
         assert (after["status"], after["attempts"], job.status) == ("queued", 0, Status.QUEUED)
 
     @pytest.mark.core
     def test_heartbeat_renews_the_time_of_the_lock(self) -> None:
-        job = claimed()
+        job = claim_one()
         Job.objects.update(locked_at=Now() - timedelta(hours=1))
         job.heartbeat()
         assert store.recover(worker_timeout=60) == []
 
 
-VERBS: dict[str, Callable[[Job], None]] = {
+WORKER_VERBS: dict[str, Callable[[Job], None]] = {
     "complete": lambda job: job.complete(),
     "fail": lambda job: job.fail(ValueError("no")),
     "release": lambda job: job.release(),
@@ -132,7 +133,7 @@ def discard_and_retry(job: Job) -> None:
     Job.objects.get(pk=job.pk).retry()
 
 
-LOSSES: dict[str, Callable[[Job], object]] = {
+WAYS_TO_LOSE_A_LEASE: dict[str, Callable[[Job], object]] = {
     "recovered": lambda job: store.recover(worker_ids=["by hand"]),
     "released": lambda job: store.release([(job.pk, job.lease)]),
     "completed elsewhere": lambda job: Job.objects.get(pk=job.pk).complete(),
@@ -143,23 +144,23 @@ LOSSES: dict[str, Callable[[Job], object]] = {
 
 
 class TestWithoutTheLease:
-    def test_with_a_lost_lease_nothing_is_written_and_the_holder_gets_an_error(self, row: Row) -> None:
-        for verb, loss in product(VERBS, LOSSES):
+    def test_a_worker_that_has_lost_the_lease_writes_nothing_and_gets_an_error(self, row: Row) -> None:
+        for verb, loss in product(WORKER_VERBS, WAYS_TO_LOSE_A_LEASE):
             with row(verb=verb, loss=loss):
-                job = claimed()
-                LOSSES[loss](job)
+                job = claim_one()
+                WAYS_TO_LOSE_A_LEASE[loss](job)
                 before = list(Job.objects.values())
                 with pytest.raises(LeaseLost, match=f"Job {job.pk} is "):
-                    VERBS[verb](job)
+                    WORKER_VERBS[verb](job)
                 assert list(Job.objects.values()) == before
 
-    def test_a_job_that_nobody_has_claimed_is_nobodys_to_settle(self, row: Row) -> None:
-        for verb, status in product(VERBS, [status for status in STATUSES if status != "running"]):
+    def test_a_job_that_no_worker_has_claimed_cannot_be_settled(self, row: Row) -> None:
+        for verb, status in product(WORKER_VERBS, [status for status in STATUSES if status != "running"]):
             with row(verb=verb, status=status):
                 job = make_job(status)
                 before = state(job)
                 with pytest.raises(LeaseLost):
-                    VERBS[verb](job)
+                    WORKER_VERBS[verb](job)
                 assert state(job) == before
 
 
@@ -175,7 +176,7 @@ OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
     "change_queue": (lambda job: job.change_queue("mail"), "queued", Status.QUEUED),
     "change_priority": (lambda job: job.change_priority(7), "scheduled", Status.SCHEDULED),
 }
-"""Each with a status that allows it, and the one that it leads to."""
+"""By name: the call of the verb, a status of a job that allows it, and the status after the call."""
 
 
 class TestForOperators:
@@ -194,7 +195,7 @@ class TestForOperators:
                 assert job.discard("not wanted") == (status in WAITING)
                 assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
 
-    def test_the_object_has_the_status_that_the_one_statement_wrote(self, row: Row) -> None:
+    def test_a_verb_sets_the_status_of_the_object_without_reading_the_row_again(self, row: Row) -> None:
         """The row may have another status when the verb returns: a worker may have claimed the job, or deleted it."""
         for verb in OPERATORS_VERBS:
             with row(verb):
@@ -228,15 +229,18 @@ class TestRows:
                 assert [job.status for job in getattr(Job.objects, status)()] == [status]
                 assert [job.status for job in getattr(Job.objects.all(), status)()] == [status]
 
-    def test_unfinished_jobs_are_those_with_an_unfinished_status(self) -> None:
+    def test_the_filter_unfinished_finds_jobs_of_every_unfinished_status(self) -> None:
         for each in STATUSES:
             make_job(each)
         assert set(Job.objects.unfinished().values_list("status", flat=True)) == set(UNFINISHED)
 
+    def test_each_status_is_in_one_group(self) -> None:
+        assert sorted(statuses.UNFINISHED_STATUSES + statuses.FINISHED_STATUSES) == sorted(Status.values)
+
     def test_a_status_knows_whether_it_is_finished(self) -> None:
         assert {status for status in Status if status.is_finished} == set(FINISHED)
 
-    def test_a_job_is_called_by_its_task_and_number(self) -> None:
+    def test_the_text_of_a_job_is_its_task_and_its_id(self) -> None:
         job = make_job()
         assert str(job) == f"tests.app.jobs.noop #{job.pk}"
         assert str(make_worker(name="web-1")) == "web-1"
@@ -253,7 +257,7 @@ class TestRows:
             with row(locked_by=locked_by, name=name):
                 assert make_job("completed", locked_by=locked_by).worker_name == name
 
-    def test_a_worker_is_live_for_a_lease_after_its_heartbeat(self) -> None:
+    def test_a_worker_is_live_until_the_worker_timeout_after_its_heartbeat(self) -> None:
         worker = make_worker()
         worker.refresh_from_db()
         beat = worker.heartbeat_at
@@ -273,7 +277,7 @@ class TestRows:
 
 
 class TestConstraints:
-    def test_there_are_seven_statuses(self) -> None:
+    def test_an_unknown_status_is_refused(self) -> None:
         with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
             make_job("paused")
 
@@ -287,7 +291,7 @@ class TestConstraints:
             with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
                 make_job(status, finished_at=None)
 
-    def test_a_value_that_breaks_statements_is_refused_even_if_written_by_hand(self, row: Row) -> None:
+    def test_the_table_refuses_values_that_would_break_statements(self, row: Row) -> None:
         for change, name in {
             "priority = 101": "priority",
             "priority = -101": "priority",
@@ -306,7 +310,7 @@ class TestConstraints:
                 with pytest.raises(IntegrityError, match=f"skipqueue_job_{name}"), connection.cursor() as cursor:
                     cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
 
-    def test_a_value_just_within_its_bounds_is_accepted(self, row: Row) -> None:
+    def test_the_table_accepts_values_just_within_the_bounds(self, row: Row) -> None:
         for change in ("priority = 100", "priority = -100", "run_after = '9998-12-31'"):
             with row(change):
                 job = make_job()
@@ -314,7 +318,7 @@ class TestConstraints:
                     cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
                 job.refresh_from_db()
 
-    def test_only_one_unfinished_job_has_a_key(self, row: Row) -> None:
+    def test_only_one_unfinished_job_has_a_unique_key(self, row: Row) -> None:
         for first, second in product(UNFINISHED, UNFINISHED):
             with row(first=first, second=second):
                 make_job(first, unique_key="k")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 LATER = timedelta(days=1)
 
-# Each verb, the status of a job that allows it, and what becomes of that job.
+# By name: the call of the verb, a status of a job that allows it, and the status after the call.
 VERBS: dict[str, tuple[Callable[[JobQuerySet], int], str, str]] = {
     "retry": (lambda chosen: chosen.retry(by="anna", reason="mended"), "failed", "queued"),
     "retry later": (lambda chosen: chosen.retry(over=60, by="anna", reason="mended"), "failed", "scheduled"),
@@ -40,7 +40,7 @@ VERBS_BY_NAME = ["run_again"] + [name for name in VERBS if name != "retry later"
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_changes_what_the_filter_finds_and_says_how_many(name: str) -> None:
+def test_a_verb_changes_the_jobs_of_the_filter_and_returns_their_number(name: str) -> None:
     verb, before, after = VERBS[name]
     chosen = [make_job(before, task="x") for _ in range(2)]
     others = [make_job(before, task="y"), make_job("completed", task="x")]
@@ -100,17 +100,17 @@ def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, mon
     made = [make_job() for _ in range(5)]
     cursors: list[tuple[bool, int]] = []
 
-    def look(sender: object, **event: Any) -> None:
+    def note_cursors_and_make_a_job(sender: object, **event: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT is_holdable, count(*) FROM pg_cursors GROUP BY 1")
             cursors.extend(cursor.fetchall())
         make_job()
 
-    jobs_operated.connect(look)
+    jobs_operated.connect(note_cursors_and_make_a_job)
     try:
         assert Job.objects.queued().discard() == 5
     finally:
-        jobs_operated.disconnect(look)
+        jobs_operated.disconnect(note_cursors_and_make_a_job)
     assert cursors[:2] == [(not in_transaction, 1)] * 2
     assert set(Job.objects.discarded()) == set(made)
 
@@ -162,9 +162,9 @@ def test_methods_that_ignore_filters_are_no_methods_of_a_query_set(method: str) 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
     verb, before, after = VERBS[name]
-    here, there = make_job(before), make_job(before, using="other")
+    in_default, in_other = make_job(before), make_job(before, using="other")
     assert verb(Job.objects.using("other")) == 1
-    assert (state(here)["status"], state(there)["status"]) == (before, after)
+    assert (state(in_default)["status"], state(in_other)["status"]) == (before, after)
 
 
 def test_enqueue_takes_the_columns_of_a_row() -> None:

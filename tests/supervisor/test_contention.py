@@ -1,4 +1,7 @@
-"""`Contention`: when a machine answers a notification. The tests simulate many machines, without a database."""
+"""`Contention`: when a machine reacts to a notification that several machines get. Whoever claims first wins the job.
+
+The tests simulate many machines, without a database.
+"""
 
 import heapq
 import random
@@ -11,21 +14,22 @@ import pytest
 from django_skipqueue.supervisor.calls import ANSWER_PAUSE, WIN_SECONDS, Contention
 
 
-def machines(number: int) -> list[Contention]:
+def make_machines(number: int) -> list[Contention]:
+    """The contention state of each of this many machines. Each knows the workers of all others."""
     made = [Contention() for _ in range(number)]
     for contention in made:
         contention.see([f"m{other}/1:0" for other in range(number - 1)])
     return made
 
 
-def test_alone_every_notification_is_answered_at_once() -> None:
-    (contention,) = machines(1)
+def test_a_machine_without_others_reacts_to_every_notification_at_once() -> None:
+    (contention,) = make_machines(1)
     contention.lost(10.0)
     assert contention.answer_at(1, 10.0) == 10.0
 
 
-def test_who_lost_waits_a_tenth_of_a_second_at_most_and_who_won_does_not() -> None:
-    contention, _ = machines(2)
+def test_a_machine_waits_briefly_after_a_lost_claim_but_not_after_a_won_claim() -> None:
+    contention, _ = make_machines(2)
     assert contention.answer_at(1, 10.0) == 10.0
     contention.lost(10.0)
     assert 10.0 < contention.answer_at(1, 10.0) <= 10.0 + ANSWER_PAUSE
@@ -34,9 +38,9 @@ def test_who_lost_waits_a_tenth_of_a_second_at_most_and_who_won_does_not() -> No
     assert contention.answer_at(1, 10.2) == 10.2
 
 
-def test_a_claim_in_vain_just_after_a_win_counts_for_nothing() -> None:
-    """The claim that won came before the notification of its job, so the answer to the notification finds no job."""
-    contention, _ = machines(2)
+def test_a_claim_without_a_job_just_after_a_won_claim_is_ignored() -> None:
+    """The won claim may come before the notification of its job. Then the reaction to the notification finds no job."""
+    contention, _ = make_machines(2)
     contention.won(10.0)
     contention.lost(10.0 + WIN_SECONDS / 2)
     assert contention.answer_at(1, 10.1) == 10.1
@@ -44,45 +48,44 @@ def test_a_claim_in_vain_just_after_a_win_counts_for_nothing() -> None:
     assert contention.answer_at(1, 10.2) > 10.2
 
 
-def test_who_lost_answers_at_once_where_there_are_jobs_for_all() -> None:
-    contention, *_ = machines(5)
+def test_a_machine_that_lost_reacts_at_once_if_there_is_a_job_for_each_machine() -> None:
+    contention, *_ = make_machines(5)
     contention.lost(10.0)
     assert contention.answer_at(4, 10.0) > 10.0
     assert contention.answer_at(5, 10.0) == 10.0
 
 
-def test_the_workers_of_one_supervisor_are_one_machine() -> None:
+def test_the_workers_of_one_supervisor_count_as_one_machine() -> None:
     contention = Contention()
     contention.see(["a/1:0", "a/2:1", "b/c/1:2"])
     assert contention.machines == 3
 
 
-def test_machines_that_lost_at_the_same_time_answer_at_different_times() -> None:
-    many = machines(50)
+def test_machines_that_lost_at_the_same_time_react_at_different_times() -> None:
+    many = make_machines(50)
     for contention in many:
         contention.lost(10.0)
     assert len({contention.answer_at(1, 10.0) for contention in many}) == 50
 
 
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
-def test_a_machine_that_wins_nothing_claims_ten_times_a_second(number: int) -> None:
-    """An empty job comes every 20 ms. A machine that answers every notification claims fifty times a second."""
+def test_a_machine_that_never_wins_claims_at_most_ten_times_a_second(number: int) -> None:
+    """A job that does nothing comes every 20 ms. A machine that reacted to each would claim fifty times a second."""
     result = Simulation(number, seconds=0.0).run()
-    assert result.claims / JOBS < 1.1 + 1.3 * number * APART / ANSWER_PAUSE
-    assert percentile(result.waits, 0.95) <= 2 * CLAIM, "the winner is idle, and answers at once"
+    assert result.claims / NUMBER_OF_JOBS < 1.1 + 1.3 * number * SECONDS_BETWEEN_JOBS / ANSWER_PAUSE
+    assert percentile(result.waits, 0.95) <= 2 * CLAIM_SECONDS, "the last winner is idle, and reacts at once"
 
 
 @pytest.mark.parametrize("number", [25, 200])
-def test_a_busy_winner_delays_the_next_job_by_a_pause_at_most(number: int) -> None:
-    """While a job runs, seven jobs come, so machines that have lost before find most of the jobs."""
+def test_while_the_last_winner_is_busy_a_job_waits_for_one_pause_at_most(number: int) -> None:
+    """Seven further jobs come while a job runs, so machines that have lost before start most of the jobs."""
     result = Simulation(number, seconds=0.15).run()
-    assert max(result.waits) <= ANSWER_PAUSE + 2 * CLAIM
+    assert max(result.waits) <= ANSWER_PAUSE + 2 * CLAIM_SECONDS
 
 
-JOBS = 1000
-APART = 0.02
-"""Seconds between two jobs."""
-CLAIM = 0.002
+NUMBER_OF_JOBS = 1000
+SECONDS_BETWEEN_JOBS = 0.02
+CLAIM_SECONDS = 0.002
 """Average seconds from the answer to a notification until the claim has returned."""
 
 
@@ -91,43 +94,43 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Simulation:
-    """Simulates machines with one slot each, whose jobs take some seconds. Events come in the order of time."""
+    """Simulates machines with one slot each. Events are handled in the order of their times."""
 
     def __init__(self, number: int, *, seconds: float) -> None:
         random.seed(number)
         self.claims = 0
         self.waits: list[float] = []
         self._seconds = seconds
-        self._machines = machines(number)
+        self._machines = make_machines(number)
         self._is_free = [True] * number
         self._answer_at = [-1.0] * number
         self._waiting: list[float] = []
         self._order = count()
         self._events: list[tuple[float, int, Callable[[float, int], None], int]] = [
-            (job * APART, next(self._order), self._job, 0) for job in range(JOBS)
+            (job * SECONDS_BETWEEN_JOBS, next(self._order), self._job_comes, 0) for job in range(NUMBER_OF_JOBS)
         ]
 
     def run(self) -> Self:
         while self._events:
             now, _, happen, machine = heapq.heappop(self._events)
             happen(now, machine)
-        assert len(self.waits) == JOBS
+        assert len(self.waits) == NUMBER_OF_JOBS
         return self
 
-    def _later(self, at: float, happen: Callable[[float, int], None], machine: int) -> None:
+    def _schedule(self, at: float, happen: Callable[[float, int], None], machine: int) -> None:
         heapq.heappush(self._events, (at, next(self._order), happen, machine))
 
-    def _job(self, now: float, _: int) -> None:
+    def _job_comes(self, now: float, _: int) -> None:
         self._waiting.append(now)
         for machine in random.sample(range(len(self._machines)), len(self._machines)):
             if self._answer_at[machine] < now:
                 self._answer_at[machine] = self._machines[machine].answer_at(1, now)
-                self._later(self._answer_at[machine], self._answer, machine)
+                self._schedule(self._answer_at[machine], self._react, machine)
 
-    def _answer(self, now: float, machine: int) -> None:
+    def _react(self, now: float, machine: int) -> None:
         self._answer_at[machine] = -1.0
         if self._is_free[machine]:
-            self._later(now + CLAIM * random.uniform(0.5, 1.5), self._claim, machine)
+            self._schedule(now + CLAIM_SECONDS * random.uniform(0.5, 1.5), self._claim, machine)
 
     def _claim(self, now: float, machine: int) -> None:
         if not self._is_free[machine]:
@@ -137,11 +140,11 @@ class Simulation:
             self.waits.append(now - self._waiting.pop(0))
             self._machines[machine].won(now)
             self._is_free[machine] = False
-            self._later(now + self._seconds, self._end, machine)
+            self._schedule(now + self._seconds, self._job_ends, machine)
         else:
             self._machines[machine].lost(now)
 
-    def _end(self, now: float, machine: int) -> None:
+    def _job_ends(self, now: float, machine: int) -> None:
         self._is_free[machine] = True
         if self._waiting:
             self._claim(now, machine)

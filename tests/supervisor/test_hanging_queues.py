@@ -16,18 +16,18 @@ from ..harness.processes import ManagePy
 Run = Callable[..., ManagePy]
 
 
-def test_each_process_of_a_name_knows_which_queues_hang_from_the_last_one() -> None:
+def test_a_worker_learns_from_its_predecessor_which_queues_have_hanging_jobs() -> None:
     process = WorkerProcess("w/1", concurrency=1)
 
-    def give_up(lifeline: int, log: LogQueue) -> int:
+    def note_hanging_job(lifeline: int, log: LogQueue) -> int:
         process.shared.hanging_queues.note("mail", 1.0, time.monotonic())
         return 0
 
-    def look(lifeline: int, log: LogQueue) -> int:
+    def check_queues(lifeline: int, log: LogQueue) -> int:
         hanging = process.shared.hanging_queues
         return [name for name in ("mail", "pdf") if hanging.hangs(name, time.monotonic(), slots=2)] != ["mail"]
 
-    for run in (give_up, look):
+    for run in (note_hanging_job, check_queues):
         process.fork(run)
         dead = wait_until(process.ended)
         assert dead is not None
@@ -56,15 +56,15 @@ SECONDS = 60.0
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_hung_calls_that_outnumber_the_slots_do_not_starve_other_queues(runworker: Run) -> None:
-    """Each hanging job holds a slot for six seconds, and is retried a second later. A full process is replaced."""
+def test_more_hanging_jobs_than_slots_do_not_starve_another_queue(runworker: Run) -> None:
+    """Each hanging job holds a slot for six seconds, and is retried a second later. A full worker is replaced."""
     for _ in range(8):
         make_job(task="extra.jobs.hang", queue_name="hung", max_attempts=25)
     runworker("--processes", "1", "-c", "4", jobs=JOBS)
-    deferred, over = 0, time.monotonic() + SECONDS
-    while time.monotonic() < over:
+    deferred, end = 0, time.monotonic() + SECONDS
+    while time.monotonic() < end:
         make_job(task="extra.jobs.quick", queue_name="quick")
         deferred += 1
-        time.sleep(0.05)  # one after the other, as calls come
+        time.sleep(0.05)  # jobs arrive one after the other
     done = Job.objects.completed().count()
     assert done > 0.8 * deferred, f"{done} of {deferred} quick jobs are done"

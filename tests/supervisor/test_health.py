@@ -1,4 +1,4 @@
-"""`runworker --health-port`: the answers to probes, also during failures, and with hostile clients."""
+"""`runworker --health-port`: what its HTTP pages answer, also during failures and to hostile clients."""
 
 import contextlib
 import errno
@@ -62,7 +62,7 @@ def has(port: int, path: str, status: int) -> bool:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """The values of metrics, by the text before them, with the worker's number in place of its name."""
+    """The value of each metric. In the labels, the worker's number stands in place of its name."""
     status, text = get(port, "/metrics")
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -87,7 +87,7 @@ NOTES_THREADS = """
 
 
 @db
-def test_probes_of_a_worker_that_works(runworker: Run) -> None:
+def test_the_health_pages_and_metrics_of_two_working_processes(runworker: Run) -> None:
     port = free_port()
     runworker("--processes", "2", "-c", "3", "--health-port", str(port))
     wait_until(lambda: has(port, "/readyz", 200), "ready")
@@ -104,20 +104,20 @@ def test_probes_of_a_worker_that_works(runworker: Run) -> None:
 
 
 @db
-def test_a_worker_is_replaced_and_the_port_stays(runworker: Run) -> None:
+def test_the_health_port_stays_open_while_a_killed_worker_is_replaced(runworker: Run) -> None:
     port = free_port()
     process = runworker("--health-port", str(port), settings=NOTES_THREADS)
     wait_until(lambda: has(port, "/readyz", 200), "ready")
     (worker,) = workers()
-    holds = [str(file.readlink()) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
+    open_files = [str(file.readlink()) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
     sockets = Path("/proc/net/tcp").read_text()
     listening = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", sockets)
     assert listening
-    assert f"socket:[{listening[1]}]" not in holds, "the child has closed the port"
+    assert f"socket:[{listening[1]}]" not in open_files, "the worker process has closed the port"
     os.kill(worker.pid, signal.SIGKILL)
     wait_until(lambda: metrics(port)["restarts_total{1}"] == 1, "restarted")
     wait_until(lambda: has(port, "/readyz", 200), "ready again")
-    assert (process.folder / "threads").read_text().split() == ["MainThread"] * 2, "none else while it forks"
+    assert (process.folder / "threads").read_text().split() == ["MainThread"] * 2, "no other thread runs during a fork"
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     with pytest.raises(ConnectionRefusedError):
@@ -125,7 +125,7 @@ def test_a_worker_is_replaced_and_the_port_stays(runworker: Run) -> None:
 
 
 @db
-def test_without_the_database_it_is_healthy_but_not_ready(runworker: Run) -> None:
+def test_a_supervisor_without_a_database_is_healthy_but_not_ready(runworker: Run) -> None:
     port = free_port()
     runworker("--health-port", str(port))
     wait_until(lambda: has(port, "/readyz", 200), "ready")
@@ -138,14 +138,14 @@ def test_without_the_database_it_is_healthy_but_not_ready(runworker: Run) -> Non
 
 
 @db
-def test_a_port_that_is_taken_ends_the_command(runworker: Run) -> None:
+def test_runworker_exits_if_the_health_port_is_taken(runworker: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = runworker("--health-port", str(taken.getsockname()[1]))
         assert process.wait() == 1
     assert "--health-port: cannot listen on 127.0.0.1, port " in process.log
 
 
-def test_the_port_is_for_this_machine_unless_a_host_is_given() -> None:
+def test_the_health_port_listens_on_localhost_unless_a_host_is_given() -> None:
     options = vars(Command().create_parser("manage.py", "runworker").parse_args([]))
     assert (options["health_host"], options["health_port"]) == ("127.0.0.1", None)
 
@@ -168,7 +168,7 @@ def health_of(*processes: WorkerProcess, pulse: Pulse | None = None, watchdog: W
     return HealthPages(lambda: [observe("default", processes, pulse=pulse, watchdog=watchdog, database=database)])
 
 
-def test_a_loop_that_hangs_is_unhealthy_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_is_unhealthy_once_its_loop_has_hung_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pulse = Pulse()
@@ -185,7 +185,7 @@ def test_a_loop_that_hangs_is_unhealthy_after_its_time(monkeypatch: pytest.Monke
     assert health.page("/healthz") != Page("200 OK", "ok\n")
 
 
-def test_a_frozen_worker_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_with_a_frozen_worker_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     process = FakeProcess()
@@ -204,7 +204,7 @@ def test_a_frozen_worker_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert health.page("/healthz") == Page("503 Service Unavailable", "frozen, and being replaced: w/1\n")
 
 
-def test_without_a_worker_it_is_not_ready() -> None:
+def test_a_supervisor_without_a_worker_process_is_not_ready() -> None:
     health = health_of(WorkerProcess("w/1", 1))
     assert health.page("/readyz") == Page("503 Service Unavailable", "no worker process runs\n")
     page = health.page("/metrics")
@@ -213,14 +213,14 @@ def test_without_a_worker_it_is_not_ready() -> None:
     assert "memory_bytes{" not in page.body
 
 
-def test_a_name_cannot_forge_a_metric() -> None:
+def test_a_worker_name_with_quotes_and_newlines_cannot_forge_a_metric() -> None:
     process = WorkerProcess('a"} 1\nforged{x="\\', 1)
     page = health_of(process).page("/metrics")
     assert page is not None
     assert '\nskipqueue_worker_up{worker="a\\"} 1\\nforged{x=\\"\\\\"} 0\n' in page.body
 
 
-# Clients
+# HTTP clients of the health port
 
 
 BODY = "x" * 1_000_000
@@ -241,14 +241,14 @@ def port() -> Iterator[int]:
     served.close()
 
 
-def test_get_head_and_a_query(port: int) -> None:
+def test_the_port_answers_get_and_head_and_ignores_a_query(port: int) -> None:
     assert get(port, "/ok") == (200, "ok\n")
     assert get(port, "/ok?verbose=1") == (200, "ok\n")
     assert get(port, "/ok", "HEAD") == (200, "")
-    assert get(port, "/large") == (200, BODY), "more than a socket takes at once"
+    assert get(port, "/large") == (200, BODY), "the body is larger than a socket takes at once"
 
 
-def exchange(port: int, sent: bytes) -> bytes:
+def send_and_receive(port: int, sent: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(sent)
         received = b""
@@ -271,14 +271,14 @@ def exchange(port: int, sent: bytes) -> bytes:
         (b"GET /ok HTTP/1.1\r\nX: " + b"x" * 3 * LARGEST_REQUEST, "431 Request Header Fields Too Large"),
     ],
 )
-def test_every_request_gets_an_answer(port: int, sent: bytes, status: str) -> None:
-    received = exchange(port, sent)
+def test_wrong_requests_get_an_answer_with_the_right_status(port: int, sent: bytes, status: str) -> None:
+    received = send_and_receive(port, sent)
     assert received.startswith(f"HTTP/1.1 {status}\r\n".encode())
     assert b"Connection: close\r\n" in received
     assert b"secret" not in received
 
 
-def test_a_slow_client_delays_nobody_and_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_is_disconnected_and_delays_no_other(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_exchange, "HTTP_EXCHANGE_SECONDS", 3.0)
     with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
         slow.sendall(b"GET /ok HT")
@@ -289,14 +289,14 @@ def test_a_slow_client_delays_nobody_and_is_cut(port: int, monkeypatch: pytest.M
         wait_until(lambda: get(port, "/ok") == (200, "ok\n"), "answered")
 
 
-def test_many_idle_clients_keep_nobody_out(port: int) -> None:
+def test_many_idle_clients_do_not_keep_another_client_out(port: int) -> None:
     with contextlib.ExitStack() as stack:
         first, *_ = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), http_exchange.HTTP_EXCHANGE_SECONDS / 2))
             for _ in range(2 * health_port.MOST_HTTP_EXCHANGES)
         ]
         assert get(port, "/ok") == (200, "ok\n")
-        assert first.recv(1) == b"", "later clients have taken its place"
+        assert first.recv(1) == b"", "it was disconnected in favour of later clients"
 
 
 def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
@@ -313,7 +313,7 @@ def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
     served.close()
 
 
-def test_a_client_that_is_gone_does_no_harm(port: int) -> None:
+def test_clients_that_disconnect_early_do_no_harm(port: int) -> None:
     for sent in (b"", b"GET /ok HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed with a reset
@@ -321,8 +321,8 @@ def test_a_client_that_is_gone_does_no_harm(port: int) -> None:
     assert get(port, "/ok") == (200, "ok\n")
 
 
-class Full(socket.socket):
-    """A listener of a process that has no file descriptor left for the first client."""
+class SocketWithoutDescriptors(socket.socket):
+    """A listener whose first `accept` fails because the process has no file descriptor left."""
 
     failures = 0
 
@@ -333,8 +333,8 @@ class Full(socket.socket):
         return super().accept()
 
 
-def test_without_file_descriptors_it_tries_again() -> None:
-    listener = Full(fileno=open_port("127.0.0.1", 0).detach())
+def test_an_accept_that_fails_for_lack_of_file_descriptors_is_repeated() -> None:
+    listener = SocketWithoutDescriptors(fileno=open_port("127.0.0.1", 0).detach())
     served = HealthPort(listener, lambda path: Page("200 OK", "ok\n"))
     served.start()
     assert get(listener.getsockname()[1], "/ok") == (200, "ok\n")
@@ -342,14 +342,14 @@ def test_without_file_descriptors_it_tries_again() -> None:
     served.close()
 
 
-def test_a_port_may_be_of_ipv6() -> None:
+def test_the_health_port_can_listen_on_an_ipv6_address() -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     with open_port("::1", 0) as listener:
         assert listener.family == socket.AF_INET6
 
 
-def test_the_page_lists_every_metric() -> None:
+def test_the_documentation_lists_every_metric_of_the_metrics_page() -> None:
     health = health_of(WorkerProcess("w/1", 1))
     page = health.page("/metrics")
     assert page is not None

@@ -1,4 +1,4 @@
-"""`RecoverOwn`: the jobs of a dead process are recovered, also if its last claim commits after its death."""
+"""`RecoverOwn`: a supervisor recovers the jobs of its dead workers, also if the last claim commits after the death."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ store = Store("default")
 
 
 @pytest.mark.django_db
-def test_what_the_last_claim_of_a_dead_process_commits_later_is_released(worker_id: str) -> None:
+def test_a_job_that_a_dead_worker_claimed_at_its_last_moment_is_queued_again(worker_id: str) -> None:
     died_at = 100.0
     dead = DeadProcess(worker_id, -9, "signal 9 (SIGKILL)", [], no_statement_after=died_at + LAST_STATEMENT)
     process = WorkerProcess("w", 1, awaiting_recovery=[dead])
@@ -37,7 +37,7 @@ def test_what_the_last_claim_of_a_dead_process_commits_later_is_released(worker_
 
 
 @pytest.mark.django_db
-def test_cleanly_ended_processes_do_not_delay_a_crashed_one() -> None:
+def test_jobs_of_a_crashed_worker_are_recovered_at_once_beside_299_cleanly_ended_workers() -> None:
     ids = [make_worker(name=f"w/{number}").pk for number in range(300)]
     job = make_job("running", locked_by=ids[-1])
     ended = [DeadProcess(id, EXIT_RECYCLED, "it was recycled", [], no_statement_after=0.0) for id in ids[:-1]]
@@ -52,7 +52,7 @@ def test_cleanly_ended_processes_do_not_delay_a_crashed_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "seconds"),
+    ("wait_status", "seconds_to_wait"),
     [
         (EXIT_CLEAN << 8, 0.0),
         (EXIT_RECYCLED << 8, 0.0),
@@ -62,16 +62,16 @@ def test_cleanly_ended_processes_do_not_delay_a_crashed_one() -> None:
         (int(signal.SIGKILL), LAST_STATEMENT),
     ],
 )
-def test_only_of_a_process_that_ended_by_itself_no_statement_is_under_way(
-    status: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+def test_statements_may_still_run_after_a_death_unless_the_process_ended_by_itself(
+    wait_status: int, seconds_to_wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_end, lifeline = os.pipe()
     os.close(read_end)
-    process = WorkerProcess("w", 1, pid=42, _lifeline=lifeline)
+    process = WorkerProcess("w", 1, pid=42, lifeline=lifeline)
     process.running_jobs = RunningJobs(1)
-    monkeypatch.setattr(os, "waitpid", lambda pid, options: (pid, status))
+    monkeypatch.setattr(os, "waitpid", lambda pid, options: (pid, wait_status))
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     dead = process.ended()
     monkeypatch.undo()
     assert dead is not None
-    assert dead.no_statement_after == 100.0 + seconds
+    assert dead.no_statement_after == 100.0 + seconds_to_wait

@@ -1,4 +1,4 @@
-"""Requests of operators to a worker: the supervisor replaces the worker, or stops, after running jobs have ended."""
+"""`Worker.restart()` and `Worker.stop()`: the supervisor replaces the worker, or stops, after its running jobs."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,29 +17,29 @@ from ..harness.processes import ManagePy, wait_for_statuses, workers
 Run = Callable[..., ManagePy]
 HOUR = "3600"
 TIMEOUT = timedelta(seconds=2)
-EAGER = {"HEARTBEAT_INTERVAL": 0.25}
+FREQUENT_HEARTBEATS = {"HEARTBEAT_INTERVAL": 0.25}
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def hold(entry: str) -> None:
-    """Have a job begin that ends once there is an entry `go`."""
+def start_held_job(entry: str) -> None:
+    """Start a job that ends once there is an entry `go`."""
     jobs.record_and_hold.defer(entry)
     wait_until(lambda: Ledger.objects.filter(entry=entry).exists())
 
 
-def ids() -> list[str]:
+def worker_ids() -> list[str]:
     return [worker.pk for worker in Worker.objects.order_by("name")]
 
 
-def test_a_restart_replaces_this_process_and_no_other_at_once(runworker: Run) -> None:
-    rarely = {"HEARTBEAT_INTERVAL": 600}
-    process = runworker("--processes", "2", "--name", "m", "--worker-timeout", HOUR, skipqueue=rarely)
+def test_a_restart_replaces_this_worker_at_once_and_no_other(runworker: Run) -> None:
+    rare_heartbeats = {"HEARTBEAT_INTERVAL": 600}
+    process = runworker("--processes", "2", "--name", "m", "--worker-timeout", HOUR, skipqueue=rare_heartbeats)
     first, second = workers(2)
     wait_until(lambda: not Worker.objects.filter(memory_mb=None).exists(), "the supervisor has written its heartbeats")
     assert first.restart()
-    wait_until(lambda: len(ids()) == 2 and first.pk not in ids())
-    assert second.pk in ids()
+    wait_until(lambda: len(worker_ids()) == 2 and first.pk not in worker_ids())
+    assert second.pk in worker_ids()
     process.wait_for('worker recycled worker=m/1 reason="an operator has requested it"')
     jobs.noop.defer()
     wait_for_statuses(completed=1)
@@ -49,7 +49,7 @@ def test_a_restart_replaces_this_process_and_no_other_at_once(runworker: Run) ->
 def test_running_jobs_end_before_a_restart(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--shutdown-timeout", "0.1")
     (worker,) = workers(1)
-    hold("first")
+    start_held_job("first")
     worker.restart()
     worker.restart()
     process.wait_for("worker recycled")
@@ -58,26 +58,28 @@ def test_running_jobs_end_before_a_restart(runworker: Run) -> None:
     worker.restart()
     Ledger.objects.create(entry="go")
     wait_for_statuses(completed=2)
-    wait_until(lambda: ids() and worker.pk not in ids())
+    wait_until(lambda: worker_ids() and worker.pk not in worker_ids())
     assert process.log.count("worker recycled") == 1
 
 
-def test_without_notifications_a_heartbeat_finds_the_request(runworker: Run) -> None:
+def test_a_supervisor_without_notifications_finds_the_request_with_its_heartbeat(runworker: Run) -> None:
     runworker("--no-listen", "--worker-timeout", "4")
     (worker,) = workers(1)
     worker.restart()
-    wait_until(lambda: ids() and worker.pk not in ids())
+    wait_until(lambda: worker_ids() and worker.pk not in worker_ids())
 
 
 @pytest.mark.parametrize("request_name", ["restart", "stop"])
-def test_a_request_that_is_not_committed_keeps_no_heartbeat_waiting(
+def test_an_uncommitted_request_does_not_delay_heartbeats(
     runworker: Run, session: Callable[[], Session], request_name: str
 ) -> None:
-    """Otherwise another supervisor recovers the jobs of a live worker, and they run twice."""
-    runworker("--worker-timeout", "2", "--queues", "other", "--name", "B", skipqueue=EAGER).wait_for("worker started")
-    process = runworker("--worker-timeout", "2", "--name", "A", skipqueue=EAGER)
+    """Otherwise another supervisor would recover the jobs of a live worker, and they would run twice."""
+    runworker("--worker-timeout", "2", "--queues", "other", "--name", "B", skipqueue=FREQUENT_HEARTBEATS).wait_for(
+        "worker started"
+    )
+    process = runworker("--worker-timeout", "2", "--name", "A", skipqueue=FREQUENT_HEARTBEATS)
     workers(2)
-    hold("first")
+    start_held_job("first")
     worker = Worker.objects.get(name="A/1")
     operator = session()
     operator.begin()
@@ -91,13 +93,15 @@ def test_a_request_that_is_not_committed_keeps_no_heartbeat_waiting(
     wait_for_statuses(completed=1)
 
 
-def test_a_stop_ends_the_whole_runworker_and_lets_jobs_end(runworker: Run) -> None:
+def test_a_stop_of_one_worker_ends_the_whole_runworker_after_its_running_jobs(runworker: Run) -> None:
     process = runworker("--processes", "2", "--name", "m", "--worker-timeout", HOUR)
     first, second = workers(2)
-    hold("first")
+    start_held_job("first")
     assert second.stop()
     process.wait_for("supervisor stopping worker=m/2")
-    assert second.stop() or not Worker.objects.filter(pk=second.pk).exists(), "asking again does not hurry it"
+    assert second.stop() or not Worker.objects.filter(pk=second.pk).exists(), (
+        "a second request does not end the running job"
+    )
     first.stop()  # it may have stopped, so its row may be gone
     Ledger.objects.create(entry="go")
     assert process.wait() == 0
@@ -106,20 +110,20 @@ def test_a_stop_ends_the_whole_runworker_and_lets_jobs_end(runworker: Run) -> No
     assert process.log.count("supervisor stopping") == 1
 
 
-def test_a_request_concerns_the_process_that_it_names(runworker: Run) -> None:
+def test_a_request_does_not_concern_a_worker_with_the_same_name_but_another_id(runworker: Run) -> None:
     runworker("--name", "m", "--worker-timeout", HOUR)
     (first,) = workers(1)
     first.restart()
-    wait_until(lambda: ids() and first.pk not in ids())
-    assert not first.stop(), "it is gone, and the one after it goes on"
+    wait_until(lambda: worker_ids() and first.pk not in worker_ids())
+    assert not first.stop(), "the restarted worker has no row any more"
     other = make_worker(name="m/1")
     assert other.stop()
     jobs.noop.defer()
     wait_for_statuses(completed=1)
-    assert len(ids()) == 2
+    assert len(worker_ids()) == 2
 
 
-def test_heartbeats_write_the_memory_of_a_worker_and_the_number_of_its_jobs(runworker: Run) -> None:
+def test_heartbeats_write_the_memory_of_a_worker_and_how_many_jobs_it_has_run(runworker: Run) -> None:
     runworker("--worker-timeout", "2")
     jobs.noop.defer_many([() for _ in range(7)])
     wait_for_statuses(completed=7)

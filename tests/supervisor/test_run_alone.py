@@ -1,4 +1,4 @@
-"""A job during which two workers died runs alone in a process: it harms no other job, and only it can be the cause."""
+"""A suspect: a job during which two workers have died. It runs alone in a process, so that it can harm no other job."""
 
 import signal
 from collections.abc import Callable
@@ -27,12 +27,12 @@ store = Store("default")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def hold(entry: str) -> None:
+def start_held_job(entry: str) -> None:
     jobs.record_and_hold.using(max_attempts=9).defer(entry)
     wait_for_entry(entry)
 
 
-def go() -> None:
+def let_held_jobs_end() -> None:
     Ledger.objects.create(entry="go")
 
 
@@ -40,61 +40,61 @@ def wait_for_entry(entry: str) -> None:
     wait_until(lambda: Ledger.objects.filter(entry=entry).exists(), f"{entry} has started")
 
 
-def suspect(task: Any, *args: Any) -> Job:
-    """A queued job, as it is after the death of two workers."""
+def enqueue_suspect(task: Any, *args: Any) -> Job:
+    """Enqueue a job, and record that two workers have died during it."""
     job = task.using(max_attempts=9, run_after=timedelta(hours=1)).defer(*args)
     Job.objects.filter(pk=job.pk).update(status="queued", run_after=Now(), deaths=TWO_DEATHS)
     return Job.objects.get(pk=job.pk)
 
 
-def hurry() -> int:
-    """Make postponed jobs due now. Returns how many were postponed."""
+def make_postponed_jobs_due() -> int:
+    """Make postponed jobs due now. Returns how many there were."""
     return Job.objects.scheduled().update(run_after=Now())
 
 
 def test_a_suspect_runs_alone_while_other_jobs_go_on(runworker: Run) -> None:
     runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
-    hold("busy")
-    job = suspect(jobs.record_and_hold, "alone")
+    start_held_job("busy")
+    job = enqueue_suspect(jobs.record_and_hold, "alone")
     wait_for_entry("alone")
-    places = {name.partition(":")[0] for name in Job.objects.running().values_list("locked_by", flat=True)}
-    assert places == {"w/1", "w/alone"}
+    worker_names = {name.partition(":")[0] for name in Job.objects.running().values_list("locked_by", flat=True)}
+    assert worker_names == {"w/1", "w/alone"}
     assert dict(Worker.objects.values_list("name", "concurrency")) == {"w/1": 4, "w/alone": 1}
-    go()
+    let_held_jobs_end()
     wait_for_statuses(completed=2)
     job.refresh_from_db()
     assert (job.attempts, job.errors) == (1, [])
     wait_until(lambda: not Worker.objects.filter(name="w/alone").exists(), "its process has ended")
 
 
-def test_if_the_process_of_a_suspect_dies_only_the_suspect_fails(runworker: Run) -> None:
+def test_a_suspect_that_kills_its_own_process_fails_and_harms_no_other_job(runworker: Run) -> None:
     process = runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
-    hold("busy")
+    start_held_job("busy")
     (worker,) = workers()
-    job = suspect(worker_jobs.exit_hard, 7, 0)
+    job = enqueue_suspect(worker_jobs.exit_hard, 7, 0)
     wait_for_statuses(running=1, failed=1)
     job.refresh_from_db()
     assert job.last_error.endswith("three workers in a row died while they ran this job, so it is not run again")
     assert 'worker died worker=w/alone cause="exit code 7"\n' in process.log
     assert is_alive(worker.pid)
-    go()
+    let_held_jobs_end()
     wait_for_statuses(completed=1, failed=1)
     assert Job.objects.completed().get().attempts == 1
 
 
-def test_several_suspects_run_in_turn_and_lose_no_attempt_by_waiting(runworker: Run) -> None:
+def test_two_suspects_run_one_after_the_other_with_one_attempt_each(runworker: Run) -> None:
     runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
     workers()
-    first, second = (suspect(jobs.record_and_hold, entry) for entry in ("first", "second"))
+    first, second = (enqueue_suspect(jobs.record_and_hold, entry) for entry in ("first", "second"))
     wait_until(lambda: statuses() == {"running": 1, "scheduled": 1}, "one of them was put back")
-    go()
-    wait_until(lambda: not hurry() and statuses() == {"completed": 2}, "both have run")
+    let_held_jobs_end()
+    wait_until(lambda: not make_postponed_jobs_due() and statuses() == {"completed": 2}, "both have run")
     assert [state(job)["attempts"] for job in (first, second)] == [1, 1]
 
 
-def test_the_process_of_a_suspect_is_stopped_with_the_workers(runworker: Run) -> None:
+def test_a_stop_of_the_supervisor_stops_the_process_of_a_suspect(runworker: Run) -> None:
     process = runworker("-c", "4", "--poll-interval", "0.2", "--shutdown-timeout", "0")
-    suspect(jobs.record_and_hold, "alone")
+    enqueue_suspect(jobs.record_and_hold, "alone")
     wait_for_entry("alone")
     process.send(signal.SIGTERM)
     assert process.wait() == 0
@@ -104,22 +104,22 @@ def test_the_process_of_a_suspect_is_stopped_with_the_workers(runworker: Run) ->
 
 def test_a_worker_with_one_slot_runs_a_suspect_itself(runworker: Run) -> None:
     runworker("-c", "1", "--poll-interval", "0.2", "--name", "w")
-    suspect(jobs.record, "alone")
+    enqueue_suspect(jobs.record, "alone")
     wait_for_statuses(completed=1)
     assert Job.objects.get().locked_by.startswith("w/1:")
 
 
-def test_jobs_that_crash_take_the_workers_away_from_nobody(runworker: Run) -> None:
+def test_50_other_jobs_complete_beside_three_jobs_that_kill_their_workers(runworker: Run) -> None:
     process = runworker("-c", "2", "--poll-interval", "0.2", "--name", "w")
     workers()
     worker_jobs.exit_hard.using(max_attempts=99).defer_many([(7, 0)] * 3)
     jobs.noop.using(max_attempts=99, queue_name="others").defer_many([()] * 50)
-    wait_until(lambda: not hurry() and statuses() == {"completed": 50, "failed": 3}, "all have ended")
+    wait_until(lambda: not make_postponed_jobs_due() and statuses() == {"completed": 50, "failed": 3}, "all have ended")
     assert process.log.count("worker died worker=w/alone") == 3
     assert process.log.count("restart_in=0s") == process.log.count("worker died worker=w/1")
 
 
-def test_a_death_beside_other_jobs_proves_nothing() -> None:
+def test_the_third_death_fails_a_job_only_if_it_ran_alone() -> None:
     make_worker(id="w/1:00000000000c", concurrency=2)
     job = make_job("running", attempts=3, locked_by="w/1:00000000000c", deaths=TWO_DEATHS)
     store.recover(worker_ids=["w/1:00000000000c"], job_ids=[job.pk], crashed=True)
@@ -130,8 +130,8 @@ def test_a_death_beside_other_jobs_proves_nothing() -> None:
     assert state(job)["status"] == "failed"
 
 
-def test_only_who_has_the_last_lease_takes_it_over(worker_id: str) -> None:
-    job = suspect(jobs.noop)
+def test_a_suspect_can_be_taken_over_only_with_its_last_lease(worker_id: str) -> None:
+    job = enqueue_suspect(jobs.noop)
     (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
     assert claimed.is_suspect
     taken = store.take_over(claimed.ref, worker_id="w/alone:00000000000d")
@@ -142,8 +142,8 @@ def test_only_who_has_the_last_lease_takes_it_over(worker_id: str) -> None:
     assert state(job)["locked_by"] == "w/alone:00000000000d"
 
 
-def test_a_job_that_is_put_back_waits_for_some_seconds(worker_id: str) -> None:
-    suspect(jobs.noop)
+def test_a_suspect_that_is_released_for_later_waits_for_up_to_ten_seconds(worker_id: str) -> None:
+    enqueue_suspect(jobs.noop)
     (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
     store.release([claimed.ref], later=True)
     with connection.cursor() as cursor:

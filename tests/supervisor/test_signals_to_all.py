@@ -1,4 +1,4 @@
-"""A signal to all processes at once may end an idle worker before its supervisor notices the signal."""
+"""A signal to all processes of a group at once may end an idle worker before its supervisor handles the signal."""
 
 from collections.abc import Callable
 
@@ -16,20 +16,20 @@ SLOW_SUPERVISOR = """
     notice_ended = Supervisor._notice_ended
     done = []
 
-    def late(self):
+    def signal_all_first(self):
         (process,) = self._workers
         if process.has_started and not done:
             done.append(True)
             os.killpg(0, signal.SIGTERM)
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the system let this process wait here
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # wait until the worker has ended
         notice_ended(self)
 
-    Supervisor._notice_ended = late
+    Supervisor._notice_ended = signal_all_first
 """
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_ended_by_the_signal_is_not_taken_for_dead(runworker: Run) -> None:
+def test_a_worker_that_the_signal_ended_first_is_not_logged_as_died_or_replaced(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, jobs=SLOW_SUPERVISOR)
     assert process.wait() == 0
     assert process.log.count("supervisor stopping") == 1

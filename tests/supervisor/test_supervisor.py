@@ -1,4 +1,4 @@
-"""`Supervisor`, with real processes and signals: whatever dies, no job is lost and no process left behind."""
+"""`Supervisor`, with real processes and signals: whichever process dies, no job is lost and all processes end."""
 
 import os
 import re
@@ -37,13 +37,13 @@ HOUR = "3600"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def hold(*entries: str) -> None:
-    """Defer jobs that run until `go`; each writes its entry when it starts."""
+def defer_held_jobs(*entries: str) -> None:
+    """Defer jobs that write their entry when they start, and run until `let_jobs_go_on()`."""
     for entry in entries:
         jobs.record_and_hold.using(max_attempts=1).defer(entry)
 
 
-def go() -> None:
+def let_jobs_go_on() -> None:
     Ledger.objects.create(entry="go")
 
 
@@ -54,7 +54,7 @@ def wait_for_entries(*entries: str) -> None:
 
 @contextmanager
 def outage() -> Iterator[None]:
-    """The server is gone for all processes except this test's process."""
+    """End the connections of all processes except the test's process, and allow no new connection."""
     connection.ensure_connection()
     info = connection.connection.info
     with psycopg.connect(info.dsn, dbname="postgres", password=info.password or None, autocommit=True) as server:
@@ -70,7 +70,7 @@ def outage() -> Iterator[None]:
             server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
 
 
-def cut_all() -> int:
+def cut_all_connections() -> int:
     """Cut every connection to the test database except the connections of this process. Returns how many were cut."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -81,11 +81,11 @@ def cut_all() -> int:
         return int(cursor.fetchone()[0])
 
 
-# Signals
+# Signals to the supervisor, its group or its worker
 
 
 @pytest.mark.parametrize(
-    ("to", "number"),
+    ("receiver", "signal_number"),
     [
         ("the supervisor", signal.SIGTERM),
         ("the whole group", signal.SIGTERM),  # systemd
@@ -93,27 +93,27 @@ def cut_all() -> int:
         ("the worker", signal.SIGTERM),
     ],
 )
-def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind(
-    runworker: Run, to: str, number: signal.Signals
+def test_a_signal_lets_running_jobs_end_and_releases_other_claimed_jobs(
+    runworker: Run, receiver: str, signal_number: signal.Signals
 ) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 200)
-    hold("a", "b")
+    defer_held_jobs("a", "b")
     jobs.noop.using(priority=-1).defer_many([()] * 200)
     process = runworker("-c", "2", "--poll-interval", HOUR, "--name", "w")
     wait_for_entries("a", "b")
     (worker,) = workers()
-    if to == "the supervisor":
-        process.send(number)
-    elif to == "the whole group":
-        process.send_to_group(number)
+    if receiver == "the supervisor":
+        process.send(signal_number)
+    elif receiver == "the whole group":
+        process.send_to_group(signal_number)
     else:
-        os.kill(worker.pid, number)
-    if to != "the worker":
+        os.kill(worker.pid, signal_number)
+    if receiver != "the worker":
         process.wait_for("finishing running jobs")
-    wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
+    wait_until(lambda: Job.objects.running().count() == 2, "claimed jobs that have not started are released")
     assert process.process.poll() is None
-    go()
-    if to == "the worker":
+    let_jobs_go_on()
+    if receiver == "the worker":
         process.wait_for('cause="it received SIGTERM or SIGINT directly" restart_in=')
         wait_for_statuses(completed=402)
         process.send(signal.SIGTERM)
@@ -126,12 +126,12 @@ def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind
     assert "Traceback" not in process.log
 
 
-@pytest.mark.parametrize("group", [False, True])
-def test_a_second_signal_releases_what_runs_at_once_without_charging_it(runworker: Run, group: bool) -> None:
-    hold("a", "b")
+@pytest.mark.parametrize("whole_group", [False, True], ids=["to the supervisor", "to the whole group"])
+def test_a_second_signal_releases_running_jobs_at_once_and_counts_no_attempt(runworker: Run, whole_group: bool) -> None:
+    defer_held_jobs("a", "b")
     process = runworker("--shutdown-timeout", HOUR, "--poll-interval", HOUR)
     wait_for_entries("a", "b")
-    send = process.send_to_group if group else process.send
+    send = process.send_to_group if whole_group else process.send
     send(signal.SIGINT)
     process.wait_for("finishing running jobs")
     send(signal.SIGINT)
@@ -142,8 +142,8 @@ def test_a_second_signal_releases_what_runs_at_once_without_charging_it(runworke
     assert 'count=2 reason="they still ran' in process.log
 
 
-def test_after_the_shutdown_timeout_what_runs_is_released(runworker: Run) -> None:
-    hold("a")
+def test_after_the_shutdown_timeout_a_running_job_is_released(runworker: Run) -> None:
+    defer_held_jobs("a")
     process = runworker("--shutdown-timeout", "0.1", "--poll-interval", HOUR)
     wait_for_entries("a")
     process.send(signal.SIGTERM)
@@ -152,7 +152,7 @@ def test_after_the_shutdown_timeout_what_runs_is_released(runworker: Run) -> Non
     assert Job.objects.get().attempts == 0
 
 
-def test_a_signal_to_an_idle_worker_ends_it(runworker: Run) -> None:
+def test_a_signal_to_a_supervisor_with_idle_workers_ends_all_processes(runworker: Run) -> None:
     process = runworker("--processes", "3", "--poll-interval", HOUR)
     workers(3)
     process.send(signal.SIGTERM)
@@ -161,10 +161,10 @@ def test_a_signal_to_an_idle_worker_ends_it(runworker: Run) -> None:
     assert len(re.findall(r"worker stopped worker=\S+ attempts=0", process.log)) == 3
 
 
-# Deaths
+# Deaths of workers and supervisors
 
 
-def test_the_garbage_collector_of_a_worker_passes_over_what_was_imported(runworker: Run) -> None:
+def test_the_garbage_collector_of_a_worker_ignores_objects_made_by_imports(runworker: Run) -> None:
     job = worker_jobs.count_frozen.defer()
     runworker()
     wait_for_statuses(completed=1)
@@ -172,7 +172,7 @@ def test_the_garbage_collector_of_a_worker_passes_over_what_was_imported(runwork
     assert job.result > 10_000
 
 
-def test_the_jobs_of_a_killed_worker_are_recovered_at_once(runworker: Run) -> None:
+def test_the_job_of_a_killed_worker_is_recovered_and_run_again_at_once(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--worker-timeout", "600", "--name", "w")
     (first,) = workers()
     jobs.record_and_die.defer("a")
@@ -192,28 +192,30 @@ def test_the_jobs_of_a_killed_worker_are_recovered_at_once(runworker: Run) -> No
     )
 
 
-def test_only_the_dead_ones_jobs_are_taken_back(runworker: Run) -> None:
-    hold("a", "b", "c", "d")
+def test_jobs_of_a_killed_worker_fail_and_jobs_of_the_other_worker_run_on(runworker: Run) -> None:
+    defer_held_jobs("a", "b", "c", "d")
     process = runworker("--processes", "2", "-c", "2", "--poll-interval", HOUR, "--name", "w")
     wait_for_entries("a", "b", "c", "d")
     victim, other = workers(2)
-    mine = set(Job.objects.filter(locked_by=victim.id).values_list("pk", flat=True))
+    jobs_of_victim = set(Job.objects.filter(locked_by=victim.id).values_list("pk", flat=True))
     os.kill(victim.pid, signal.SIGKILL)
-    wait_until(lambda: set(Job.objects.failed().values_list("pk", flat=True)) == mine)
-    assert Job.objects.running().filter(locked_by=other.id).count() == 4 - len(mine)
-    go()
-    wait_for_statuses(**{name: n for name, n in (("completed", 4 - len(mine)), ("failed", len(mine))) if n})
+    wait_until(lambda: set(Job.objects.failed().values_list("pk", flat=True)) == jobs_of_victim)
+    assert Job.objects.running().filter(locked_by=other.id).count() == 4 - len(jobs_of_victim)
+    let_jobs_go_on()
+    wait_for_statuses(
+        **{name: n for name, n in (("completed", 4 - len(jobs_of_victim)), ("failed", len(jobs_of_victim))) if n}
+    )
     assert Worker.objects.filter(pk=other.pk, pid=other.pid).exists()
     assert is_alive(process.process.pid)
 
 
 @pytest.mark.parametrize("code", [0, 1, 93])
-@pytest.mark.parametrize("options", [("--max-jobs", "1"), ()])
-def test_a_task_that_exits_the_process_costs_an_attempt_and_no_job(
+@pytest.mark.parametrize("options", [("--max-jobs", "1"), ()], ids=["max-jobs 1", "no limit"])
+def test_a_task_that_exits_its_worker_process_is_run_again_in_a_second_attempt(
     runworker: Run, code: int, options: tuple[str, ...]
 ) -> None:
     if code == 93 and options:
-        pytest.skip("a task that knows the exit code of a worker that ended well can pretend to be one")
+        pytest.skip("93 is the exit code of a worker that has run its last job, so this exit looks like a regular end")
     worker_jobs.exit_hard.defer(code)
     process = runworker(*options, "--poll-interval", HOUR)
     wait_for_statuses(completed=1)
@@ -222,30 +224,30 @@ def test_a_task_that_exits_the_process_costs_an_attempt_and_no_job(
         assert process.wait() == 0
 
 
-def test_a_task_that_always_kills_its_worker_fails_when_its_attempts_are_used_up(runworker: Run) -> None:
-    poison = worker_jobs.exit_hard.using(max_attempts=2).defer(7, 0)
-    other = jobs.noop.defer()
+def test_a_task_that_always_kills_its_worker_fails_after_max_attempts(runworker: Run) -> None:
+    crashing_job = worker_jobs.exit_hard.using(max_attempts=2).defer(7, 0)
+    other_job = jobs.noop.defer()
     runworker("--poll-interval", HOUR)
     wait_for_statuses(completed=1, failed=1)
-    poison.refresh_from_db()
-    assert (poison.status, poison.attempts) == ("failed", 2)
-    assert "exit code 7" in poison.last_error
-    other.refresh_from_db()
-    assert other.status == "completed"
+    crashing_job.refresh_from_db()
+    assert (crashing_job.status, crashing_job.attempts) == ("failed", 2)
+    assert "exit code 7" in crashing_job.last_error
+    other_job.refresh_from_db()
+    assert other_job.status == "completed"
 
 
-def test_a_job_that_kills_three_workers_in_a_row_fails_whatever_its_attempts(runworker: Run) -> None:
+def test_a_job_that_kills_three_workers_in_a_row_fails_before_max_attempts(runworker: Run) -> None:
     worker_jobs.exit_hard.using(max_attempts=100).defer(7, 0)
     process = runworker("--poll-interval", "0.2")
-    hurry = Job.objects.scheduled()  # the job would wait for up to half a minute
-    wait_until(lambda: hurry.update(run_after=Now()) == 0 and statuses() == {"failed": 1})
-    poison = Job.objects.get()
-    assert poison.attempts == 3
-    assert poison.last_error.startswith("WorkerDied: worker died: exit code 7; three workers in a row died")
+    retried = Job.objects.scheduled()  # without the update, each retry would wait for up to half a minute
+    wait_until(lambda: retried.update(run_after=Now()) == 0 and statuses() == {"failed": 1})
+    crashing_job = Job.objects.get()
+    assert crashing_job.attempts == 3
+    assert crashing_job.last_error.startswith("WorkerDied: worker died: exit code 7; three workers in a row died")
     assert process.log.count('cause="exit code 7"') == 3
 
 
-def test_an_idle_worker_that_keeps_dying_is_replaced_ever_more_slowly(runworker: Run) -> None:
+def test_the_restart_delay_grows_while_a_worker_dies_again_and_again(runworker: Run) -> None:
     process = runworker("-c", "1", "--poll-interval", HOUR, jobs=DIES_AT_THE_START)
     process.wait_for("died", times=4)
     delays = [float(delay) for delay in re.findall(r"restart_in=([\d.]+)s", process.log)]
@@ -263,25 +265,25 @@ import os
 os.register_at_fork(after_in_child=lambda: os._exit(7))
 """
 
-NO_ROOM = """
+FORK_FAILS_THREE_TIMES = """
 import errno, os
 
 fork, refusals = os.fork, [BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")] * 3
 
 
-def fork_when_there_is_room():
+def fork_or_fail():
     if refusals:
         raise refusals.pop()
     return fork()
 
 
-os.fork = fork_when_there_is_room
+os.fork = fork_or_fail
 """
 
 
-def test_where_there_is_no_room_for_another_process_it_tries_again(runworker: Run) -> None:
+def test_a_fork_that_the_system_refuses_is_tried_again(runworker: Run) -> None:
     jobs.noop.defer()
-    worker = runworker(settings=NO_ROOM)
+    worker = runworker(settings=FORK_FAILS_THREE_TIMES)
     wait_for_statuses(completed=1)
     assert worker.log.count("worker not started worker=") == 3
     assert "Resource temporarily unavailable" in worker.log
@@ -289,18 +291,18 @@ def test_where_there_is_no_room_for_another_process_it_tries_again(runworker: Ru
     assert worker.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, 40])
-def test_a_worker_that_dies_by_any_signal_is_replaced(runworker: Run, number: int) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGSEGV, 40])
+def test_a_worker_killed_by_sigsegv_or_a_realtime_signal_is_replaced(runworker: Run, signal_number: int) -> None:
     process = runworker("--poll-interval", HOUR)
     (first,) = workers()
-    os.kill(first.pid, number)
+    os.kill(first.pid, signal_number)
     wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists())
-    assert f'cause="signal {int(number)}' in process.log
+    assert f'cause="signal {int(signal_number)}' in process.log
     assert not Worker.objects.filter(pk=first.pk).exists()
 
 
 def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: Run) -> None:
-    hold("a", "b")
+    defer_held_jobs("a", "b")
     jobs.noop.using(priority=-1).defer_many([()] * 50)
     process = runworker("--processes", "2", "-c", "1", "--poll-interval", HOUR, "--name", "w")
     wait_for_entries("a", "b")
@@ -308,14 +310,14 @@ def test_workers_of_a_killed_supervisor_finish_their_jobs_and_exit(runworker: Ru
     process.send(signal.SIGKILL)
     process.wait()
     process.wait_for("supervisor gone", times=2)
-    go()
+    let_jobs_go_on()
     wait_until(lambda: not any(map(is_alive, pids)), "the workers have ended")
     assert statuses() == {"completed": 2, "queued": 50}
     assert not Worker.objects.exists()
 
 
-def test_a_replaced_worker_ends_with_its_supervisor_too(runworker: Run) -> None:
-    """The replacement was forked while other workers ran, and must hold none of their lifelines open."""
+def test_the_replacement_of_a_worker_ends_with_its_supervisor(runworker: Run) -> None:
+    """The replacement is forked while other workers run. It must not hold their pipes to the supervisor open."""
     process = runworker("--processes", "2", "--poll-interval", HOUR)
     victim, _ = workers(2)
     os.kill(victim.pid, signal.SIGKILL)
@@ -326,52 +328,52 @@ def test_a_replaced_worker_ends_with_its_supervisor_too(runworker: Run) -> None:
     wait_until(lambda: not any(map(is_alive, pids)), "the workers have ended")
 
 
-def test_when_all_are_killed_at_once_another_supervisor_recovers_after_the_lease(runworker: Run) -> None:
+def test_after_a_supervisor_and_its_worker_are_killed_another_supervisor_recovers_the_job(runworker: Run) -> None:
     jobs.record_and_hold.using(max_attempts=2).defer("a")
     first = runworker(
         "--worker-timeout", "1", "--poll-interval", HOUR, "--name", "first", skipqueue={"HEARTBEAT_INTERVAL": 0.2}
     )
     wait_for_entries("a")
-    (dead,) = workers()
+    (dead_worker,) = workers()
     first.send_to_group(signal.SIGKILL)
     first.wait()
     assert statuses() == {"running": 1}
-    go()
+    let_jobs_go_on()
     second = runworker("--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     wait_for_statuses(completed=1)
     job = Job.objects.get()
     assert (job.attempts, [error["worker"] for error in job.errors]) == (2, ["first/1"])
-    assert f" worker={dead.name} " in second.log
+    assert f" worker={dead_worker.name} " in second.log
 
 
-def test_a_live_workers_long_job_is_never_recovered(runworker: Run) -> None:
-    hold("a")
+def test_the_long_job_of_a_live_worker_is_never_recovered(runworker: Run) -> None:
+    defer_held_jobs("a")
     runworker("--worker-timeout", "5", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     wait_for_entries("a")
     wait_until(lambda: Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=6)).exists(), "it runs for long")
     assert store.recover(worker_timeout=5.0) == []
-    go()
+    let_jobs_go_on()
     wait_for_statuses(completed=1)
 
 
-# Outages
+# Outages of the database
 
 
-def test_connections_cut_under_load_lose_no_job_and_leave_none_running(runworker: Run) -> None:
+def test_all_4000_jobs_complete_although_all_connections_are_cut_three_times(runworker: Run) -> None:
     jobs.noop.using(max_attempts=1).defer_many([()] * 4000)
     process = runworker(
         "--processes", "2", "--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2}
     )
-    for done in (200, 1500, 3000):
-        wait_until(lambda done=done: Job.objects.completed().count() >= done)  # type: ignore[misc]
-        wait_until(cut_all)
+    for least in (200, 1500, 3000):
+        wait_until(lambda least=least: Job.objects.completed().count() >= least)  # type: ignore[misc]
+        wait_until(cut_all_connections)
     wait_for_statuses(completed=4000, deadline=2 * DEADLINE)
     process.wait_for("database back")
     process.send(signal.SIGTERM)
     assert process.wait() == 0
 
 
-def test_an_outage_while_idle_is_survived_and_jobs_are_heard_of_again(runworker: Run) -> None:
+def test_after_an_outage_an_idle_worker_is_notified_of_new_jobs_again(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--name", "w")
     (before,) = workers()
     with outage():
@@ -386,7 +388,7 @@ def test_an_outage_while_idle_is_survived_and_jobs_are_heard_of_again(runworker:
     assert "Traceback" not in process.log
 
 
-def test_what_finishes_during_an_outage_is_written_after_it(runworker: Run) -> None:
+def test_the_outcome_of_a_job_that_ends_during_an_outage_is_saved_after_it(runworker: Run) -> None:
     jobs.slow.using(max_attempts=1).defer(0.5)
     process = runworker("--poll-interval", HOUR, "--name", "w")
     wait_for_statuses(running=1)
@@ -396,7 +398,7 @@ def test_what_finishes_during_an_outage_is_written_after_it(runworker: Run) -> N
     assert Job.objects.get().attempts == 1
 
 
-def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
+def test_a_supervisor_can_be_stopped_during_an_outage(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--shutdown-timeout", "0.1")
     workers()
     with outage():
@@ -407,46 +409,46 @@ def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
         assert process.wait() == 0
 
 
-# Services
+# Services of the supervisor
 
 
-def test_a_notification_within_an_answer_is_handled_before_sleeping(
+def test_a_notification_that_arrives_with_the_answer_of_a_statement_is_handled_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever reads the answer of the statement also reads the notification, and the socket is no longer readable."""
+    """The notification is read together with the answer, so the socket does not become readable again."""
 
-    def start() -> Supervisor:
-        made = Supervisor(WorkerOptions(name="w", database="default"))
-        for process in made._processes:
+    def start_supervisor() -> Supervisor:
+        supervisor = Supervisor(WorkerOptions(name="w", database="default"))
+        for process in supervisor.processes:
             process.start_at = NEVER
-        monkeypatch.setattr(made._wakeup, "wait", lambda *_, **__: [])
-        made._loop.run_due()
-        return made
+        monkeypatch.setattr(supervisor.wakeup, "wait", lambda *_, **__: [])
+        supervisor.loop.run_due()
+        return supervisor
 
     def sleep_after_an_answer() -> bool:
-        socket = supervisor._control.fileno()
+        socket = supervisor.control.fileno()
         assert socket is not None
         assert select.select([socket], [], [], DEADLINE)[0]
-        supervisor._store.next_due()
+        supervisor.store.next_due()
         assert not select.select([socket], [], [], 0)[0]
-        supervisor._wait()
-        return supervisor._loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
+        supervisor.wait()
+        return supervisor.loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
 
     with ThreadPoolExecutor(1) as thread:
-        supervisor = thread.submit(start).result()
+        supervisor = thread.submit(start_supervisor).result()
         jobs.noop.using(run_after=timedelta(seconds=1)).defer()
-        assert thread.submit(sleep_after_an_answer).result(), "it looks at once at what is scheduled"
+        assert thread.submit(sleep_after_an_answer).result(), "the scheduled job is looked for at once"
         thread.submit(connections.close_all).result()
 
 
-def test_a_job_that_becomes_due_is_started_and_what_is_old_is_deleted(runworker: Run) -> None:
+def test_a_scheduled_job_is_started_when_it_is_due_and_an_old_job_is_deleted(runworker: Run) -> None:
     make_job("scheduled", run_after=timedelta(seconds=0.5))
     make_job("completed", finished_at=timedelta(days=-2))
     runworker("--poll-interval", HOUR)
     wait_for_statuses(completed=1)
 
 
-def test_a_machine_that_died_long_ago_is_forgotten(runworker: Run) -> None:
+def test_the_row_of_a_worker_without_a_heartbeat_for_two_hours_is_deleted(runworker: Run) -> None:
     make_worker(heartbeat=timedelta(hours=-2))
     recent = make_worker(heartbeat=timedelta(minutes=-10))
     runworker("--poll-interval", HOUR)
@@ -454,7 +456,7 @@ def test_a_machine_that_died_long_ago_is_forgotten(runworker: Run) -> None:
     assert Worker.objects.filter(pk=recent.pk).exists()
 
 
-def test_a_stuck_recovery_receiver_does_not_delay_the_next_worker(runworker: Run) -> None:
+def test_a_job_recovered_receiver_that_never_returns_does_not_delay_the_next_worker(runworker: Run) -> None:
     jobs.record_and_die.defer("a")
     process = runworker(
         "--poll-interval",
@@ -474,11 +476,11 @@ def test_a_stuck_recovery_receiver_does_not_delay_the_next_worker(runworker: Run
     assert process.wait() == 0
 
 
-def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its_work(
+def test_other_services_go_on_if_the_recovery_of_a_job_fails(
     runworker: Run, refuse: Callable[[str], Callable[[], None]]
 ) -> None:
     refuse("NEW.last_error LIKE 'WorkerDied%'")
-    hold("a")
+    defer_held_jobs("a")
     process = runworker("--poll-interval", HOUR)
     wait_for_entries("a")
     (worker,) = workers()
@@ -489,18 +491,21 @@ def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its
     assert "database lost" not in process.log
 
 
-def test_what_a_carrier_holds_is_left_to_it_and_its_row_stays(runworker: Run) -> None:
-    """A worker and a carrier hold jobs, both with old heartbeats."""
+def test_the_jobs_and_the_row_of_an_external_worker_are_kept_despite_an_old_heartbeat(runworker: Run) -> None:
+    """An external worker, such as Celery, and a worker of this project have jobs. Both have old heartbeats."""
     long_ago = timedelta(hours=-2)
-    carrier, dead = (make_worker(heartbeat=long_ago, is_external=is_external) for is_external in (True, False))
-    kept, lost = (
-        make_job("running", locked_by=holder.pk, locked_at=long_ago, max_attempts=1) for holder in (carrier, dead)
+    external_worker, dead_worker = (
+        make_worker(heartbeat=long_ago, is_external=is_external) for is_external in (True, False)
+    )
+    external_job, job_of_dead_worker = (
+        make_job("running", locked_by=worker.pk, locked_at=long_ago, max_attempts=1)
+        for worker in (external_worker, dead_worker)
     )
     runworker("--worker-timeout", "1", "--poll-interval", HOUR)
     wait_for_statuses(running=1, failed=1)
-    assert (Job.objects.get(status="running"), Job.objects.get(status="failed")) == (kept, lost)
-    # The row of a dead worker is deleted once it is two hours old and holds no job. The row of a carrier stays.
-    Job.objects.filter(pk=kept.pk).update(status="queued", queue_name="nobody")
-    Store("default").prune_workers([carrier.pk, dead.pk], age=3600)
-    assert Worker.objects.filter(pk=carrier.pk).exists()
-    assert not Worker.objects.filter(pk=dead.pk).exists()
+    assert (Job.objects.get(status="running"), Job.objects.get(status="failed")) == (external_job, job_of_dead_worker)
+    # The row of a dead worker is deleted once its heartbeat is two hours old and it has no job. An external row stays.
+    Job.objects.filter(pk=external_job.pk).update(status="queued", queue_name="nobody")
+    Store("default").prune_workers([external_worker.pk, dead_worker.pk], age=3600)
+    assert Worker.objects.filter(pk=external_worker.pk).exists()
+    assert not Worker.objects.filter(pk=dead_worker.pk).exists()

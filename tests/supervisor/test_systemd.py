@@ -1,4 +1,4 @@
-"""systemd: what a real `runworker` sends to a service manager, through a real socket."""
+"""systemd: what a real `runworker` sends to the service manager through the socket `NOTIFY_SOCKET`."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ from ..harness.systemd import Manager
 
 Run = Callable[..., ManagePy]
 
-LOOKS = """
+LIST_ENVIRONMENT = """
     import os
     from django_skipqueue import job
 
@@ -38,12 +38,12 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_is_told_when_a_worker_is_ready_that_the_loop_turns_and_when_it_stops(
+def test_systemd_is_notified_of_a_ready_worker_of_each_watchdog_turn_and_of_the_stop(
     runworker: Run, manager: Manager
 ) -> None:
     process = runworker("--processes", "2", environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"})
     assert manager.receive() == ["READY=1"]
-    assert Worker.objects.exists(), "ready, because the first worker has written its row"
+    assert Worker.objects.exists(), "it is ready only after the first worker has written its row"
     lines = manager.receive()
     assert lines[0] == "WATCHDOG=1"
     assert lines[1].startswith("STATUS=")
@@ -52,7 +52,9 @@ def test_it_is_told_when_a_worker_is_ready_that_the_loop_turns_and_when_it_stops
     wait_for_statuses(completed=3)
     manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
     process.send(signal.SIGSTOP)
-    wait_until(lambda: manager.is_silent_for(1.5), "the loop does not turn")  # it would speak each half second
+    wait_until(
+        lambda: manager.is_silent_for(1.5), "the loop does not turn"
+    )  # otherwise it sends a message every half second
     process.send(signal.SIGCONT)
     manager.wait_for("WATCHDOG=1")
     process.send(signal.SIGTERM)
@@ -61,27 +63,27 @@ def test_it_is_told_when_a_worker_is_ready_that_the_loop_turns_and_when_it_stops
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tasks_and_their_programs_do_not_inherit_the_right_to_notify(runworker: Run, manager: Manager) -> None:
+def test_tasks_do_not_inherit_the_environment_variables_of_systemd(runworker: Run, manager: Manager) -> None:
     Job.objects.enqueue("extra.jobs.environment")
     notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
-    assert runworker("--drain", jobs=LOOKS, environment=notify).wait() == 0
+    assert runworker("--drain", jobs=LIST_ENVIRONMENT, environment=notify).wait() == 0
     assert Job.objects.get().result == []
 
 
-def test_without_a_manager_it_is_never_due() -> None:
+def test_the_service_is_never_due_without_a_notify_socket() -> None:
     assert NotifySystemd(list, {}).due_at == NEVER
 
 
 def test_the_watchdog_of_another_process_and_a_wrong_time_are_ignored(manager: Manager) -> None:
     for variables in ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}):
         environment = {"NOTIFY_SOCKET": manager.address, **variables}
-        assert NotifySystemd(list, environment)._watchdog_seconds == NEVER
+        assert NotifySystemd(list, environment).seconds_of_watchdog == NEVER
         assert environment == {}
-    ours = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
-    assert NotifySystemd(list, ours)._watchdog_seconds == 2.0
+    own_environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
+    assert NotifySystemd(list, own_environment).seconds_of_watchdog == 2.0
 
 
-def test_a_forked_child_and_a_manager_that_is_gone_do_no_harm(manager: Manager) -> None:
+def test_nothing_is_sent_after_forget_and_a_missing_socket_is_ignored(manager: Manager) -> None:
     service = NotifySystemd(list, {"NOTIFY_SOCKET": manager.address})
     service.stopping()
     assert manager.receive()[0] == "STOPPING=1"

@@ -1,4 +1,4 @@
-"""A supervisor watches the queues for its workers. While it cannot, the workers watch the queues."""
+"""A supervisor waits for notifications of new jobs and wakes its workers. While it cannot, the workers listen."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ HOUR = "3600"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def listeners(name: str) -> int:
+def count_listeners(name: str) -> int:
     """How many sessions of this application wait for notifications: LISTEN was their last statement."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -39,37 +39,37 @@ def listeners(name: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_worker_that_is_called_does_not_listen_itself(runworker: Run) -> None:
+def test_workers_do_not_listen_while_their_supervisor_does(runworker: Run) -> None:
     runworker("--processes", "3", "--poll-interval", HOUR)
     workers(3)
     for _ in range(10):
         jobs.noop.defer()
         wait_until(lambda: not Job.objects.unfinished().exists())
     # On a busy machine, a worker whose supervisor is late listens for a while.
-    wait_until(lambda: listeners("skipqueue:%") == 0, "no worker listens")
+    wait_until(lambda: count_listeners("skipqueue:%") == 0, "no worker listens")
 
 
-def test_one_job_makes_one_worker_claim(runworker: Run) -> None:
-    """All other workers send no statement, unless the called worker does not answer soon on a busy machine."""
+def test_one_job_wakes_only_one_worker(runworker: Run) -> None:
+    """On a busy machine the woken worker may be slow, and another is woken too. So the test tries until it succeeds."""
     runworker("--processes", "4", "--poll-interval", HOUR)
     workers(4)
-    wait_until(lambda: active_workers("'-infinity'") == 4)
-    wait_until(lambda: claimers_of_one_job() == 1)
-    wait_until(lambda: claimers_of_one_job() == 1)
+    wait_until(lambda: count_active_workers("'-infinity'") == 4)
+    wait_until(lambda: count_workers_woken_by_one_job() == 1)
+    wait_until(lambda: count_workers_woken_by_one_job() == 1)
 
 
-def claimers_of_one_job() -> int:
-    """How many workers are active between the enqueue of a job and its end."""
-    wait_until(lambda: active_workers("now() - interval '1 second'") == 0, "all are idle")
+def count_workers_woken_by_one_job() -> int:
+    """Enqueue a job and wait for its end. Returns how many workers became active."""
+    wait_until(lambda: count_active_workers("now() - interval '1 second'") == 0, "all are idle")
     with connection.cursor() as cursor:
         cursor.execute("SELECT now()::text")
         before = cursor.fetchone()[0]
     jobs.noop.defer()
     wait_until(lambda: not Job.objects.unfinished().exists())
-    return active_workers(f"'{before}'")
+    return count_active_workers(f"'{before}'")
 
 
-def active_workers(since: str) -> int:
+def count_active_workers(since: str) -> int:
     """How many workers' sessions have done anything since this time."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -80,14 +80,14 @@ def active_workers(since: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_job_that_nobody_was_notified_of_is_found_by_the_supervisors_look(runworker: Run) -> None:
+def test_a_job_without_a_notification_is_found_by_polling(runworker: Run) -> None:
     runworker("--processes", "2", "--poll-interval", "0.2")
     workers(2)
     make_job("queued", task=jobs.noop.name)
     wait_for_statuses(completed=1)
 
 
-def test_jobs_wait_for_no_worker_that_is_busy_while_another_is_idle(runworker: Run) -> None:
+def test_a_job_does_not_wait_for_a_busy_worker_while_another_is_idle(runworker: Run) -> None:
     """A worker with no free thread does not count as free, even if it has free slots for coroutines or claims ahead."""
     runworker("--processes", "2", "--concurrency", "1", "--poll-interval", HOUR)
     workers(2)
@@ -105,26 +105,26 @@ def test_jobs_wait_for_no_worker_that_is_busy_while_another_is_idle(runworker: R
 
 
 @pytest.mark.slow  # it takes 35 seconds
-def test_jobs_of_a_free_runner_are_looked_for_while_another_is_full(runworker: Run) -> None:
+def test_polling_finds_a_coroutine_job_while_all_threads_are_busy(runworker: Run) -> None:
     runworker("--no-listen", "--concurrency", "1", "--poll-interval", "0.2")
     workers(1)
     jobs.record_and_hold.defer("first")
     wait_until(lambda: Ledger.objects.filter(entry="first").exists())
-    wait_until(lambda: active_workers("now() - interval '0.3 second'") == 0, "the worker rests")
+    wait_until(lambda: count_active_workers("now() - interval '0.3 second'") == 0, "the worker rests")
     jobs.arecord.defer("second")
     wait_until(lambda: Ledger.objects.filter(entry="second").exists())
     Ledger.objects.create(entry="go")
     wait_for_statuses(completed=2)
 
 
-def test_a_worker_that_may_run_one_job_is_called_for_one(runworker: Run) -> None:
+def test_two_workers_with_max_jobs_1_run_one_of_two_jobs_each(runworker: Run) -> None:
     runworker("--processes", "2", "--max-jobs", "1", "--poll-interval", HOUR)
     workers(2)
     jobs.noop.defer_many([(), ()])
     wait_for_statuses(completed=2)
 
 
-def test_a_process_in_the_place_of_another_is_called(runworker: Run) -> None:
+def test_each_replacement_of_a_recycled_worker_is_woken_for_new_jobs(runworker: Run) -> None:
     runworker("--max-jobs-per-worker", "2", "--poll-interval", HOUR)
     workers(1)
     for number in range(1, 8):
@@ -132,7 +132,7 @@ def test_a_process_in_the_place_of_another_is_called(runworker: Run) -> None:
         wait_for_statuses(completed=number)
 
 
-def test_a_strange_notification_harms_nobody(runworker: Run) -> None:
+def test_malformed_notifications_do_not_stop_the_supervisor(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR)
     workers(1)
     for payload in ("default,x", "default,-5", "q" * 7999, ",", "a,b,c"):
@@ -159,12 +159,12 @@ def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(r
     wait_for_statuses(completed=4)
 
 
-def test_without_notifications_the_supervisor_looks_at_intervals(runworker: Run) -> None:
+def test_with_no_listen_the_supervisor_polls_and_does_not_listen(runworker: Run) -> None:
     runworker("--no-listen", "--processes", "2", "--poll-interval", "0.2")
     workers(2)
     jobs.noop.defer()
     wait_for_statuses(completed=1)
-    assert listeners("skipqueue %") == 0
+    assert count_listeners("skipqueue %") == 0
 
 
 def last_statement(name: str) -> str:
@@ -175,11 +175,11 @@ def last_statement(name: str) -> str:
         return str(cursor.fetchone()[0])
 
 
-class TestPromises:
-    """The promises of a supervisor to watch the queues."""
+class TestWatchedUntil:
+    """A supervisor promises its workers to watch the queues until the time `watched_until`, and renews the promise."""
 
     @pytest.fixture
-    def watched(self) -> Iterator[tuple[WatchQueues, WorkerProcess, ControlConnection]]:
+    def watch_with_process_and_control(self) -> Iterator[tuple[WatchQueues, WorkerProcess, ControlConnection]]:
         process = WorkerProcess("m/1", 4)
         process.pid, process.shared = os.getpid(), SharedCounts()
         store = Store("default")
@@ -191,21 +191,21 @@ class TestPromises:
         connections["default"] = before
         signal.signal(signal.SIGALRM, alarm)
 
-    def test_promises_are_renewed_while_the_service_runs_in_time(
-        self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]
+    def test_the_promise_is_renewed_only_while_the_service_runs_in_time(
+        self, watch_with_process_and_control: tuple[WatchQueues, WorkerProcess, ControlConnection]
     ) -> None:
-        watch, process, _ = watched
+        watch, process, _ = watch_with_process_and_control
         promised = []
         for now in (100.0, 100.5, 102.0, 102.5):
             process.shared.watched_until = 0.0
             watch.run(now)
             promised.append(process.shared.watched_until > time.monotonic())
-        assert promised == [True, True, False, True], "other services have delayed the third run"
+        assert promised == [True, True, False, True], "at the third run the last promise was over"
 
-    def test_promises_end_with_the_connection(
-        self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]
+    def test_the_promise_ends_with_the_connection(
+        self, watch_with_process_and_control: tuple[WatchQueues, WorkerProcess, ControlConnection]
     ) -> None:
-        watch, process, control = watched
+        watch, process, control = watch_with_process_and_control
         watch.run(100.0)
         process.shared.is_session = True
         assert process.shared.watched_until > 0.0

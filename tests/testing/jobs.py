@@ -1,4 +1,4 @@
-"""Tasks that are difficult to run in the transaction of a `TestCase`."""
+"""Tasks for the tests of `run_jobs`, some of which are difficult to run in the transaction of a `TestCase`."""
 
 import logging
 from datetime import timedelta
@@ -19,7 +19,7 @@ logger = logging.getLogger("shop")
 
 @job(max_attempts=2, backoff=constant(0, jitter=0))
 def break_the_transaction() -> None:
-    """A failed statement ends the attempt. In a worker, each statement is a transaction."""
+    """Fail with a statement that breaks the transaction of a `TestCase`. In a worker each statement has its own."""
     Ledger.objects.create(entry="before")
     if connection.in_atomic_block:
         transaction.on_commit(lambda: note.defer("by a hook"))
@@ -96,7 +96,7 @@ def note(entry: str) -> None:
 
 @job
 def note_again(entry: str, minutes: int) -> None:
-    """Write the entry now, and once more in a later attempt."""
+    """Write an entry now, and another one by a job that is due some minutes later."""
     note(entry)
     note.using(run_after=timedelta(minutes=minutes)).defer(f"{minutes + 10} at last")
 

@@ -27,59 +27,59 @@ from ..app.unique.jobs import send_once
 from . import jobs as tasks
 
 
-def message_of(call: Any, *args: Any, **kwargs: Any) -> str:
+def failure_message_of(call: Any, *args: Any, **kwargs: Any) -> str:
     """The message with which an assertion fails."""
     with pytest.raises(AssertionError) as raised:
         call(*args, **kwargs)
     return str(raised.value)
 
 
-class Deferred(TestCase):
+class TestAssertDeferred(TestCase):
     databases = {"default", "other"}
 
-    def test_a_job_is_found_by_some_of_its_arguments_however_they_were_given(self) -> None:
+    def test_a_job_is_found_by_all_or_some_arguments_by_position_or_by_name(self) -> None:
         job = jobs.add.defer(1, b=2)
-        calls: list[Any] = [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 2}), ((1,), {"b": 2})]
-        for args, kwargs in calls:
+        matching: list[Any] = [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 2}), ((1,), {"b": 2})]
+        for args, kwargs in matching:
             assert [found.pk for found in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
             with pytest.raises(AssertionError):
                 assert_not_deferred(jobs.add, *args, **kwargs)
-        calls = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
-        for args, kwargs in calls:
+        not_matching: list[Any] = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
+        for args, kwargs in not_matching:
             assert_not_deferred(jobs.add, *args, **kwargs)
             with pytest.raises(AssertionError):
                 assert_deferred(jobs.add, *args, **kwargs)
 
-    def test_a_default_is_an_argument_as_well(self) -> None:
+    def test_a_job_is_found_by_the_default_of_an_argument(self) -> None:
         jobs.add.defer(1)
         assert_deferred(jobs.add, b=0)
         assert_not_deferred(jobs.add, b=1)
 
-    def test_every_kind_of_parameter(self) -> None:
+    def test_a_job_is_found_by_star_arguments_and_extra_keywords(self) -> None:
         jobs.gather.defer(1, 2, 3, flag=True, color="red")
         assert_deferred(jobs.gather, 1, 2, 3, color="red")
         assert_deferred(jobs.gather, flag=True)
         assert_not_deferred(jobs.gather, 1, 2)
         assert_not_deferred(jobs.gather, size=1)
 
-    def test_values_are_compared_as_the_row_has_them(self) -> None:
+    def test_expected_values_are_compared_as_json(self) -> None:
         jobs.echo.defer({"pair": [1, 2], "price": 1.5})
         assert_deferred(jobs.echo, {"pair": (1, 2), "price": 1.5})
         assert_deferred(jobs.echo, ANY)
         with pytest.raises(InvalidArguments, match="which is not JSON"):
             assert_deferred(jobs.echo, object())
 
-    def test_an_argument_that_the_task_does_not_have_is_an_error_and_no_silent_success(self) -> None:
+    def test_an_argument_that_the_task_does_not_have_is_an_error(self) -> None:
         for call in (assert_deferred, assert_not_deferred):
             with pytest.raises(InvalidArguments, match="paymnt_id"):
                 call(jobs.send_mail, paymnt_id=1)
 
-    def test_what_is_no_task_is_an_error(self) -> None:
+    def test_an_object_that_is_no_task_is_an_error(self) -> None:
         for task in (print, 3):
             with pytest.raises(InvalidTask, match="is no task"):
                 assert_deferred(task)
 
-    def test_a_task_by_name_registered_or_not(self) -> None:
+    def test_jobs_of_an_unregistered_task_are_found_by_its_name(self) -> None:
         Job.objects.enqueue("far.away", args="[1, 2]", kwargs='{"x": 3}')
         jobs.add.defer(1)
         assert_deferred("far.away", 1, 2, x=3)
@@ -88,20 +88,20 @@ class Deferred(TestCase):
         assert_not_deferred("far.away", y=3)
         assert_deferred(jobs.add.name, a=1)
 
-    def test_a_job_that_has_run_was_deferred(self) -> None:
+    def test_a_job_that_has_run_is_found_too(self) -> None:
         jobs.add.defer(1)
         run_jobs()
         assert_deferred(jobs.add, 1)
 
-    def test_the_number(self) -> None:
+    def test_the_number_of_jobs_can_be_asserted(self) -> None:
         jobs.add.defer_many([(1,), (1,), (2,)])
         assert len(assert_deferred(jobs.add, 1, count=2)) == 2
         assert_deferred(jobs.add, 3, count=0)
-        assert "2 jobs of tests.app.jobs.add with a=1 were deferred, not 1." in message_of(
+        assert "2 jobs of tests.app.jobs.add with a=1 were deferred, not 1." in failure_message_of(
             assert_deferred, jobs.add, 1, count=1
         )
 
-    def test_the_queue_and_the_time(self) -> None:
+    def test_the_queue_and_the_run_after_of_a_job_can_be_asserted(self) -> None:
         jobs.noop.using(queue_name="mail", run_after=timedelta(hours=1)).defer()
         assert_deferred(jobs.noop, queue_name="mail", run_after=timedelta(hours=1))
         assert_not_deferred(jobs.noop, queue_name="default")
@@ -112,7 +112,7 @@ class Deferred(TestCase):
         with pytest.raises(InvalidArguments, match="datetime or a timedelta"):
             assert_deferred(jobs.noop, run_after="tomorrow")  # type: ignore[arg-type]
 
-    def test_the_options_of_using_are_expected(self) -> None:
+    def test_the_options_given_to_using_must_match_too(self) -> None:
         jobs.noop.using(priority=5).defer()
         assert_deferred(jobs.noop.using(priority=5))
         assert_deferred(jobs.noop)
@@ -120,11 +120,11 @@ class Deferred(TestCase):
         assert_not_deferred(jobs.noop.using(queue_name="bulk"))
         assert_not_deferred(jobs.noop.using(run_after=timedelta(hours=1)))
 
-    def test_an_option_that_is_no_column_is_an_error(self) -> None:
+    def test_an_option_of_using_that_is_no_column_is_an_error(self) -> None:
         with pytest.raises(InvalidArguments, match="after is no column of a job"):
             assert_not_deferred(jobs.noop.using(after=[jobs.noop.defer()]))
 
-    def test_parameters_that_are_called_like_an_option(self) -> None:
+    def test_parameters_named_like_options_of_the_assertion_go_into_arguments(self) -> None:
         tasks.report.using(queue_name="reports").defer(3, queue_name="mail")
         assert_deferred(tasks.report, arguments={"count": 3, "queue_name": "mail"})
         assert_deferred(tasks.report.using(queue_name="reports"), 3)
@@ -134,51 +134,53 @@ class Deferred(TestCase):
         with pytest.raises(InvalidArguments, match="count is an option of the assertion, and also a parameter"):
             assert_deferred(tasks.report, count=3)
 
-    def test_another_database(self) -> None:
+    def test_only_the_named_database_is_searched(self) -> None:
         jobs.noop.using(database="other").defer()
         assert_not_deferred()
         assert_deferred(jobs.noop, database="other")
 
-    def test_nothing_at_all(self) -> None:
+    def test_assert_not_deferred_without_a_task_fails_for_any_job(self) -> None:
         assert_not_deferred()
         jobs.add.defer(1)
-        assert message_of(assert_not_deferred).splitlines()[0] == "1 job was deferred:"
+        assert failure_message_of(assert_not_deferred).splitlines()[0] == "1 job was deferred:"
         start = "1 job of tests.app.jobs.add with a=1 was deferred:"
-        assert message_of(assert_not_deferred, jobs.add, 1).startswith(start)
+        assert failure_message_of(assert_not_deferred, jobs.add, 1).startswith(start)
 
 
-class Messages(TestCase):
-    def test_a_failure_lists_what_was_deferred_instead(self) -> None:
-        assert "No job was deferred at all." in message_of(assert_deferred, jobs.add)
+class TestFailureMessages(TestCase):
+    def test_a_failure_lists_the_jobs_that_were_deferred_instead(self) -> None:
+        assert "No job was deferred at all." in failure_message_of(assert_deferred, jobs.add)
         jobs.noop.using(queue_name="mail", priority=7, run_after=timedelta(hours=1)).defer()
         jobs.add.defer(1, b=2)
-        first, second, third, fourth = message_of(assert_deferred, jobs.add, 1, b=3, queue_name="mail").splitlines()
-        assert first == "No job of tests.app.jobs.add with a=1, b=3 and queue_name='mail' was deferred."
-        assert second == "Deferred were:"
-        assert third == "  tests.app.jobs.add(a=1, b=2)  [queue_name='default'] queued  (other: b, queue_name)"
+        expected_job, heading, similar_job, other_job = failure_message_of(
+            assert_deferred, jobs.add, 1, b=3, queue_name="mail"
+        ).splitlines()
+        assert expected_job == "No job of tests.app.jobs.add with a=1, b=3 and queue_name='mail' was deferred."
+        assert heading == "Deferred were:"
+        assert similar_job == "  tests.app.jobs.add(a=1, b=2)  [queue_name='default'] queued  (other: b, queue_name)"
         pattern = (
             r"  tests\.app\.jobs\.noop\(\)  \[queue_name='mail', priority=7, run_after=\S+ \S+, in 1:00:00\] scheduled"
         )
-        assert re.fullmatch(pattern, fourth)
+        assert re.fullmatch(pattern, other_job)
 
-    def test_secrets_are_masked(self) -> None:
+    def test_passwords_are_masked_in_a_failure(self) -> None:
         tasks.log_in.defer("ada", "correct horse")
-        text = message_of(assert_deferred, tasks.log_in, "eve")
+        text = failure_message_of(assert_deferred, tasks.log_in, "eve")
         assert "name='ada'" in text
         assert "correct horse" not in text
-        assert "correct horse" not in message_of(assert_deferred, tasks.log_in, password="correct horse!")
+        assert "correct horse" not in failure_message_of(assert_deferred, tasks.log_in, password="correct horse!")
 
-    def test_a_long_list_is_cut(self) -> None:
+    def test_a_long_list_of_jobs_is_shortened_in_a_failure(self) -> None:
         jobs.add.defer_many([(number,) for number in range(30)])
-        text = message_of(assert_deferred, jobs.add, 99)
+        text = failure_message_of(assert_deferred, jobs.add, 99)
         assert text.count("\n") == 22
         assert text.endswith("… and 10 more")
         jobs.echo.defer("x" * 10_000)
-        assert len(message_of(assert_deferred, jobs.echo, 1)) < 5_000
+        assert len(failure_message_of(assert_deferred, jobs.echo, 1)) < 5_000
 
 
-class Captured(TestCase):
-    def test_only_what_is_deferred_in_the_block(self) -> None:
+class TestCaptureDeferred(TestCase):
+    def test_only_jobs_deferred_within_the_block_are_captured(self) -> None:
         jobs.add.defer(1)
         with capture_deferred() as deferred:
             assert len(deferred) == 0
@@ -196,13 +198,13 @@ class Captured(TestCase):
             "  tests.app.jobs.add(a=2)  [queue_name='default'] queued",
         ]
 
-    def test_ids_that_were_chosen_by_hand_hide_nothing(self) -> None:
+    def test_a_job_is_captured_although_another_job_has_a_higher_id(self) -> None:
         make_job(id=1_000_000)
         with capture_deferred() as deferred:
             jobs.noop.defer()
         assert len(deferred) == 1
 
-    def test_what_was_rolled_back_was_not_deferred(self) -> None:
+    def test_a_job_that_was_rolled_back_is_not_captured(self) -> None:
         with capture_deferred() as deferred:
             with transaction.atomic():
                 jobs.noop.defer()
@@ -210,18 +212,18 @@ class Captured(TestCase):
             jobs.add.defer(1)
         assert [job.task for job in deferred] == [jobs.add.name]
 
-    def test_a_job_that_holds_the_unique_key_was_deferred_before(self) -> None:
+    def test_an_existing_job_found_by_its_unique_key_is_not_captured(self) -> None:
         send_once.defer(1)
         with capture_deferred() as deferred:
             send_once.defer(1)
         assert not deferred
 
-    def test_an_exception_leaves_the_block_as_it_was(self) -> None:
-        """Also an exception after which no query is possible."""
+    def test_an_exception_of_the_block_is_raised_unchanged(self) -> None:
+        """`capture_deferred` sends no query then, because the exception may have broken the transaction."""
         with pytest.raises(KeyError), capture_deferred():
             raise KeyError
 
-    def test_the_block_may_be_used_again(self) -> None:
+    def test_capture_deferred_can_be_used_for_a_second_block(self) -> None:
         captured = capture_deferred()
         for number in range(2):
             with captured:
@@ -229,8 +231,8 @@ class Captured(TestCase):
             assert [job.args for job in captured] == [[number]]
 
 
-class AsyncTests(TestCase):
-    async def test_each_has_its_async_form(self) -> None:
+class TestAsyncForms(TestCase):
+    async def test_each_assertion_has_an_async_form(self) -> None:
         async with capture_deferred() as deferred:
             await jobs.add.adefer(1)
         assert len(deferred) == 1
@@ -239,7 +241,7 @@ class AsyncTests(TestCase):
         with pytest.raises(AssertionError, match="1 job of tests"):
             await aassert_not_deferred(jobs.add)
 
-    async def test_the_sync_form_names_it(self) -> None:
+    async def test_the_error_of_a_sync_form_in_async_code_names_the_async_form(self) -> None:
         for call, name in (
             (lambda: assert_deferred(jobs.noop), r"await aassert_deferred\(\)"),
             (assert_not_deferred, r"await aassert_not_deferred\(\)"),

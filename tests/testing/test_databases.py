@@ -1,4 +1,4 @@
-"""The testing kit with several databases: it looks at all databases, or at the one that a test names."""
+"""The testing helpers with several databases use all of them, or the one that a test names."""
 
 from typing import Any
 
@@ -16,18 +16,18 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 @pytest.fixture(autouse=True)
-def _several(settings: Any) -> None:
+def _use_two_databases(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
 
 
-def hop(way: list[str]) -> None:
-    """A task that defers itself into these databases, one after the other."""
-    first, *others = way
-    job(name="hop", max_attempts=1)(hop).using(database=first).defer(others)
+def defer_into(aliases: list[str]) -> None:
+    """A task that defers itself into the first of these databases, with the others as its argument."""
+    first, *others = aliases
+    job(name="defer_into", max_attempts=1)(defer_into).using(database=first).defer(others)
 
 
-def test_jobs_run_until_no_database_has_one(registry: Registry) -> None:
-    task = job(name="hop", max_attempts=1)(hop)
+def test_run_jobs_runs_jobs_of_all_databases_until_none_is_left(registry: Registry) -> None:
+    task = job(name="defer_into", max_attempts=1)(defer_into)
     task.using(database="default").defer(["other", "default", "other"])
     ran = run_jobs()
     assert [(each._state.db, each.args) for each in ran] == [
@@ -39,30 +39,30 @@ def test_jobs_run_until_no_database_has_one(registry: Registry) -> None:
     assert [each.status for each in ran] == ["completed"] * 3 + ["failed"]
 
 
-def test_a_test_may_run_the_jobs_of_one_database() -> None:
+def test_run_jobs_can_run_the_jobs_of_one_database() -> None:
     add.using(database="default").defer(1)
-    there = add.using(database="other").defer(2)
-    assert run_jobs(database="other") == [there]
+    job_in_other = add.using(database="other").defer(2)
+    assert run_jobs(database="other") == [job_in_other]
     assert Job.objects.queued().count() == 1
 
 
-def test_jobs_are_found_in_all() -> None:
+def test_jobs_are_captured_and_found_in_all_databases() -> None:
     for alias, number in (("default", 1), ("other", 2)):
-        with capture_deferred() as captured, capture_deferred(database=alias) as here:
+        with capture_deferred() as captured, capture_deferred(database=alias) as captured_there:
             add.using(database=alias).defer(number)
-        assert [each.args for each in captured] == [each.args for each in here] == [[number]]
+        assert [each.args for each in captured] == [each.args for each in captured_there] == [[number]]
         assert_deferred(add, number)
     assert_not_deferred(add, 2, database="default")
     with pytest.raises(AssertionError, match="2 jobs were deferred"):
         assert_not_deferred()
 
 
-def test_jobs_run_where_they_are_deferred() -> None:
+def test_run_inline_runs_each_job_in_the_database_where_it_is_deferred() -> None:
     with run_inline() as ran:
         for alias in ("default", "other"):
             with transaction.atomic(using=alias):
                 noop.using(database=alias).defer()
-                assert not ran or ran[-1]._state.db != alias, "its transaction is open"
+                assert not ran or ran[-1]._state.db != alias, "the job does not run before the commit"
             assert ran[-1]._state.db == alias
     assert len(ran) == 2
     with run_inline(database="default") as ran:

@@ -1,4 +1,4 @@
-"""`testing.run_inline`: jobs run where they are deferred."""
+"""`testing.run_inline`: within its block each job runs at once when it is deferred, in the process of the test."""
 
 import threading
 from datetime import timedelta
@@ -19,18 +19,18 @@ from ..app import jobs
 from . import jobs as tasks
 
 
-class InATestCase(TestCase):
+class TestInATestCase(TestCase):
     databases = {"default", "other"}
 
     def test_a_job_has_run_when_defer_returns(self) -> None:
         with run_inline() as ran:
             job = tasks.note.defer("entry")
             assert tasks.entries() == ["entry"]
-            assert [(one.pk, one.status) for one in ran] == [(job.pk, "completed")]
+            assert [(done.pk, done.status) for done in ran] == [(job.pk, "completed")]
             tasks.note.defer_many([("a",), ("b",)])
             assert tasks.entries() == ["entry", "a", "b"]
 
-    def test_it_runs_when_the_transaction_that_deferred_it_is_over(self) -> None:
+    def test_a_job_runs_after_the_outermost_transaction_in_which_it_was_deferred(self) -> None:
         with run_inline():
             with transaction.atomic():
                 with transaction.atomic():
@@ -38,21 +38,21 @@ class InATestCase(TestCase):
                 assert tasks.entries() == []
             assert tasks.entries() == ["entry"]
 
-    def test_a_batch_runs_at_the_end_of_its_block_and_calls_back(self) -> None:
+    def test_the_jobs_of_a_batch_and_its_callback_run_at_the_end_of_the_batch(self) -> None:
         with run_inline():
             with Batch(on_finish=tasks.note.s("over")):
                 tasks.note.defer("entry")
                 assert tasks.entries() == []
             assert tasks.entries() == ["entry", "over"]
 
-    def test_a_transaction_without_a_savepoint_ends_with_the_block_at_the_latest(self) -> None:
+    def test_a_job_of_a_transaction_without_a_savepoint_runs_at_the_end_of_the_block(self) -> None:
         with run_inline():
             with transaction.atomic(savepoint=False):
                 tasks.note.defer("entry")
             assert tasks.entries() == []
         assert tasks.entries() == ["entry"]
 
-    def test_what_was_rolled_back_is_not_run(self) -> None:
+    def test_a_job_that_was_rolled_back_is_not_run(self) -> None:
         with run_inline() as ran:
             with transaction.atomic():
                 tasks.note.defer("entry")
@@ -61,31 +61,31 @@ class InATestCase(TestCase):
         assert tasks.entries() == ["other"]
         assert len(ran) == 1
 
-    def test_jobs_that_a_job_defers_run_after_it(self) -> None:
+    def test_a_job_that_another_job_defers_runs_after_it(self) -> None:
         with run_inline() as ran:
             tasks.write_atomically.defer("entry")
-            assert [one.task for one in ran] == [tasks.write_atomically.name, tasks.note.name]
+            assert [done.task for done in ran] == [tasks.write_atomically.name, tasks.note.name]
 
-    def test_the_error_of_a_task_is_its_outcome(self) -> None:
+    def test_the_error_of_a_task_makes_its_job_fail_and_is_not_raised(self) -> None:
         with run_inline() as ran:
             tasks.break_the_transaction.defer()
             jobs.fail.using(max_attempts=1).defer()
-        assert [one.status for one in ran] == ["failed", "failed"]
+        assert [done.status for done in ran] == ["failed", "failed"]
 
-    def test_the_error_is_raised_at_the_end_if_it_is_asked_for(self) -> None:
+    def test_with_raise_errors_the_error_of_a_task_is_raised_at_the_end_of_the_block(self) -> None:
         inline = run_inline(raise_errors=True)
         inline.__enter__()
         jobs.fail.defer("boom")
         with pytest.raises(ValueError, match="boom"):
             inline.__exit__(None, None, None)
 
-    def test_an_error_of_the_block_is_not_hidden(self) -> None:
+    def test_an_error_of_the_block_itself_is_raised_rather_than_one_of_a_task(self) -> None:
         inline = run_inline(raise_errors=True)
         inline.__enter__()
         jobs.fail.defer("boom")
         inline.__exit__(KeyError, KeyError(), None)
 
-    def test_the_options_are_those_of_run_jobs(self) -> None:
+    def test_run_inline_takes_include_scheduled_and_queue_names(self) -> None:
         with run_inline(include_scheduled=True):
             tasks.note.using(run_after=timedelta(hours=1)).defer("entry")
             assert tasks.entries() == ["entry"]
@@ -93,7 +93,7 @@ class InATestCase(TestCase):
             jobs.noop.defer()
         assert ran == []
 
-    def test_nothing_is_left_behind(self) -> None:
+    def test_after_the_block_the_connection_and_the_sinks_are_as_before(self) -> None:
         connection = connections["default"]
         before = list(SINKS), set(vars(connection))
         with pytest.raises(InvalidArguments), run_inline(), run_inline(), transaction.atomic():
@@ -101,17 +101,17 @@ class InATestCase(TestCase):
         assert (list(SINKS), set(vars(connection))) == before
         assert "savepoint_commit" not in vars(connection)
         jobs.noop.defer()
-        assert [one.status for one in Job.objects.all()] == ["queued"]
+        assert [job.status for job in Job.objects.all()] == ["queued"]
 
-    def test_the_queue_of_another_database(self) -> None:
+    def test_only_jobs_of_the_named_database_run_at_once(self) -> None:
         with run_inline(database="other") as ran:
             jobs.add.using(database="other").defer(1, 2)
             jobs.noop.defer()
-        assert [one.result for one in ran] == [3]
+        assert [done.result for done in ran] == [3]
         assert len(run_jobs()) == 1
 
 
-class Committed(TransactionTestCase):
+class TestInATransactionTestCase(TransactionTestCase):
     def test_a_job_runs_after_the_commit(self) -> None:
         with run_inline():
             with transaction.atomic():
@@ -119,54 +119,54 @@ class Committed(TransactionTestCase):
                 assert tasks.entries() == []
             assert tasks.entries() == ["entry"]
 
-    def test_what_another_thread_defers_runs_there(self) -> None:
+    def test_a_job_deferred_by_another_thread_runs_in_that_thread(self) -> None:
         """For example, the thread of a live server."""
 
         def defer() -> None:
             with transaction.atomic():
                 tasks.note.defer("entry")
-            seen.append(tasks.entries())
+            entries_of_thread.append(tasks.entries())
             connections.close_all()
 
-        seen: list[list[str]] = []
+        entries_of_thread: list[list[str]] = []
         with run_inline(), transaction.atomic():
             thread = threading.Thread(target=defer)
             thread.start()
             thread.join()
-        assert seen == [["entry"]]
+        assert entries_of_thread == [["entry"]]
 
 
-class AsyncTests(TestCase):
+class TestAsync(TestCase):
     async def test_a_job_has_run_when_adefer_returns(self) -> None:
         async with run_inline() as ran:
             await tasks.anote.adefer("entry")
-            assert [one.status for one in ran] == ["completed"]
+            assert [done.status for done in ran] == ["completed"]
             await jobs.add.adefer(1, 2)
             assert ran[-1].result == 3
 
-    async def test_a_block_of_sync_code_is_refused(self) -> None:
+    async def test_a_sync_block_in_async_code_is_refused(self) -> None:
         with pytest.raises(SynchronousOnlyOperation, match="async with run_inline"):
             run_inline().__enter__()
 
 
-def test_the_decorators_of_a_project_may_wrap_what_it_replaces(db: Any) -> None:
-    """A method that the project has set in place of the replaced method is there again afterwards."""
-    called: list[str] = []
+def test_a_savepoint_commit_replaced_by_a_project_is_called_and_restored(db: Any) -> None:
+    """`run_inline` replaces `connection.savepoint_commit` during its block. A project may have replaced it before."""
+    savepoints_committed: list[str] = []
     connection = connections["default"]
     original = connection.savepoint_commit
 
     def savepoint_commit(sid: str) -> None:
-        called.append(sid)
+        savepoints_committed.append(sid)
         original(sid)
 
     vars(connection)["savepoint_commit"] = savepoint_commit
     try:
         with run_inline(), transaction.atomic():
             jobs.noop.defer()
-        assert called
-        called.clear()
+        assert savepoints_committed
+        savepoints_committed.clear()
         with transaction.atomic():
             pass
-        assert called
+        assert savepoints_committed
     finally:
         del vars(connection)["savepoint_commit"]

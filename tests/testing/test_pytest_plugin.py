@@ -1,4 +1,4 @@
-"""The plugin for pytest, and Django's test runner, each in a process of its own."""
+"""The pytest plugin of the package, and Django's test runner. Each test runs them in a separate process."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_module(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m …` in this folder, with the settings and the database of the suite."""
     return subprocess.run(
         [sys.executable, "-m", *command],
@@ -34,10 +34,10 @@ def run_pytest(folder: Path, code: str, *options: str, **environment: str) -> st
     """Run a module of tests. Returns the output. A pytest.ini keeps the options of this suite out."""
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n    ignore:.*MAILERS\n")
     (folder / "test_it.py").write_text(code)
-    return run(folder, "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *options, **environment).stdout
+    return run_module(folder, "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *options, **environment).stdout
 
 
-FIXTURES = """
+TESTS_WITH_FIXTURES = """
 import pytest
 from tests.app import jobs
 from tests.app.models import Ledger
@@ -54,7 +54,7 @@ def test_inline_jobs(inline_jobs):
     jobs.add.defer(1, 2)
     assert [job.result for job in inline_jobs] == [3]
 
-def test_nothing_is_left_of_the_others(deferred_jobs, run_jobs):
+def test_jobs_of_other_tests_are_gone(deferred_jobs, run_jobs):
     assert list(deferred_jobs) == run_jobs() == []
     jobs.noop.defer()
     assert deferred_jobs[0].status == "queued"
@@ -77,17 +77,17 @@ def test_failure(deferred_jobs):
 """
 
 
-def test_the_fixtures(tmp_path: Path) -> None:
-    output = run_pytest(tmp_path, FIXTURES)
+def test_tests_can_use_the_fixtures_run_jobs_deferred_jobs_and_inline_jobs(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, TESTS_WITH_FIXTURES)
     assert "6 passed" in output, output
     assert "1 failed" in output
     assert "No job of tests.app.jobs.add with a=2 was deferred." in output
     assert "raise AssertionError" not in output, "the traceback ends in the test"
 
 
-def test_the_plugin_is_announced_in_the_metadata() -> None:
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     [plugin] = [point for point in entry_points(group="pytest11") if point.name == "skipqueue"]
-    assert plugin.value == "django_skipqueue.integrations.pytest", "`make setup` installs the package anew"
+    assert plugin.value == "django_skipqueue.integrations.pytest", "`make setup` installs the package again"
 
 
 WITHOUT_DJANGO = """
@@ -101,20 +101,20 @@ def test_it():
 """
 
 
-def test_a_project_without_django_notices_nothing(tmp_path: Path) -> None:
-    """No settings, no pytest-django, and every warning is an error."""
+def test_the_plugin_imports_no_models_and_warns_of_nothing_without_django(tmp_path: Path) -> None:
+    """The project has no settings and no pytest-django, and turns every warning into an error."""
     output = run_pytest(tmp_path, WITHOUT_DJANGO, "-p", "no:django", DJANGO_SETTINGS_MODULE="")
     assert "1 passed" in output, output
 
 
 @pytest.mark.parametrize("fixture", ["run_jobs", "deferred_jobs", "inline_jobs"])
-def test_a_fixture_without_settings_says_what_to_do(tmp_path: Path, fixture: str) -> None:
+def test_the_error_of_a_fixture_without_django_settings_says_so(tmp_path: Path, fixture: str) -> None:
     code = f"def test_it({fixture}):\n    pass\n"
     output = run_pytest(tmp_path, code, "-p", "no:django", DJANGO_SETTINGS_MODULE="")
     assert f"The fixture '{fixture}' of django_skipqueue needs Django's settings." in output
 
 
-SETTINGS_OF_ITS_OWN = """
+CONFTEST_WITH_SETTINGS = """
 import django
 from django.conf import settings
 
@@ -123,15 +123,15 @@ django.setup()
 """
 
 
-def test_settings_that_a_conftest_makes_are_early_enough(tmp_path: Path) -> None:
+def test_the_fixtures_work_with_settings_configured_in_conftest(tmp_path: Path) -> None:
     """Without pytest-django, no fixture gives access to the database, so the project gives it."""
-    (tmp_path / "conftest.py").write_text(SETTINGS_OF_ITS_OWN)
+    (tmp_path / "conftest.py").write_text(CONFTEST_WITH_SETTINGS)
     code = "def test_it(run_jobs):\n    assert run_jobs.__module__ == 'django_skipqueue.testing.run'\n"
     output = run_pytest(tmp_path, code, "-p", "no:django", DJANGO_SETTINGS_MODULE="")
     assert "1 passed" in output, output
 
 
-DJANGOS_RUNNER = """
+TESTS_FOR_DJANGOS_RUNNER = """
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django_skipqueue.models import Job
 from django_skipqueue.testing import arun_jobs, assert_deferred, assert_not_deferred, run_inline, run_jobs
@@ -172,9 +172,9 @@ class Failure(TestCase):
 """
 
 
-def test_djangos_runner(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(DJANGOS_RUNNER)
-    output = run(tmp_path, "django", "test", "--no-color").stdout
+def test_djangos_test_runner_can_use_the_testing_helpers(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS_FOR_DJANGOS_RUNNER)
+    output = run_module(tmp_path, "django", "test", "--no-color").stdout
     assert "Ran 7 tests" in output, output
     assert "FAILED (failures=2)" in output
     assert "subclass TestCase or TransactionTestCase" in output

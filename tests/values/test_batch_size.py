@@ -4,22 +4,22 @@ from django_skipqueue.values.counting import MOST_ROWS, BatchSize
 
 
 def test_a_batch_size_is_halved_down_to_one_row() -> None:
-    portion = BatchSize()
+    batch_size = BatchSize()
     sizes = []
     for _ in range(6):
-        portion.failed(min(portion.rows, 9))
-        sizes.append(portion.rows)
+        batch_size.failed(min(batch_size.rows, 9))
+        sizes.append(batch_size.rows)
     assert sizes == [4, 2, 1, 1, 1, 1]
 
 
 def test_a_batch_size_grows_again_to_its_maximum() -> None:
-    portion = BatchSize()
-    portion.failed(1)
+    batch_size = BatchSize()
+    batch_size.failed(1)
     sizes = []
-    while portion.rows < MOST_ROWS:
-        portion.succeeded()
-        sizes.append(portion.rows)
+    while batch_size.rows < MOST_ROWS:
+        batch_size.succeeded()
+        sizes.append(batch_size.rows)
     assert sizes[:9] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert len(sizes) < 100
-    portion.succeeded()
-    assert portion.rows == sizes[-1]
+    batch_size.succeeded()
+    assert batch_size.rows == sizes[-1]

@@ -1,4 +1,4 @@
-"""`encode` refuses a value that `jsonb` would refuse or change; `clean` makes any text storable."""
+"""`encode` refuses a value that `jsonb` would refuse or change. `clean` makes any text storable."""
 
 import enum
 import io
@@ -85,7 +85,7 @@ STORABLE = {
 
 
 @pytest.mark.django_db
-def test_what_encode_accepts_comes_back_equal_from_jsonb(row: Row) -> None:
+def test_values_accepted_by_encode_come_back_equal_from_jsonb(row: Row) -> None:
     for name, value in STORABLE.items():
         with row(name):
             with connection.cursor() as cursor:
@@ -94,7 +94,7 @@ def test_what_encode_accepts_comes_back_equal_from_jsonb(row: Row) -> None:
             assert decode(text) == value
 
 
-def test_subclasses_of_what_json_has_are_stored_as_json_has_them(subtests: pytest.Subtests) -> None:
+def test_enums_named_tuples_and_other_subclasses_are_stored_as_plain_json(subtests: pytest.Subtests) -> None:
     cases: list[tuple[Any, Any]] = [
         ((1, (2, 3)), [1, [2, 3]]),
         (Point(1, 2), [1, 2]),
@@ -108,10 +108,10 @@ def test_subclasses_of_what_json_has_are_stored_as_json_has_them(subtests: pytes
             assert decode(encode("value", value)) == stored
 
 
-MANY = MultiValueDict({"tag": ["a", "b"]})
+MULTI_VALUE_DICT = MultiValueDict({"tag": ["a", "b"]})
 
 
-def test_an_argument_that_json_would_flatten_is_refused(subtests: pytest.Subtests) -> None:
+def test_an_enum_or_named_tuple_is_refused_if_it_must_keep_its_type(subtests: pytest.Subtests) -> None:
     cases: list[tuple[Any, str]] = [
         (
             Colour.RED,
@@ -124,13 +124,16 @@ def test_an_argument_that_json_would_flatten_is_refused(subtests: pytest.Subtest
             "value is a Point, which would arrive as a list. Pass list(value), or annotate it with its type.",
         ),
         ([1e17, (Point(1, 2),)], "value[1][0] is a Point"),
-        (MANY, "value is a MultiValueDict, which would lose all but the last value of each key. Pass value.dict()"),
+        (
+            MULTI_VALUE_DICT,
+            "value is a MultiValueDict, which would lose all but the last value of each key. Pass value.dict()",
+        ),
     ]
-    for value, said in cases:
-        with subtests.test(value=value, said=said):
+    for value, message_part in cases:
+        with subtests.test(value=value, said=message_part):
             with pytest.raises(FlattenedValue) as raised:
                 encode("value", value, True)
-            assert said in str(raised.value)
+            assert message_part in str(raised.value)
 
 
 def test_an_argument_that_arrives_as_an_equal_value_is_accepted(subtests: pytest.Subtests) -> None:
@@ -140,12 +143,13 @@ def test_an_argument_that_arrives_as_an_equal_value_is_accepted(subtests: pytest
             assert encode("value", value, True) == encode("value", value)
 
 
-def holds_itself() -> list[Any]:
+def list_that_contains_itself() -> list[Any]:
     value: list[Any] = []
     value.append({"again": [value, value]})
     return value
 
 
+# Name: value, part of the error message.
 REFUSED = {
     "set": ({1, 2}, "value is a set"),
     "bytes": (b"x", "value is a bytes"),
@@ -175,19 +179,19 @@ REFUSED = {
     "tuple as key": ({(1, 2): "a"}, "value has the key (1, 2)"),
     "too deep list": (nested(100_000), "value is nested too deeply"),
     "too deep dict": (nested(100_000, dict), "value is nested too deeply"),
-    "contains itself": (holds_itself(), "value is nested too deeply, or contains itself"),
+    "contains itself": (list_that_contains_itself(), "value is nested too deeply, or contains itself"),
     "more digits than Python prints": (10**5000, "value cannot be stored as JSON"),
 }
 
 
-def test_what_json_cannot_say_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
-    for name, (value, said) in REFUSED.items():
+def test_a_value_that_is_no_json_is_refused_with_the_path_to_it(subtests: pytest.Subtests) -> None:
+    for name, (value, message_part) in REFUSED.items():
         with subtests.test(name):
             with pytest.raises(InvalidArguments) as raised:
                 encode("value", value)
-            assert said in str(raised.value)
+            assert message_part in str(raised.value)
             assert str(raised.value).endswith(".")
-            assert len(str(raised.value)) < 600, "an error names the place, it does not repeat the payload"
+            assert len(str(raised.value)) < 600, "the error names the path and does not repeat the value"
 
 
 @dataclass
@@ -195,7 +199,8 @@ class Payment:
     total: int = 1
 
 
-INSTEAD = {
+# Name: value, what the error advises to pass instead.
+ADVICE_FOR_VALUE = {
     "date": (date(2026, 1, 1), "value.isoformat(), or annotate it with its type"),
     "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "value.isoformat(), or annotate it with its type"),
     "timedelta": (timedelta(1), "value.total_seconds(), or annotate it with its type"),
@@ -217,8 +222,8 @@ INSTEAD = {
 }
 
 
-def test_a_refusal_says_what_to_pass_instead(subtests: pytest.Subtests) -> None:
-    for name, (value, advice) in INSTEAD.items():
+def test_the_error_for_a_refused_value_says_what_to_pass_instead(subtests: pytest.Subtests) -> None:
+    for name, (value, advice) in ADVICE_FOR_VALUE.items():
         with subtests.test(name):
             with pytest.raises(InvalidArguments) as raised:
                 encode("value", [value])
@@ -227,7 +232,7 @@ def test_a_refusal_says_what_to_pass_instead(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.django_db
-def test_a_cleaned_text_is_stored_by_postgresql_as_it_is(row: Row) -> None:
+def test_postgresql_stores_a_cleaned_text_unchanged(row: Row) -> None:
     cases: list[str] = ["", "plain", "a\0b", "\0" * 50, "\ud800", "\udc00x\ud800", "Łódź 🐘", "\x01\x1b[31m", "\\u0000"]
     for text in cases:
         with row(text=text):
@@ -237,21 +242,21 @@ def test_a_cleaned_text_is_stored_by_postgresql_as_it_is(row: Row) -> None:
                 assert cursor.fetchone() == (cleaned, cleaned)
 
 
-def test_cleaning_leaves_what_can_be_stored_as_it_is() -> None:
+def test_clean_does_not_change_a_storable_text() -> None:
     assert clean("Łódź\n🐘\ttext", 100) == "Łódź\n🐘\ttext"
 
 
-def test_cleaning_shows_where_something_was() -> None:
+def test_clean_replaces_nul_and_surrogates_by_visible_characters() -> None:
     assert clean("a\0b\ud800c", 100) == "a␀b\\ud800c"
 
 
-def test_a_cleaned_text_is_never_longer_than_its_limit(subtests: pytest.Subtests) -> None:
+def test_clean_returns_a_text_no_longer_than_its_limit(subtests: pytest.Subtests) -> None:
     for length, character in product([0, 1, 99, 100, 101, 150, 1000, 100_000], ["x", "\0", "\ud800", "🐘"]):
         with subtests.test(length=length, character=character):
             assert len(clean(character * length, 100)) <= 100
 
 
-def test_a_long_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
+def test_clean_keeps_both_ends_of_a_long_text_and_says_how_much_it_left_out() -> None:
     cleaned = clean("begin" + "." * 10_000 + "end", 500)
     assert cleaned.startswith("begin...")
     assert cleaned.endswith("...end")

@@ -1,4 +1,4 @@
-"""Histograms whose counts can be added."""
+"""Histograms of durations. The counts of two histograms can be added."""
 
 from bisect import bisect_left
 
@@ -26,7 +26,7 @@ def test_the_histogram_of_two_lists_is_the_sum_of_their_histograms(one: list[flo
     assert len(all_buckets(histogram(one))) == BUCKETS
 
 
-def test_a_duration_at_a_bound_is_below_it_and_the_last_bucket_has_no_bound() -> None:
+def test_a_duration_equal_to_a_bound_counts_below_it_and_the_last_bucket_is_unbounded() -> None:
     assert histogram([BOUNDS[0], BOUNDS[-1], BOUNDS[-1] + 1]) == [1, *[0] * (BUCKETS - 3), 1, 1]
 
 
@@ -37,20 +37,20 @@ def test_a_quantile_lies_within_its_bucket() -> None:
     assert quantile(counts, 1.0) == 3.0
 
 
-def test_a_quantile_of_nothing_is_none_and_none_is_above_the_highest_bound() -> None:
+def test_the_quantile_of_no_durations_is_none_and_of_huge_ones_the_highest_bound() -> None:
     assert quantile([], 0.5) is None
     assert quantile(histogram([10.0**9]), 0.5) == BOUNDS[-1]
 
 
 @given(st.floats(min_value=1.01, max_value=86_400), st.integers(min_value=1, max_value=200))
-def test_a_quantile_above_a_second_is_wrong_by_half_at_most(duration: float, number: int) -> None:
+def test_the_quantile_of_equal_durations_differs_from_them_by_half_at_most(duration: float, number: int) -> None:
     found = quantile(histogram([duration] * number), 0.95)
     assert found is not None
     assert 1 / 1.5 <= found / duration <= 1.5
 
 
-def test_the_95th_percentile_of_equal_waits_is_that_wait() -> None:
-    """It was reported as 57 minutes when 40 jobs had all waited 16 minutes."""
+def test_the_95th_percentile_of_equal_durations_is_near_them_or_equal_to_a_given_maximum() -> None:
+    """It was once reported as 57 minutes when all 40 jobs had waited for 16 minutes."""
     found = quantile(histogram([981.6] * 40), 0.95)
     assert found == pytest.approx(981.6, rel=0.25)
     assert quantile(histogram([981.6] * 40), 0.95, 981.6) == 981.6

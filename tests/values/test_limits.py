@@ -1,4 +1,4 @@
-"""Each number has one range, for settings, options of tasks and options of `runworker`."""
+"""Each number has one allowed range, which holds for settings, options of tasks and options of `runworker`."""
 
 import io
 from contextlib import redirect_stderr
@@ -15,7 +15,7 @@ from django_skipqueue.values.bounds import NUMBER_RANGES, NumberRange, check_col
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "is_allowed"),
+    ("number_range", "value", "is_allowed"),
     [
         (NumberRange(0, 5), 0, True),
         (NumberRange(0, 5), 5.0, True),
@@ -33,11 +33,11 @@ from django_skipqueue.values.bounds import NUMBER_RANGES, NumberRange, check_col
         (whole(0, 5), False, False),
     ],
 )
-def test_a_limit_allows_the_numbers_within_it(limit: NumberRange, value: Any, is_allowed: bool) -> None:
-    assert limit.allows(value) is is_allowed
+def test_a_number_range_allows_only_numbers_within_it(number_range: NumberRange, value: Any, is_allowed: bool) -> None:
+    assert number_range.allows(value) is is_allowed
 
 
-def test_each_number_among_the_settings_has_a_limit_and_a_default_within_it() -> None:
+def test_each_number_setting_has_a_range_that_allows_its_default() -> None:
     numbers = {field.name for field in fields(conf.Settings) if type(field.default) in (int, float)}
     assert numbers
     for name in numbers:
@@ -45,18 +45,18 @@ def test_each_number_among_the_settings_has_a_limit_and_a_default_within_it() ->
 
 
 @pytest.mark.parametrize("name", ["poll_interval", "worker_timeout", "shutdown_timeout"])
-def test_a_setting_and_the_option_of_runworker_have_one_limit(name: str) -> None:
-    limit = NUMBER_RANGES[name]
-    for value in (limit.least - 1, limit.most + 1):
+def test_a_setting_and_the_option_of_runworker_have_the_same_range(name: str) -> None:
+    number_range = NUMBER_RANGES[name]
+    for value in (number_range.least - 1, number_range.most + 1):
         with override_settings(SKIPQUEUE={name.upper(): value}):
             (problem,) = conf.problems()
-        assert str(limit) in problem
-        with redirect_stderr(io.StringIO()), pytest.raises(CommandError, match=str(limit)):
+        assert str(number_range) in problem
+        with redirect_stderr(io.StringIO()), pytest.raises(CommandError, match=str(number_range)):
             call_command("runworker", f"--{name.replace('_', '-')}={value}")
 
 
 @pytest.mark.parametrize("value", [0, 32_768])
-def test_a_setting_and_the_option_of_a_task_have_one_limit(value: int) -> None:
+def test_a_setting_and_the_option_of_a_task_have_the_same_range(value: int) -> None:
     with override_settings(SKIPQUEUE={"MAX_ATTEMPTS": value}):
         (problem,) = conf.problems()
     with pytest.raises(InvalidOption) as raised:

@@ -1,4 +1,4 @@
-"""`link_template`: which addresses are templates, and which values fill them."""
+"""`link_template`: which texts are valid templates of links, and which address results from the values of a job."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from django_skipqueue.values.link_template import address, template_problem
         "https://logs.example",
     ],
 )
-def test_an_address_with_known_fields_is_a_template(template: str) -> None:
+def test_an_http_address_with_known_fields_is_a_valid_template(template: str) -> None:
     assert template_problem(template) is None
 
 
@@ -25,18 +25,18 @@ def test_an_address_with_known_fields_is_a_template(template: str) -> None:
         "https://x/{", "https://x/}", "https://x/a b", "https://x/{{job_id}}", "", None, 3,
     ],
 )  # fmt: skip
-def test_a_text_that_is_no_template_has_a_problem(template: object) -> None:
+def test_an_invalid_template_has_a_problem(template: object) -> None:
     assert template_problem(template)
 
 
-def test_values_are_quoted() -> None:
+def test_values_are_url_quoted_in_the_address() -> None:
     values = {"task": 'a/b?c=d&e#f"<é', "job_id": 0}
     assert address("https://x/{task}?{job_id}", values, {}) == "https://x/a%2Fb%3Fc%3Dd%26e%23f%22%3C%C3%A9?0"
     assert address("https://x/{metadata[a b]}", {}, {"a b": "../"}) == "https://x/..%2F"
 
 
 @pytest.mark.parametrize("value", [None, "", [1], {"a": 1}])
-def test_without_a_value_there_is_no_address(value: object) -> None:
+def test_there_is_no_address_if_a_field_has_no_value(value: object) -> None:
     assert address("https://x/{task}", {"task": value}, {}) is None
     assert address("https://x/{metadata[a]}", {}, {"a": value}) is None
     assert address("https://x/{metadata[b]}", {}, {"a": 1}) is None
@@ -52,5 +52,7 @@ def test_without_a_value_there_is_no_address(value: object) -> None:
         ("https://logs.example/a?b=/{metadata[x]}", "..", "https://logs.example/a?b=/.."),
     ],
 )
-def test_no_value_leads_out_of_its_place_in_the_path(template: str, value: str, expected: str | None) -> None:
+def test_a_value_of_dots_does_not_change_the_path_of_the_address(
+    template: str, value: str, expected: str | None
+) -> None:
     assert address(template, {}, {"x": value}) == expected

@@ -1,4 +1,4 @@
-"""Outcomes, and how they describe exceptions."""
+"""Outcomes of attempts, and the entries and summaries that describe their exceptions."""
 
 import json
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 
 
-def entry_of(fail: Callable[[], object]) -> dict[str, Any]:
+def entry_of_exception_raised_by(fail: Callable[[], object]) -> dict[str, Any]:
     """The entry for the exception that this function raises."""
     with pytest.raises(Exception) as raised:  # noqa: PT011 (whichever it is)
         fail()
     return error_entry(raised.value, attempt=1, worker="", duration_ms=0)
 
 
-class TestDescribing:
-    def test_an_entry_says_what_happened_where_and_how_long_it_took(self) -> None:
+class TestErrorEntry:
+    def test_an_error_entry_has_the_exception_its_place_and_the_duration(self) -> None:
         try:
             raise KeyError("payment 7")
         except KeyError as error:
@@ -31,12 +31,12 @@ class TestDescribing:
             "duration_ms": 1.235,
             "exception": "builtins.KeyError",
             "place": (
-                "tests.values.test_outcomes.TestDescribing.test_an_entry_says_what_happened_where_and_how_long_it_took"
+                "tests.values.test_outcomes.TestErrorEntry.test_an_error_entry_has_the_exception_its_place_and_the_duration"
             ),
             "message": "'payment 7'",
         }
 
-    def test_the_traceback_names_the_line_and_the_cause(self) -> None:
+    def test_the_traceback_of_an_entry_has_the_line_and_the_cause(self) -> None:
         try:
             try:
                 int("x")
@@ -48,21 +48,23 @@ class TestDescribing:
         assert "direct cause" in traceback
         assert "RuntimeError: outer" in traceback
 
-    def test_an_exception_of_many_megabytes_is_kept_short(self) -> None:
+    def test_the_entry_of_an_exception_of_ten_megabytes_is_short(self) -> None:
         entry = error_entry(ValueError("x" * 10_000_000), attempt=1, worker="", duration_ms=0)
         assert len(entry["message"]) <= 2_000
         assert len(entry["traceback"]) <= 16_000
         assert len(json.dumps(entry)) < 20_000
 
     @pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "\udfff", "🐘\0"], ids=ascii)
-    def test_characters_that_postgresql_refuses_are_made_visible(self, text: str) -> None:
+    def test_characters_that_postgresql_refuses_are_replaced(self, text: str) -> None:
         error = ValueError(text)
-        told = json.dumps(error_entry(error, attempt=1, worker="", duration_ms=0), ensure_ascii=False) + summary(error)
-        assert "\0" not in told
-        assert "\\u0000" not in told
-        told.encode()
+        written = json.dumps(error_entry(error, attempt=1, worker="", duration_ms=0), ensure_ascii=False) + summary(
+            error
+        )
+        assert "\0" not in written
+        assert "\\u0000" not in written
+        written.encode()
 
-    def test_an_exception_whose_message_cannot_be_read_has_an_entry_all_the_same(self) -> None:
+    def test_an_exception_whose_str_fails_has_an_entry(self) -> None:
         class Broken(Exception):
             def __str__(self) -> str:
                 raise RuntimeError("no message")
@@ -73,7 +75,7 @@ class TestDescribing:
         assert RetryPolicy().decide(Broken(), entry, attempt=1, max_attempts=3).status == "scheduled"
 
     @pytest.mark.parametrize("name", ["x" * 1_000_000, "\ud800", "\0"], ids=["long", "surrogate", "NUL"])
-    def test_the_names_of_a_class_and_of_a_function_are_cut_and_can_be_stored(self, name: str) -> None:
+    def test_long_or_unstorable_names_of_classes_and_functions_are_made_storable(self, name: str) -> None:
         def fail() -> None:
             raise Named
 
@@ -82,26 +84,26 @@ class TestDescribing:
 
         Named.__qualname__ = name
         fail.__code__ = fail.__code__.replace(co_qualname=name)
-        entry = entry_of(fail)
+        entry = entry_of_exception_raised_by(fail)
         for text in (entry["exception"], entry["place"]):
             assert len(text) <= 200
             assert "\0" not in text
             text.encode()
 
-    def test_a_module_without_a_usable_name_costs_nobody_the_entry(self) -> None:
-        class Unreadable:
+    def test_an_exception_of_a_module_whose_name_cannot_be_read_has_an_entry(self) -> None:
+        class UnreadableName:
             def __format__(self, spec: str) -> str:
                 raise RuntimeError("no name")
 
         class Error(Exception):
-            __module__ = Unreadable()  # type: ignore[assignment]
+            __module__ = UnreadableName()  # type: ignore[assignment]
 
-        names: dict[str, Any] = {"__name__": Unreadable(), "Error": Error}
+        names: dict[str, Any] = {"__name__": UnreadableName(), "Error": Error}
         exec(compile("def fail():\n    raise Error", "/shop/jobs.py", "exec"), names)
-        entry = entry_of(names["fail"])
+        entry = entry_of_exception_raised_by(names["fail"])
         assert (entry["exception"], entry["place"], entry["line"]) == ("Error", "?.fail", 2)
 
-    def test_exceptions_that_cause_each_other_have_an_entry(self) -> None:
+    def test_two_exceptions_that_are_the_cause_of_each_other_have_an_entry(self) -> None:
         first, second = ValueError("first"), ValueError("second")
         first.__cause__, second.__cause__ = second, first
         assert "first" in error_entry(first, attempt=1, worker="", duration_ms=0)["traceback"]
@@ -117,18 +119,18 @@ class TestDescribing:
         ],
         ids=repr,
     )
-    def test_a_summary_is_the_class_and_the_first_line(self, error: Exception, line: str) -> None:
+    def test_a_summary_has_the_class_and_the_first_line_of_the_message(self, error: Exception, line: str) -> None:
         assert summary(error) == line
 
     @pytest.mark.parametrize(
         "error", [ValueError("x" * 100_000), ValueError("a\nb"), ValueError("\r\na\r\nb")], ids=["long", "two", "crlf"]
     )
-    def test_a_summary_is_one_short_line(self, error: Exception) -> None:
+    def test_a_summary_is_one_line_of_at_most_500_characters(self, error: Exception) -> None:
         assert len(summary(error).splitlines()) == 1
         assert len(summary(error)) <= 500
 
 
-def test_outcomes_are_values() -> None:
+def test_outcomes_can_be_compared_and_cannot_be_changed() -> None:
     assert Outcome("completed") == COMPLETED
     with pytest.raises(AttributeError):
         COMPLETED.status = "failed"  # type: ignore[misc]

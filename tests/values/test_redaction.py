@@ -1,4 +1,4 @@
-"""`redaction`: which arguments are masked, in every place that shows a job."""
+"""`redaction`: which arguments are masked because they are secrets, in every place that shows a job."""
 
 import json
 import logging
@@ -23,8 +23,8 @@ from django_skipqueue.values.redaction import DEEPEST, MASK, SECRETS, redact, wo
 from django_skipqueue.worker.attempts.executor import Executor
 from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
-from ..admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
 from ..app.rows import make_job
+from ..console.admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
 
 SECRET = "hunter22-correct-horse"
 
@@ -34,14 +34,14 @@ def is_masked(name: str, **options: Any) -> bool:
 
 
 class TestNames:
-    def test_a_secret_by_name_is_masked_in_any_spelling(self, subtests: pytest.Subtests) -> None:
+    def test_arguments_with_the_name_of_a_secret_are_masked_in_any_spelling(self, subtests: pytest.Subtests) -> None:
         cases: list[Callable[[str], str]] = [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format]
         for name, change in product(SECRETS, cases):
             with subtests.test(name=name, change=change):
                 assert is_masked(change(name))
                 assert is_masked(change(name.replace("_", "-")))
 
-    def test_the_words_of_a_name_are_told_apart(self, subtests: pytest.Subtests) -> None:
+    def test_names_in_camel_case_or_with_separators_are_recognised_as_secrets(self, subtests: pytest.Subtests) -> None:
         names = [
             "accessToken", "stripeApiKey", "stripeAPIKey", "APIKey", "X-Authorization", "oauth2Token", "HTTPToken",
             "data.password", "token[0]", "clientSecretV2", "passWord", "smtp_pass", "awsAccessKey", "ssh-private-key",
@@ -51,7 +51,7 @@ class TestNames:
             with subtests.test(name):
                 assert is_masked(name)
 
-    def test_a_part_of_a_word_is_no_secret(self, subtests: pytest.Subtests) -> None:
+    def test_names_that_only_resemble_a_secret_are_not_masked(self, subtests: pytest.Subtests) -> None:
         names = [
             "tokens_used", "max_tokens", "tokenizer", "secretary", "passwordless", "key", "api", "keyApi", "", "_",
             "passed", "passenger", "card", "session", "keyboard", "public_key", "cookiecutter",
@@ -60,32 +60,32 @@ class TestNames:
             with subtests.test(name):
                 assert not is_masked(name)
 
-    def test_names_of_the_project_match_as_the_fixed_names_do(self) -> None:
+    def test_names_given_by_the_project_are_masked_too(self) -> None:
         assert is_masked("cardNumber", also=["card"])
         assert is_masked("номер_карты", also=["карты"])
         assert not is_masked("discard", also=["card"])
         assert not is_masked("card")
 
-    def test_words_are_lower_case(self) -> None:
+    def test_names_are_split_into_lower_case_words(self) -> None:
         assert (
             words("stripeAPIKey_v2-Größe")
             == words("stripe-api-key_v3_größe")
             == words("STRIPE_API_KEY_V2") + words("größe")
         )
 
-    def test_megabytes_of_names_take_no_time(self) -> None:
+    def test_redacting_megabytes_of_names_takes_less_than_ten_seconds(self) -> None:
         began = time.perf_counter()
         redact(kwargs={"<b>" * 300_000: 1} | {f"a{number}": 1 for number in range(100_000)})
         assert time.perf_counter() - began < 10
 
 
 class TestValues:
-    def test_a_secret_is_masked_whole_at_any_depth(self) -> None:
+    def test_a_secret_is_masked_completely_at_any_depth(self) -> None:
         shown = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
         assert shown.args == [[{"token": MASK}, 2]]
         assert shown.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
 
-    def test_positional_arguments_are_masked_by_their_known_names(self) -> None:
+    def test_positional_arguments_are_masked_by_the_names_of_their_parameters(self) -> None:
         assert redact(["ada", SECRET, "x"], names=["login", "password"]).args == ["ada", MASK, "x"]
 
     def test_a_secret_of_any_type_but_none_is_masked(self, subtests: pytest.Subtests) -> None:
@@ -95,12 +95,12 @@ class TestValues:
                 assert redact(kwargs={"token": value}).kwargs == {"token": MASK}
                 assert redact(kwargs={"token": None}).kwargs == {"token": None}
 
-    def test_the_arguments_themselves_are_left_alone(self) -> None:
+    def test_redact_does_not_change_the_given_arguments(self) -> None:
         args, kwargs = [{"token": SECRET}], {"password": SECRET}
         redact(args, kwargs)
         assert (args, kwargs) == ([{"token": SECRET}], {"password": SECRET})
 
-    def test_a_value_that_is_too_deep_is_left_out_and_masked_in_errors(self) -> None:
+    def test_a_value_nested_too_deeply_is_cut_off_and_its_secrets_are_masked_in_texts(self) -> None:
         value: Any = {"token": SECRET}
         for _ in range(5_000):
             value = [value]
@@ -108,21 +108,21 @@ class TestValues:
         assert str(shown.kwargs).count("[") == DEEPEST
         assert shown.text(f"no {SECRET}!") == f"no {MASK}!"
 
-    def test_masked_values_are_masked_in_other_texts_unless_they_are_short(self) -> None:
+    def test_the_values_of_secrets_are_masked_in_other_texts_unless_they_are_short(self) -> None:
         shown = redact(
             kwargs={"token": [SECRET, 1234567], "password": SECRET + SECRET, "api_key": "short", "a": "plain-a"}
         )
         assert shown.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
 
-    def test_secrets_are_masked_as_python_and_json_write_them(self, subtests: pytest.Subtests) -> None:
+    def test_secrets_are_masked_in_texts_written_by_repr_or_json(self, subtests: pytest.Subtests) -> None:
         secrets = ["pa\"ss\\word'", "it's-a-secret", "-----KEY-----\nabcdef\n", "größe\tüber"]
-        ways: list[Callable[[Any], str]] = [repr, json.dumps, partial(json.dumps, ensure_ascii=False)]
+        writers: list[Callable[[Any], str]] = [repr, json.dumps, partial(json.dumps, ensure_ascii=False)]
         parts = ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber")
-        for secret, written in product(secrets, ways):
-            with subtests.test(secret=secret, written=written):
+        for secret, write in product(secrets, writers):
+            with subtests.test(secret=secret, written=write):
                 shown = redact(kwargs={"token": secret})
                 for whole in ({"data": secret}, f"no {secret} \" '"):
-                    masked = shown.text(written(whole))
+                    masked = shown.text(write(whole))
                     assert masked.count(MASK) == 1
                     assert not any(part in masked for part in parts)
 
@@ -135,21 +135,21 @@ def charge_card(login: str, password: str, *card: str, **more: Any) -> None:
 @pytest.fixture
 def forget_tasks() -> Iterator[None]:
     """Remove the tasks that a test has registered."""
-    known = dict(registry._tasks)
+    known = dict(registry.by_name)
     yield
-    registry._tasks.clear()
-    registry._tasks.update(known)
+    registry.by_name.clear()
+    registry.by_name.update(known)
 
 
 @pytest.fixture
-def charge(forget_tasks: None) -> Any:
-    """`charge_card` as a task with secrets of its own."""
+def charge_task(forget_tasks: None) -> Any:
+    """`charge_card` as a task whose parameter `card` is a secret."""
     return job(redact=("card",), max_attempts=1)(charge_card)
 
 
-class TestTheOption:
-    def test_the_names_of_a_task_are_known_to_its_variants(self, charge: Any) -> None:
-        assert charge.redact == charge.using(priority=1).redact == ("card",)
+class TestRedactOption:
+    def test_using_keeps_the_redact_option_of_a_task(self, charge_task: Any) -> None:
+        assert charge_task.redact == charge_task.using(priority=1).redact == ("card",)
 
     def test_redact_takes_a_single_name(self, forget_tasks: None) -> None:
         assert job(redact="card")(charge_card).redact == ("card",)
@@ -161,68 +161,89 @@ class TestTheOption:
                 job(redact=names)(charge_card)
 
 
-PASSED = ["ada-lovelace", f"p-{SECRET}", f"c-{SECRET}"]
-NAMED = {"card_number": f"n-{SECRET}", "deep": [{"iban": f"i-{SECRET}", "accessToken": f"t-{SECRET}"}], "note": "plain"}
+POSITIONAL_ARGUMENTS = ["ada-lovelace", f"p-{SECRET}", f"c-{SECRET}"]
+KEYWORD_ARGUMENTS = {
+    "card_number": f"n-{SECRET}",
+    "deep": [{"iban": f"i-{SECRET}", "accessToken": f"t-{SECRET}"}],
+    "note": "plain",
+}
 
 
 @pytest.mark.django_db(transaction=True)
-class TestSurfaces:
-    """Every way to see a job; `iban` is secret by the project's settings."""
+class TestPlacesThatShowAJob:
+    """Logs, pages of the admin and searches. The name `iban` is a secret by the settings of the project."""
 
     @pytest.fixture(autouse=True)
-    def project(self, settings: Any) -> None:
+    def _iban_is_a_secret(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"REDACT": ["iban"]}
 
     @pytest.fixture
-    def failed(self, charge: Any) -> Job:
-        """A job of the task that has failed."""
-        job = charge.defer(*PASSED, **NAMED)
+    def failed_job(self, charge_task: Any) -> Job:
+        """A failed job of the task, called with secrets."""
+        job = charge_task.defer(*POSITIONAL_ARGUMENTS, **KEYWORD_ARGUMENTS)
         run_jobs()
         return Job.objects.failed().get(pk=job.pk)
 
-    def test_the_row_keeps_the_arguments_and_no_error_that_tells_them(self, failed: Job) -> None:
-        assert (failed.args, failed.kwargs) == (PASSED, NAMED)
-        told = failed.last_error + json.dumps(failed.errors)
-        assert SECRET not in told
-        assert "ada-lovelace" in told
-        assert MASK in failed.last_error
+    def test_the_row_has_the_arguments_but_no_error_with_secrets(self, failed_job: Job) -> None:
+        assert (failed_job.args, failed_job.kwargs) == (POSITIONAL_ARGUMENTS, KEYWORD_ARGUMENTS)
+        stored_errors = failed_job.last_error + json.dumps(failed_job.errors)
+        assert SECRET not in stored_errors
+        assert "ada-lovelace" in stored_errors
+        assert MASK in failed_job.last_error
 
-    def test_no_log_line_tells_them(self, charge: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_no_log_record_contains_the_secrets(self, charge_task: Any, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, logger="django_skipqueue")
-        args, kwargs = json.dumps(PASSED), json.dumps(NAMED)
+        args, kwargs = json.dumps(POSITIONAL_ARGUMENTS), json.dumps(KEYWORD_ARGUMENTS)
         attempt = Executor(worker="w", database="default").execute(
-            RunningAttempt(ClaimedJob(7, 1, charge.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}"))
+            RunningAttempt(ClaimedJob(7, 1, charge_task.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}"))
         )
         kinds = AttemptsEnded.__subclasses__()
         for kind in kinds:
             send(kind([attempt]))
-        assert len(caplog.records) == len(kinds) + 1, "and that of its start"
+        assert len(caplog.records) == len(kinds) + 1, "one record of each event, and one of the start"
         assert "ada-lovelace: no" in caplog.text
         assert SECRET not in caplog.text
         assert SECRET not in str([vars(record) for record in caplog.records])
 
-    def test_no_page_of_the_admin_shows_them(self, failed: Job, operator: Client) -> None:  # noqa: F811
-        # An error, a result and a key that somebody else wrote into the row.
-        entry = {"attempt": 1, "exception": "x.Y", "message": f"a {PASSED[1]}", "traceback": f"b {PASSED[2]}"}
-        columns: dict[str, Any] = {"last_error": f"c {PASSED[1]}", "errors": [entry], "unique_key": f"d {PASSED[2]}"}
+    def test_no_page_of_the_admin_shows_the_secrets(self, failed_job: Job, operator: Client) -> None:  # noqa: F811
+        # Write secrets into the other columns: errors, the result, the metadata and the unique key.
+        entry = {
+            "attempt": 1,
+            "exception": "x.Y",
+            "message": f"a {POSITIONAL_ARGUMENTS[1]}",
+            "traceback": f"b {POSITIONAL_ARGUMENTS[2]}",
+        }
+        columns: dict[str, Any] = {
+            "last_error": f"c {POSITIONAL_ARGUMENTS[1]}",
+            "errors": [entry],
+            "unique_key": f"d {POSITIONAL_ARGUMENTS[2]}",
+        }
         columns |= {"result": {"token": SECRET}, "metadata": {"api_key": SECRET}}
         for status in ("failed", "completed", "discarded"):
-            Job.objects.filter(pk=failed.pk).update(**columns, status=status)
-            addresses = [LIST, f"{LIST}?q=charge", *(page(name, failed.pk) for name in ("change", "delete", "history"))]
+            Job.objects.filter(pk=failed_job.pk).update(**columns, status=status)
+            addresses = [
+                LIST,
+                f"{LIST}?q=charge",
+                *(page(name, failed_job.pk) for name in ("change", "delete", "history")),
+            ]
             pages = [operator.get(address).text for address in addresses]
             assert "ada-lovelace" in pages[0]
             assert "a ••••••" in pages[2]
-            assert "stands for a value that is not shown" in pages[2]
+            assert "hides a value whose name marks it as secret" in pages[2]
             assert not [address for address, text in zip(addresses, pages, strict=True) if SECRET in text]
 
-    def test_no_message_tells_the_key(self, failed: Job, operator: Client) -> None:  # noqa: F811
-        Job.objects.filter(pk=failed.pk).update(unique_key=PASSED[1])
-        make_job("queued", unique_key=PASSED[1])
-        text = operator.post(page("retry", failed.pk), follow=True).text
-        assert "is held by job" in text
+    def test_no_message_of_the_admin_contains_a_unique_key_with_a_secret(
+        self,
+        failed_job: Job,
+        operator: Client,  # noqa: F811
+    ) -> None:
+        Job.objects.filter(pk=failed_job.pk).update(unique_key=POSITIONAL_ARGUMENTS[1])
+        make_job("queued", unique_key=POSITIONAL_ARGUMENTS[1])
+        text = operator.post(page("retry", failed_job.pk), follow=True).text
+        assert "holds the unique key" in text
         assert SECRET not in text
 
-    def test_the_list_masks_what_the_end_of_its_text_cuts_in_two(self, operator: Client) -> None:  # noqa: F811
+    def test_the_list_masks_secrets_that_are_longer_than_the_shown_text(self, operator: Client) -> None:  # noqa: F811
         make_job(kwargs={"a": "x", "password": SECRET * 100})
         make_job(kwargs={"password": {"a": SECRET * 100}})
         text = operator.get(LIST).text
@@ -232,24 +253,28 @@ class TestSurfaces:
     @pytest.mark.parametrize(
         "search",
         [
-            f"card_number={NAMED['card_number']}",
-            f"password={PASSED[1]}",
+            f"card_number={KEYWORD_ARGUMENTS['card_number']}",
+            f"password={POSITIONAL_ARGUMENTS[1]}",
             f'"deep=[{{\\"iban\\":\\"i-{SECRET}\\"}}]"',
             f'"deep=[{{\\"accessToken\\":\\"t-{SECRET}\\"}}]"',
         ],
     )
-    def test_a_guess_is_not_confirmed_by_the_search(self, charge: Any, operator: Client, search: str) -> None:  # noqa: F811
-        charge.defer(*PASSED, **NAMED)
-        make_job(kwargs={"password": PASSED[1], "deep": NAMED["deep"]})
+    def test_a_search_for_the_right_secret_finds_nothing(self, charge_task: Any, operator: Client, search: str) -> None:  # noqa: F811
+        charge_task.defer(*POSITIONAL_ARGUMENTS, **KEYWORD_ARGUMENTS)
+        make_job(kwargs={"password": POSITIONAL_ARGUMENTS[1], "deep": KEYWORD_ARGUMENTS["deep"]})
         assert not operator.get(LIST, {"q": search}).context["cl"].result_list
         assert len(operator.get(LIST, {"q": "note=plain"}).context["cl"].result_list) == 1
 
-    def test_what_one_task_keeps_secret_may_be_searched_in_others(self, charge: Any, operator: Client) -> None:  # noqa: F811
-        charge.defer("a", "b", "c", card="visa")
+    def test_a_secret_of_one_task_can_be_searched_in_jobs_of_other_tasks(
+        self,
+        charge_task: Any,
+        operator: Client,  # noqa: F811
+    ) -> None:
+        charge_task.defer("a", "b", "c", card="visa")
         other = make_job(kwargs={"card": "visa"})
         assert [job.pk for job in operator.get(LIST, {"q": "card=visa"}).context["cl"].result_list] == [other.pk]
 
-    def test_a_task_that_nobody_knows_is_masked_by_the_names_in_its_row(self, operator: Client) -> None:  # noqa: F811
+    def test_secrets_of_an_unregistered_task_are_masked_by_their_names(self, operator: Client) -> None:  # noqa: F811
         job = make_job(task="gone.jobs.away", args=[{"token": SECRET}], kwargs={"iban": SECRET, "a": 1})
         for address in (LIST, page("change", job.pk)):
             assert SECRET not in operator.get(address).text

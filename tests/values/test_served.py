@@ -1,4 +1,4 @@
-"""`served`: which queues a worker serves."""
+"""`serves`: whether a worker serves a queue. Queues served by Celery ("carried") must be given to it by name."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from django_skipqueue.values.records import serves
 
 
 @pytest.mark.parametrize(
-    ("given", "queue_name", "expected"),
+    ("queues_of_worker", "queue_name", "is_served"),
     [
         ((), "mail", True),
         (("mail",), "mail", True),
@@ -16,7 +16,7 @@ from django_skipqueue.values.records import serves
         (("mail", "carried"), "carried", True),
     ],
 )
-def test_a_worker_serves_what_it_was_given_or_all_but_what_is_carried(
-    given: tuple[str, ...], queue_name: str, expected: bool
+def test_a_worker_serves_its_given_queues_or_all_queues_that_are_not_external(
+    queues_of_worker: tuple[str, ...], queue_name: str, is_served: bool
 ) -> None:
-    assert serves(given, queue_name, external=("carried",)) is expected
+    assert serves(queues_of_worker, queue_name, external=("carried",)) is is_served

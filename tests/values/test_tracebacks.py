@@ -16,27 +16,29 @@ class Unformattable(Exception):
         return super().__getattribute__(name)
 
 
-def test_an_exception_that_breaks_its_traceback_costs_nobody_the_outcome() -> None:
+def test_an_exception_whose_traceback_cannot_be_formatted_has_a_text_instead() -> None:
     assert formatted(Unformattable()) == "<its traceback could not be formatted: KeyboardInterrupt>"
     assert "ValueError: no" in formatted(ValueError("no"))
 
 
-def test_the_stack_of_a_task_begins_below_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stack_of_a_task_contains_no_frames_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracebacks, "EXECUTOR", __file__)
 
-    def frame_of_library() -> str:
+    def stack_of_task_called_by_package() -> str:
         names: dict[str, Any] = {"formatted_stack": tracebacks.formatted_stack, "sys": sys}
-        own = compile("def within():\n    return task()\n", f"{tracebacks.PACKAGE}execution/middleware.py", "exec")
-        theirs = compile("def task():\n    return formatted_stack(sys._getframe())\n", "/shop/jobs.py", "exec")
-        exec(own, names)
-        exec(theirs, names)
-        stack: str = names["within"]()
+        frame_of_package = compile(
+            "def call_task():\n    return task()\n", f"{tracebacks.PACKAGE}execution/middleware.py", "exec"
+        )
+        frame_of_task = compile("def task():\n    return formatted_stack(sys._getframe())\n", "/shop/jobs.py", "exec")
+        exec(frame_of_package, names)
+        exec(frame_of_task, names)
+        stack: str = names["call_task"]()
         return stack
 
-    assert frame_of_library() == '  File "/shop/jobs.py", line 2, in task\n'
+    assert stack_of_task_called_by_package() == '  File "/shop/jobs.py", line 2, in task\n'
 
 
-def test_the_innermost_calls_are_whole() -> None:
+def test_innermost_calls_returns_the_last_three_calls_on_one_line() -> None:
     calls = [f'  File "a.py", line {number}, in f\n    f({number})\n' for number in range(4)]
     stack = calls[0] + calls[1] + "  [Previous line repeated 9 more times]\n" + calls[2] + calls[3]
     assert tracebacks.innermost_calls(stack, 3) == (

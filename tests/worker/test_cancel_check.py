@@ -1,4 +1,4 @@
-"""A running job that is cancelled ends within a second and is reported as cancelled. Other jobs run on."""
+"""`CancelCheck` in a worker: a running job that is cancelled ends within a second. Other jobs run on."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ from ..harness.processes import ManagePy, wait_for_statuses
 
 store = Store("default")
 
-Start = Callable[..., Any]
-Sent = Callable[[Signal], list[dict[str, Any]]]
+StartWorker = Callable[..., Any]
+RecordSignal = Callable[[Signal], list[dict[str, Any]]]
 
 JOBS = """
     import time
@@ -43,23 +43,23 @@ JOBS = """
 
 
 @pytest.mark.parametrize("task", [cancellable, acancellable])
-def test_a_running_job_that_is_cancelled_ends_soon_and_is_reported_as_cancelled(
-    task: Any, worker_thread: Start, gates: Any, sent: Sent
+def test_a_running_job_that_is_cancelled_is_interrupted_and_sends_job_cancelled(
+    task: Any, worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
-    cancelled, lost = sent(job_cancelled), sent(lease_lost)
+    cancelled_events, lost_events = record_signal(job_cancelled), record_signal(lease_lost)
     running = task.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
     assert store.cancel([running.pk], reason="not wanted").keys() == {running.pk}
-    wait_until(lambda: not gates["g"].inside, deadline=10)  # a second, and what a loaded machine adds
-    [event] = wait_until(lambda: cancelled)
+    wait_until(lambda: not gates["g"].inside, deadline=10)  # one second, and some more on a busy machine
+    [event] = wait_until(lambda: cancelled_events)
     attempt = event["attempt"]
     assert (attempt.job.id, attempt.outcome.status, attempt.outcome.last_error) == (
         running.pk,
         "discarded",
         "not wanted",
     )
-    assert not lost
+    assert not lost_events
     assert Ledger.objects.get().entry == "cancelled: True"
     running.refresh_from_db()
     assert (running.status, running.last_error) == ("discarded", "not wanted")
@@ -68,101 +68,103 @@ def test_a_running_job_that_is_cancelled_ends_soon_and_is_reported_as_cancelled(
     assert f"in {task.__name__}\n" in error["traceback"]
 
 
-def test_the_neighbours_of_a_cancelled_job_end_well(worker_thread: Start, gates: Any) -> None:
-    cancelled = cancellable.defer("cancelled")
-    neighbours = [pass_gate.defer("open"), apass_gate.defer("open")]
+def test_other_jobs_of_the_worker_complete_although_one_is_cancelled(worker_thread: StartWorker, gates: Any) -> None:
+    cancelled_job = cancellable.defer("cancelled")
+    other_jobs = [pass_gate.defer("open"), apass_gate.defer("open")]
     worker_thread()
     wait_until(lambda: gates["cancelled"].inside and gates["open"].inside == 2)
-    assert cancelled.cancel()
+    assert cancelled_job.cancel()
     wait_until(lambda: not gates["cancelled"].inside)
     gates["open"].open()
     wait_for_statuses(discarded=1, completed=2)
-    assert {Job.objects.get(pk=job.pk).attempts for job in neighbours} == {1}
+    assert {Job.objects.get(pk=job.pk).attempts for job in other_jobs} == {1}
 
 
-def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -> None:
+def test_a_claimed_job_that_is_cancelled_before_it_begins_never_runs(worker_thread: StartWorker, gates: Any) -> None:
     pass_gate.defer("busy")
     waiting = cancellable.defer("waiting")
-    later = noop.defer()
-    # The worker claims ahead for long: jobs wait in the pool behind the job that runs.
+    third_job = noop.defer()
+    # The worker claims two jobs ahead, which wait behind the running job.
     worker = worker_thread(
         concurrency=1,
-        prepare=_always_hold_two_more,
+        prepare=_claim_two_jobs_ahead,
     )
-    wait_until(lambda: gates["busy"].inside and len(worker.worker._in_flight.jobs) == 3)
+    wait_until(lambda: gates["busy"].inside and len(worker.worker.in_flight.jobs) == 3)
     assert waiting.cancel()
-    wait_until(lambda: len(worker.worker._in_flight.jobs) == 2)
+    wait_until(lambda: len(worker.worker.in_flight.jobs) == 2)
     gates["busy"].open()
     wait_for_statuses(completed=2, discarded=1)
     assert not gates["waiting"].came
-    later.refresh_from_db()
-    assert later.attempts == 1
+    third_job.refresh_from_db()
+    assert third_job.attempts == 1
 
 
-def _always_hold_two_more(worker: Any) -> None:
-    worker._in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
-    worker._in_flight.release_surplus = lambda: None
+def _claim_two_jobs_ahead(worker: Any) -> None:
+    worker.in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
+    worker.in_flight.release_surplus = lambda: None
 
 
-def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, sent: Sent) -> None:
-    cancelled = sent(job_cancelled)
+def test_the_writes_of_a_cancelled_atomic_task_are_rolled_back(
+    worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
+) -> None:
+    cancelled_events = record_signal(job_cancelled)
     running = atomic_gate.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
-    wait_until(lambda: cancelled)
+    wait_until(lambda: cancelled_events)
     assert not Ledger.objects.exists()
 
 
-def test_an_outcome_before_the_cancel_arrives_is_reported_as_cancelled(
-    worker_thread: Start, gates: Any, sent: Sent
+def test_a_job_that_completes_after_its_cancel_sends_job_cancelled(
+    worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
-    cancelled, lost = sent(job_cancelled), sent(lease_lost)
+    cancelled_events, lost_events = record_signal(job_cancelled), record_signal(lease_lost)
     running = pass_gate.defer("g")
-    worker_thread(prepare=lambda worker: setattr(worker._in_flight.cancel_check, "_drop_lost", lambda refs: None))
+    worker_thread(prepare=lambda worker: setattr(worker.in_flight.cancel_check, "drop_lost", lambda refs: None))
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
-    [event] = wait_until(lambda: cancelled)
+    [event] = wait_until(lambda: cancelled_events)
     assert event["attempt"].outcome.last_error == "no"
-    assert not lost
+    assert not lost_events
 
 
-def test_a_job_that_a_recovery_took_is_interrupted_and_reported_as_lost(
-    worker_thread: Start, gates: Any, sent: Sent
+def test_a_running_job_that_was_recovered_is_interrupted_and_sends_lease_lost(
+    worker_thread: StartWorker, gates: Any, record_signal: RecordSignal
 ) -> None:
-    cancelled, lost = sent(job_cancelled), sent(lease_lost)
+    cancelled_events, lost_events = record_signal(job_cancelled), record_signal(lease_lost)
     cancellable.defer("g")
     worker = worker_thread(queue_names=("default",))
     wait_until(lambda: gates["g"].inside)
-    Job.objects.all().update(queue_name="elsewhere")  # where this worker does not take it again
+    Job.objects.all().update(queue_name="elsewhere")  # so that this worker does not claim it again
     assert store.recover(worker_ids=[worker.id])
-    wait_until(lambda: lost)
-    assert not cancelled
+    wait_until(lambda: lost_events)
+    assert not cancelled_events
     assert Ledger.objects.get().entry == "cancelled: True"
 
 
-@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "pruned at once"])
-def test_a_task_that_has_completed_its_job_is_left_alone(
-    worker_thread: Start, gates: Any, sent: Sent, is_kept: bool
+@pytest.mark.parametrize("is_kept", [True, False], ids=["row kept", "row deleted at once"])
+def test_a_task_that_completed_its_job_itself_is_not_interrupted(
+    worker_thread: StartWorker, gates: Any, record_signal: RecordSignal, is_kept: bool
 ) -> None:
-    completed = sent(job_completed)
+    completed = record_signal(job_completed)
     done = completes_itself_and_stays.defer("g")
     worker = worker_thread()
     wait_until(lambda: gates["g"].inside)
     if not is_kept:
         Job.objects.filter(pk=done.pk).delete()
-    looks: list[list[LeaseRef]] = []
-    check = worker.worker._in_flight.cancel_check
-    drop_lost = check._drop_lost
+    checks: list[list[LeaseRef]] = []
+    check = worker.worker.in_flight.cancel_check
+    drop_lost = check.drop_lost
 
-    def counted(refs: list[LeaseRef]) -> None:
+    def drop_and_count(refs: list[LeaseRef]) -> None:
         drop_lost(refs)
-        looks.append(refs)
+        checks.append(refs)
 
-    check._drop_lost = counted
-    wait_until(lambda: len(looks) >= 2)
+    check.drop_lost = drop_and_count
+    wait_until(lambda: len(checks) >= 2)
     gates["g"].open()
     wait_until(lambda: completed)
     assert Ledger.objects.get().entry == "not interrupted"
@@ -171,7 +173,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
         assert done.status == "completed"
 
 
-def test_code_that_ignores_a_cancel_is_logged_and_its_worker_replaced(
+def test_a_task_that_ignores_its_cancel_is_logged_and_its_worker_is_replaced(
     runworker: Callable[..., ManagePy],
 ) -> None:
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything")
@@ -195,33 +197,34 @@ def test_code_that_ignores_a_cancel_is_logged_and_its_worker_replaced(
     assert "in ignores_everything" in error["traceback"]
 
 
-def test_only_jobs_that_were_held_at_the_last_check_are_checked() -> None:
-    held: set[LeaseRef] = set()
-    asked: list[Sequence[LeaseRef]] = []
-    check = CancelCheck(lambda: held, asked.append)
-    assert check.due_at == NEVER, "nothing is held"
-    for now_held, expected in (
+def test_only_jobs_that_already_ran_at_the_last_check_are_checked() -> None:
+    running: set[LeaseRef] = set()
+    checked: list[Sequence[LeaseRef]] = []
+    check = CancelCheck(lambda: running, checked.append)
+    assert check.due_at == NEVER, "no job runs"
+    # Leases (job id, number) of the jobs that run now; leases that are then checked.
+    for running_now, expected in (
         ({(1, 1)}, []),
         ({(1, 1), (2, 1)}, [[(1, 1)]]),
         ({(2, 1)}, [[(2, 1)]]),
         ({(2, 2)}, []),
     ):
-        held = now_held
-        asked.clear()
+        running = running_now
+        checked.clear()
         check.run(100.0)
-        assert asked == expected
+        assert checked == expected
         assert check.due_at == 100.0 + CANCEL_CHECK_SECONDS
 
 
-def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    # However long a busy machine takes for short jobs:
+def test_no_check_is_made_while_jobs_are_short(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Long enough for short jobs on a busy machine.
     monkeypatch.setattr(cancel_check, "CANCEL_CHECK_SECONDS", DEADLINE)
-    asked: list[Any] = []
+    checked: list[Any] = []
 
-    def prepare(worker: Any) -> None:
-        worker._in_flight.cancel_check._drop_lost = asked.extend
+    def record_checks(worker: Any) -> None:
+        worker.in_flight.cancel_check.drop_lost = checked.extend
 
     noop.defer_many([{}] * 200)
-    worker = worker_thread(prepare=prepare, max_jobs=200)
+    worker = worker_thread(prepare=record_checks, max_jobs=200)
     worker.wait()
-    assert asked == []
+    assert checked == []

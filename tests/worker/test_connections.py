@@ -1,4 +1,4 @@
-"""Control connections that stall, break or go through a pooler: the worker notices, and no job is lost."""
+"""Database connections of workers that stall, break or go through a pooler: no job is lost."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -27,25 +27,25 @@ Run = Callable[..., ManagePy]
 @pytest.fixture
 def proxy(transactional_db: None) -> Iterator[Proxy]:
     connection.ensure_connection()
-    made = Proxy()
-    yield made
-    made.flow()
-    made.close()
+    proxy = Proxy()
+    yield proxy
+    proxy.flow()
+    proxy.close()
 
 
 @pytest.fixture
-def behind(proxy: Proxy, runworker: Run) -> Run:
+def runworker_behind_proxy(proxy: Proxy, runworker: Run) -> Run:
     """Starts workers that reach the database through the proxy."""
     return lambda *arguments, **options: runworker(
         *arguments, settings=f"DATABASES['default'] = {{**DATABASES['default'], **{proxy.settings!r}}}", **options
     )
 
 
-@pytest.mark.parametrize("directions", [(), ("server",), ("client",)])
-def test_a_connection_without_answer_is_given_up_and_its_jobs_are_run(
-    behind: Run, proxy: Proxy, directions: tuple[str, ...]
+@pytest.mark.parametrize("directions", [(), ("server",), ("client",)], ids=["both", "from server", "from client"])
+def test_a_connection_that_stalls_is_closed_after_ten_seconds_and_jobs_run_later(
+    runworker_behind_proxy: Run, proxy: Proxy, directions: tuple[str, ...]
 ) -> None:
-    worker = behind("--poll-interval", "0.2")
+    worker = runworker_behind_proxy("--poll-interval", "0.2")
     noop.defer()
     wait_for_statuses(completed=1)
     proxy.stall(*directions)
@@ -59,8 +59,10 @@ def test_a_connection_without_answer_is_given_up_and_its_jobs_are_run(
     assert worker.wait() == 0
 
 
-def test_connections_that_are_cut_and_refused_come_back(behind: Run, proxy: Proxy) -> None:
-    worker = behind("--poll-interval", "0.2")
+def test_a_worker_reconnects_after_its_connections_were_cut_and_refused(
+    runworker_behind_proxy: Run, proxy: Proxy
+) -> None:
+    worker = runworker_behind_proxy("--poll-interval", "0.2")
     noop.defer()
     wait_for_statuses(completed=1)
     proxy.refuse()
@@ -86,7 +88,7 @@ ALARM_JOBS = """
 """
 
 
-def test_an_alarm_that_a_task_sets_cuts_no_connection(runworker: Run) -> None:
+def test_alarm_signals_set_by_a_task_do_not_break_the_connection_of_the_worker(runworker: Run) -> None:
     for _ in range(20):
         Job.objects.enqueue("extra.jobs.sets_alarms")
     worker = runworker("-c", "4", jobs=ALARM_JOBS)
@@ -106,9 +108,11 @@ LONG_JOB = """
 """
 
 
-def test_what_a_worker_cannot_release_at_its_end_its_supervisor_releases(behind: Run, proxy: Proxy) -> None:
+def test_the_supervisor_releases_a_job_that_its_worker_could_not_release_without_a_database(
+    runworker_behind_proxy: Run, proxy: Proxy
+) -> None:
     Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
-    worker = behind("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB)
+    worker = runworker_behind_proxy("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB)
     wait_for_statuses(running=1)
     proxy.refuse()
     proxy.cut()
@@ -120,26 +124,30 @@ def test_what_a_worker_cannot_release_at_its_end_its_supervisor_releases(behind:
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
-IMPATIENT = """
+SHORT_LOCK_TIMEOUT = """
 options = {**DATABASES["default"].get("OPTIONS", {}), "options": "-c lock_timeout=300ms"}
 DATABASES["default"] = {**DATABASES["default"], "OPTIONS": options}
 """
 
 
-def test_what_a_worker_cannot_release_because_it_is_locked_its_supervisor_releases(runworker: Run) -> None:
-    held = Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
-    worker = runworker("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB, settings=IMPATIENT)
+def test_the_supervisor_releases_a_job_that_its_worker_could_not_release_because_of_a_lock(runworker: Run) -> None:
+    long_job = Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
+    worker = runworker(
+        "--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB, settings=SHORT_LOCK_TIMEOUT
+    )
     wait_for_statuses(running=1)
     with connect(autocommit=False) as locker:
-        locker.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [held.pk])
+        locker.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [long_job.pk])
         worker.send(signal.SIGTERM)
         wait_until(lambda: not children(worker.process.pid), "the worker process has ended")
     assert worker.wait() == 0
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
-def test_the_server_is_told_to_give_up_as_well(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = connections["default"]
+def test_the_control_connection_sets_timeouts_on_the_server(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original_connection = connections["default"]
     try:
         control = ControlConnection(Store("default"), who="w")
         with control.handling_errors(), connections["default"].cursor() as cursor:
@@ -150,21 +158,21 @@ def test_the_server_is_told_to_give_up_as_well(transactional_db: None, monkeypat
             assert cursor.fetchone() == (["10000", "5000", "8000"],)
         control.close()
     finally:
-        connections["default"] = before
+        connections["default"] = original_connection
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def test_a_pooler_that_takes_no_timeouts_is_used_without_them(
+def test_if_a_pooler_refuses_timeouts_the_worker_connects_without_them(
     worker_thread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connect = DatabaseWrapper.get_new_connection
 
-    def picky(self: Any, params: dict[str, Any]) -> Any:
+    def refuse_timeouts(self: Any, params: dict[str, Any]) -> Any:
         if TIMEOUTS in params.get("options", ""):
             raise OperationalError("FATAL:  unsupported startup parameter in options: statement_timeout")
         return connect(self, params)
 
-    monkeypatch.setattr(DatabaseWrapper, "get_new_connection", picky)
+    monkeypatch.setattr(DatabaseWrapper, "get_new_connection", refuse_timeouts)
     noop.defer()
     worker_thread()
     wait_for_statuses(completed=1)
@@ -172,7 +180,7 @@ def test_a_pooler_that_takes_no_timeouts_is_used_without_them(
     assert "database lost" not in caplog.text
 
 
-def test_a_worker_that_hears_no_notifications_says_so_once_and_polls(
+def test_a_worker_that_gets_no_notifications_logs_it_once_and_polls(
     worker_thread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "ECHO_TIME", 0.2)
@@ -184,14 +192,14 @@ def test_a_worker_that_hears_no_notifications_says_so_once_and_polls(
     assert caplog.text.count("notifications unheard") == 1
 
 
-def test_a_worker_that_hears_its_own_notification_says_nothing(
+def test_a_worker_that_gets_its_own_test_notification_logs_nothing(
     worker_thread: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_thread(poll_interval=0.05)
-    wait_until(lambda: worker.worker._control._probe._is_settled)
+    wait_until(lambda: worker.worker.control.probe.is_settled)
     noop.defer()
     wait_for_statuses(completed=1)
     assert "notifications unheard" not in caplog.text
     assert "database lost" not in caplog.text
-    assert not [name for name in worker.worker._in_flight.claiming.queue_names if "," in name]
+    assert not [name for name in worker.worker.in_flight.claiming.queue_names if "," in name]
     assert Job.objects.count() == 1

@@ -1,4 +1,4 @@
-"""Exchanges that take PostgreSQL too long: in the end, all jobs are claimed and all outcomes written."""
+"""Exchanges, which settle and claim jobs in one statement, if they exceed the timeout: all jobs are settled at last."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -21,14 +21,14 @@ from ..app.waiting import DEADLINE, wait_until
 from ..harness.processes import statuses, wait_for_statuses
 from ..harness.threads import WorkerThread
 
-Start = Callable[..., WorkerThread]
+StartWorker = Callable[..., WorkerThread]
 HOUR = 3600.0
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short timeouts, so that PostgreSQL cancels slow statements soon."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
     monkeypatch.setattr(control, "LONGEST_REOPEN_DELAY", 0.1)
@@ -39,10 +39,10 @@ def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
-    """A trigger that sleeps for some seconds in each UPDATE of a row for which a condition on NEW is true."""
+    """Make a trigger that sleeps for some seconds in each UPDATE of a row for which a condition on NEW is true."""
     with connection.cursor() as cursor:
 
-        def slow(condition: str, seconds: str) -> None:
+        def make_trigger(condition: str, seconds: str) -> None:
             cursor.execute(
                 f"CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS "
                 f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NEW; END $$"
@@ -52,15 +52,15 @@ def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
                 f"FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION be_slow()"
             )
 
-        yield slow
+        yield make_trigger
         cursor.execute("DROP FUNCTION be_slow CASCADE")
 
 
-# Outcomes
+# Slow settlements
 
 
-def test_many_large_results_are_written_however_little_time_there_is(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+def test_many_large_results_are_saved_despite_a_short_statement_timeout(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=150ms")
     jobs.noop.using(priority=1).defer_many([()] * 500)
@@ -69,8 +69,8 @@ def test_many_large_results_are_written_however_little_time_there_is(
     wait_for_statuses(completed=524, deadline=4 * DEADLINE)
 
 
-def test_outcomes_that_take_too_long_together_are_written_in_parts(
-    worker_thread: Start, slow_updates: Callable[[str, str], None]
+def test_outcomes_that_take_too_long_together_are_saved_in_parts(
+    worker_thread: StartWorker, slow_updates: Callable[[str, str], None]
 ) -> None:
     slow_updates("NEW.status = 'completed' AND NEW.task LIKE '%.return_long'", "0.03")
     jobs.noop.using(priority=1).defer_many([()] * 500)
@@ -79,11 +79,11 @@ def test_outcomes_that_take_too_long_together_are_written_in_parts(
     wait_for_statuses(completed=560, deadline=4 * DEADLINE)
 
 
-def test_a_slow_outcome_fails_alone_with_a_clear_error(
-    worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+def test_only_the_job_whose_result_is_too_slow_to_save_fails_and_its_error_says_so(
+    worker_thread: StartWorker, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     slow_updates("length(NEW.result::text) > 100000", "60")
-    large = worker_jobs.return_long.defer(200_000)
+    large_job = worker_jobs.return_long.defer(200_000)
     jobs.noop.defer_many([()] * 20)
     worker_thread()
     for number in range(1_000):
@@ -91,18 +91,18 @@ def test_a_slow_outcome_fails_alone_with_a_clear_error(
             break
         job = jobs.noop.defer()
         wait_until(lambda job=job: Job.objects.completed().filter(pk=job.pk).exists(), f"job {number} is done")  # type: ignore[misc]
-    large.refresh_from_db()
-    assert (large.status, large.attempts) == ("failed", 1)
-    assert "did not write this outcome of 200,002 characters in time" in large.last_error
-    assert f"id={large.pk} " in caplog.text
+    large_job.refresh_from_db()
+    assert (large_job.status, large_job.attempts) == ("failed", 1)
+    assert "did not write this outcome of 200,002 characters in time" in large_job.last_error
+    assert f"id={large_job.pk} " in caplog.text
     assert set(statuses()) == {"completed", "failed"}
 
 
-def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
-    worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_saved(
+    worker_thread: StartWorker, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     slow_updates("NEW.status = 'completed' AND NEW.task LIKE '%.echo'", "60")
-    small = jobs.echo.defer("small")
+    small_job = jobs.echo.defer("small")
     worker_thread()
     wait_until(lambda: caplog.text.count("outcome slow") == 1)
     for _ in range(10):
@@ -110,23 +110,23 @@ def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
         wait_until(lambda job=job: Job.objects.completed().filter(pk=job.pk).exists())  # type: ignore[misc]
     with connection.cursor() as cursor:
         cursor.execute("DROP TRIGGER be_slow ON skipqueue_job")
-    wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
+    wait_until(lambda: Job.objects.completed().filter(pk=small_job.pk).exists())
 
 
-def test_a_failed_position_search_does_not_stop_outcomes(
-    worker_thread: Start, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
+def test_outcomes_are_saved_although_claims_and_the_search_for_jobs_time_out(
+    worker_thread: StartWorker, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
-    def search(*_: object, **__: object) -> None:
+    def sleep_for_a_minute(*_: object, **__: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr("django_skipqueue.worker.exchange.first_in_queues", search)
+    monkeypatch.setattr("django_skipqueue.worker.exchange.first_in_queues", sleep_for_a_minute)
     slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
     worker_jobs.pass_gate.defer_many([("first",), ("second",)])
     worker = worker_thread(concurrency=3, poll_interval=0.1)
     wait_until(lambda: gates["first"].inside == gates["second"].inside == 1)
     jobs.echo.defer("poison")
-    wait_until(lambda: worker.worker._in_flight.claiming.lost is not None, "its claim is lost")
+    wait_until(lambda: worker.worker.in_flight.claiming.lost is not None, "its claim is lost")
     gates["first"].open()
     wait_until(lambda: Job.objects.completed().count() == 1)
     gates["second"].open()
@@ -134,24 +134,24 @@ def test_a_failed_position_search_does_not_stop_outcomes(
 
 
 def test_a_slow_orphan_check_does_not_stop_claims_and_outcomes(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(*_: object, **__: object) -> None:
+    def sleep_for_a_minute(*_: object, **__: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr(Store, "release_orphans", look)
+    monkeypatch.setattr(Store, "release_orphans", sleep_for_a_minute)
     worker = worker_thread(poll_interval=0.1)
     worker.cut()
     jobs.noop.defer()
     wait_for_statuses(completed=1)
 
 
-# Claims
+# Slow claims
 
 
-def test_jobs_that_take_too_long_together_are_claimed_in_parts(
-    worker_thread: Start, slow_updates: Callable[[str, str], None]
+def test_jobs_that_take_too_long_to_claim_together_are_claimed_in_parts(
+    worker_thread: StartWorker, slow_updates: Callable[[str, str], None]
 ) -> None:
     slow_updates("NEW.status = 'running'", "0.05")
     jobs.noop.defer_many([()] * 60)
@@ -160,37 +160,37 @@ def test_jobs_that_take_too_long_together_are_claimed_in_parts(
 
 
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
-def test_a_job_that_takes_too_long_to_claim_alone_is_left_where_it_is(
-    worker_thread: Start,
+def test_a_job_that_takes_too_long_to_claim_stays_queued_and_others_run(
+    worker_thread: StartWorker,
     slow_updates: Callable[[str, str], None],
     caplog: pytest.LogCaptureFixture,
     queue_names: tuple[str, ...],
 ) -> None:
     slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
-    poison = jobs.echo.defer("poison")
+    unclaimable_job = jobs.echo.defer("poison")
     jobs.noop.defer_many([()] * 200)
     worker_thread(poll_interval=0.1, queue_names=queue_names)
     wait_for_statuses(completed=200, queued=1, deadline=4 * DEADLINE)
-    assert f"id={poison.pk} " in caplog.text
+    assert f"id={unclaimable_job.pk} " in caplog.text
     assert "job not claimed" in caplog.text
 
 
 @pytest.fixture
-def held_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Characters of arguments that a worker holds, after each claim."""
+def held_characters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """After each claim: the number of characters in the arguments of all jobs that the worker has claimed."""
     sizes: list[int] = []
     take = InFlightJobs.take
 
-    def note(self: InFlightJobs, *arguments: Any) -> None:
+    def take_and_record(self: InFlightJobs, *arguments: Any) -> None:
         take(self, *arguments)
         sizes.append(sum(len(job.args) for job in self.jobs.values()))
 
-    monkeypatch.setattr(InFlightJobs, "take", note)
+    monkeypatch.setattr(InFlightJobs, "take", take_and_record)
     return sizes
 
 
-def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, held_sizes: list[int]
+def test_a_worker_claims_only_as_many_large_jobs_as_its_memory_limit_allows(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch, held_characters: list[int]
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=8s")
     monkeypatch.setattr(claiming, "MOST_CHARACTERS_HELD", 10_000_000)
@@ -198,57 +198,59 @@ def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
     jobs.echo_length.defer_many([(random.randbytes(450_000).hex(),) for _ in range(60)])
     worker_thread(drain=True)
     wait_for_statuses(completed=1_060, deadline=4 * DEADLINE)
-    assert 900_000 < max(held_sizes) < 20_000_000
+    assert 900_000 < max(held_characters) < 20_000_000
 
 
-def test_a_huge_job_among_small_ones_keeps_none_of_them(worker_thread: Start, held_sizes: list[int]) -> None:
+def test_a_job_with_huge_arguments_among_small_ones_delays_none_of_them(
+    worker_thread: StartWorker, held_characters: list[int]
+) -> None:
     huge = random.randbytes(2_500_000).hex()
     for number in range(60):
         make_job(task=jobs.echo_length.name, args=[huge if number == 30 else ""])
     worker_thread(drain=True)
     wait_for_statuses(completed=60, deadline=4 * DEADLINE)
-    assert max(held_sizes) > len(huge)
+    assert max(held_characters) > len(huge)
 
 
-DEAD = 400_000
+DELETED_ROWS = 400_000
 
 
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
-def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
-    worker_thread: Start,
+def test_2000_jobs_behind_400000_deleted_rows_are_claimed_despite_a_short_timeout(
+    worker_thread: StartWorker,
     connect: Callable[[], psycopg.Connection[Any]],
     monkeypatch: pytest.MonkeyPatch,
     queue_names: tuple[str, ...],
 ) -> None:
-    """While a session has an old snapshot open, the index keeps the entries of all jobs that were claimed since."""
+    """While a session has an old snapshot open, the index keeps the entries of deleted rows, so a search is slow."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=80ms")
-    old = connect()
-    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    old.execute("SELECT count(*) FROM skipqueue_job")
+    session_with_old_snapshot = connect()
+    session_with_old_snapshot.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    session_with_old_snapshot.execute("SELECT count(*) FROM skipqueue_job")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after) "
             "SELECT 'default', 't', '[]', '{}', 'queued', 0, 1, now() - interval '1 hour' FROM generate_series(1, %s)",
-            [DEAD],
+            [DELETED_ROWS],
         )
         cursor.execute("DELETE FROM skipqueue_job")
     jobs.noop.defer_many([()] * 2_000)
     worker_thread(poll_interval=0.5, queue_names=queue_names)
     wait_for_statuses(completed=2_000, deadline=4 * DEADLINE)
-    old.execute("COMMIT")
+    session_with_old_snapshot.execute("COMMIT")
 
 
-def test_an_error_after_the_exchange_takes_nothing_of_its_answer(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+def test_jobs_claimed_in_an_exchange_are_run_although_the_next_statement_fails(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the exchange, the worker sends a statement that has the others planned again. It may find no connection."""
+    """After an exchange, the worker sends a statement so that PostgreSQL plans the others again. Here it fails."""
 
     def fail(*_: Any) -> None:
         raise OperationalError("gone")
 
     monkeypatch.setattr(control.ControlConnection, "note_exchange", fail)
-    made = [jobs.noop.defer() for _ in range(3)]
+    deferred = [jobs.noop.defer() for _ in range(3)]
     worker_thread(poll_interval=0.1)
     wait_for_statuses(completed=3)
-    leases = Job.objects.filter(pk__in=[job.pk for job in made]).values_list("lease", "attempts")
+    leases = Job.objects.filter(pk__in=[job.pk for job in deferred]).values_list("lease", "attempts")
     assert set(leases) == {(2, 1)}, "claimed once, and settled once"

@@ -1,4 +1,4 @@
-"""`ExchangeBuffer`: one result of an exchange waits, and is applied once."""
+"""`ExchangeBuffer` keeps the result of one exchange with the database until the worker applies it, once."""
 
 import time
 from typing import Any, cast
@@ -15,12 +15,12 @@ JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
 ATTEMPT = Attempt(JOB, COMPLETED, 1.0, 2.0, "w")
 
 
-def exchange() -> Exchange:
+def make_exchange() -> Exchange:
     answer = ExchangeResult([], cast("list[tuple[Any, ...]]", [tuple(JOB)] * 3), ["default"], time.monotonic())
     return Exchange(answer, [ATTEMPT], 3, {}, dict.fromkeys(RUNNER_NAMES, 1), 0.0, 0.0)
 
 
-def test_what_waits_is_counted_until_it_is_applied_once() -> None:
+def test_a_waiting_result_is_counted_until_it_is_applied_once() -> None:
     applied: list[Exchange] = []
 
     def apply(exchange: Exchange) -> bool:
@@ -29,7 +29,7 @@ def test_what_waits_is_counted_until_it_is_applied_once() -> None:
 
     buffer = ExchangeBuffer(apply)
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (True, 0, [])
-    waiting = exchange()
+    waiting = make_exchange()
     buffer.put(waiting)
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (False, 3, [ATTEMPT])
     assert buffer.apply() is True
@@ -38,22 +38,22 @@ def test_what_waits_is_counted_until_it_is_applied_once() -> None:
     assert applied == [waiting]
 
 
-def test_a_result_that_waits_is_not_overwritten() -> None:
+def test_a_second_result_is_refused_while_one_waits() -> None:
     buffer = ExchangeBuffer(lambda exchange: False)
-    buffer.put(exchange())
+    buffer.put(make_exchange())
     with pytest.raises(AssertionError):
-        buffer.put(exchange())
+        buffer.put(make_exchange())
 
 
-def test_it_is_empty_while_it_applies() -> None:
+def test_the_buffer_is_empty_while_its_result_is_applied() -> None:
     """Code that runs while the result is applied may call `apply`: it must not apply the result again."""
-    seen: list[bool] = []
+    was_empty: list[bool] = []
 
     def apply(exchange: Exchange) -> bool:
-        seen.append(buffer.is_empty)
+        was_empty.append(buffer.is_empty)
         return True
 
     buffer = ExchangeBuffer(apply)
-    buffer.put(exchange())
+    buffer.put(make_exchange())
     buffer.apply()
-    assert seen == [True]
+    assert was_empty == [True]

@@ -1,4 +1,4 @@
-"""`ExchangeService`: when a worker settles and claims in one exchange, and when alone."""
+"""`ExchangeService`: when a worker settles and claims in one exchange, and when in two."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,24 +18,24 @@ from django_skipqueue.worker.protocol import SharedCounts
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
 
 
-class Noting(Store):
-    """A store that notes how many outcomes and claims each exchange has, and sends nothing."""
+class RecordingStore(Store):
+    """A store that sends nothing, and records how many outcomes each exchange has and how many jobs it would claim."""
 
     def __init__(self) -> None:
         super().__init__("default")
-        self.sent: list[tuple[int, int]] = []
+        self.outcomes_and_claims: list[tuple[int, int]] = []
 
     def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
         return set()
 
     def exchange(self, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
         settled = [(settlement.job_id, settlement.lease, None) for settlement in settlements]
-        self.sent.append((len(settled), options["limit"]))
+        self.outcomes_and_claims.append((len(settled), options["limit"]))
         return ExchangeResult(settled, [], options["queue_names"], 0.0)
 
 
-def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_blame() -> None:
-    store = Noting()
+def test_an_outcome_that_took_too_long_is_sent_again_without_a_claim() -> None:
+    store = RecordingStore()
     service = ExchangeService(
         MagicMock(take_finished=MagicMock(return_value=[])),
         ClaimPolicy(WorkerOptions(name="w", database="default", queue_names=("default",))),
@@ -48,7 +48,7 @@ def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_b
         settle_services=(),
         write_notes=MagicMock(),
     )
-    service.pending._slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
+    service.pending.slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
     for _ in range(2):
         service.exchange(Plan(0.0, settles=True, claims=5))
-    assert store.sent == [(1, 0), (0, 5)]
+    assert store.outcomes_and_claims == [(1, 0), (0, 5)]

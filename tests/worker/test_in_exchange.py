@@ -1,4 +1,4 @@
-"""`InExchange` and `BeginOrder` without a part: exchanges send nothing more, and each job begins at once."""
+"""`InExchange` without optional parts such as limits: exchanges are minimal, and each job begins at once."""
 
 from typing import Any
 
@@ -14,11 +14,13 @@ KEYED: dict[str, Any] = {"holds_permit": True, "permit_key": "k"}
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", **KEYED)
 
 
-def test_without_a_part_nothing_is_sent_beside_and_each_job_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_parts_an_exchange_has_no_further_statements_and_jobs_begin_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(in_exchange, "installed_parts", tuple)
-    made = make_in_exchange(Store("default"), "w", claims_ahead=True)
-    assert made.statements_of_parts([], has_room=True, claims=True) == PartStatements()
-    assert made.claimed_ahead(ExchangeResult([], [], [], 0.0)) == []
-    assert made.due_at == NEVER
-    lines = made.lines
+    in_exchange_without_parts = make_in_exchange(Store("default"), "w", claims_ahead=True)
+    assert in_exchange_without_parts.statements_of_parts([], has_room=True, claims=True) == PartStatements()
+    assert in_exchange_without_parts.claimed_ahead(ExchangeResult([], [], [], 0.0)) == []
+    assert in_exchange_without_parts.due_at == NEVER
+    lines = in_exchange_without_parts.begin_order
     assert (lines.enter(JOB), lines.follow(JOB), lines.withdraw(), lines.has_waiting) == ([JOB], None, [], False)

@@ -1,4 +1,4 @@
-"""`Observers`: parts see the claims, the ends of attempts and the events of a process."""
+"""`Observers`: optional parts are notified of claimed jobs, ended attempts and events of a worker process."""
 
 from datetime import UTC, datetime
 
@@ -19,29 +19,31 @@ JOB = ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
 
 
 @pytest.fixture(autouse=True)
-def _no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_installed", {})
+def _no_installed_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "parts_by_name", {})
 
 
-def test_without_parts_nothing_is_observed_and_events_are_sent() -> None:
+def test_without_observers_events_are_sent() -> None:
     install_parts([Part(name="silent")])
     observers, sent = Observers(), list[Event]()
     observers.observing(sent.append)(JobsRecovered("default", []))
     assert (observers.services(Store("default")), sent) == ([], [JobsRecovered("default", [])])
 
 
-def test_each_observer_sees_claims_ends_and_events_and_has_its_service() -> None:
+def test_each_observer_gets_claims_ended_attempts_and_events() -> None:
     services: list[tuple[Store, Remembering]] = []
 
-    def service(store: Store, observer: Remembering) -> Timer:
+    def make_service(store: Store, observer: Remembering) -> Timer:
         services.append((store, observer))
         return Timer("write", lambda: 0.0, lambda: None)
 
-    install_parts([Part(name="a", observers=((Remembering, service), (Remembering, service)))])
+    install_parts([Part(name="a", observers=((Remembering, make_service), (Remembering, make_service)))])
     observers, sent, store = Observers(), list[Event](), Store("default")
     attempt = Attempt(JOB, COMPLETED, 0.0, 0.1, "w")
-    at = datetime(2027, 1, 15, tzinfo=UTC)
-    recovered = JobsRecovered("default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", at, "{}", at)])
+    recovered_at = datetime(2027, 1, 15, tzinfo=UTC)
+    recovered = JobsRecovered(
+        "default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", recovered_at, "{}", recovered_at)]
+    )
     for observer in observers.made:
         observer.claimed([JOB])
         observer.ended(AttemptsCompleted, [attempt])

@@ -1,4 +1,4 @@
-"""`OutcomeReports`: each attempt is in one event, also if the answer of its settle was lost."""
+"""`OutcomeReports`: one event is sent for each attempt, also if the answer of the database was lost."""
 
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -23,16 +23,16 @@ from ..app.waiting import wait_until
 from ..harness.observer import Remembering
 from ..harness.threads import WorkerThread
 
-Start = Callable[..., WorkerThread]
-Received = list[tuple[Signal, Attempt]]
+StartWorker = Callable[..., WorkerThread]
+ReceivedSignals = list[tuple[Signal, Attempt]]
 HOUR = 3600.0
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def received() -> Iterator[Received]:
-    """The signals about outcomes, in order."""
+def received() -> Iterator[ReceivedSignals]:
+    """The signals about outcomes that were sent, in order."""
     outcomes = [
         signals.job_completed,
         signals.job_retrying,
@@ -41,21 +41,21 @@ def received() -> Iterator[Received]:
         signals.job_cancelled,
         signals.lease_lost,
     ]
-    heard: Received = []
+    received_signals: ReceivedSignals = []
 
     def receive(signal: Signal, attempt: Attempt, **_: Any) -> None:
-        heard.append((signal, attempt))
+        received_signals.append((signal, attempt))
 
     for signal in outcomes:
         signal.connect(receive)
-    yield heard
+    yield received_signals
     for signal in outcomes:
         signal.disconnect(receive)
 
 
 @pytest.fixture
 def first_answer_lost(monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
-    """Breaks the connection after the first settle is committed. Returns the outcomes of the settle."""
+    """Break the connection after the first settlement is committed. Returns the outcomes that it saved."""
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
     lost: list[Settlement] = []
@@ -83,15 +83,15 @@ def first_answer_lost(monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
     ],
     ids=["completed", "discarded", "snoozed", "retried", "failed"],
 )
-def test_an_outcome_whose_answer_was_lost_is_reported_as_what_was_written(
+def test_the_signal_of_an_outcome_is_sent_although_the_answer_of_the_database_was_lost(
     task: Any,
     signal: Signal,
     status: str,
-    worker_thread: Start,
-    received: Received,
+    worker_thread: StartWorker,
+    received: ReceivedSignals,
     first_answer_lost: list[Settlement],
 ) -> None:
-    made = task.defer()
+    job = task.defer()
     worker = worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: received, "a signal about the outcome")
     assert first_answer_lost
@@ -100,34 +100,34 @@ def test_an_outcome_whose_answer_was_lost_is_reported_as_what_was_written(
     [(sent, attempt)] = received
     assert sent is signal
     assert attempt.outcome.status == status
-    job = Job.objects.get(pk=made.pk)
+    job = Job.objects.get(pk=job.pk)
     assert (job.status, len(job.errors)) == (status, status in ("failed", "discarded") or task.name.endswith("retry"))
 
 
-def test_a_failure_written_in_place_of_a_refused_outcome_is_reported_as_a_failure(
-    worker_thread: Start, received: Received, monkeypatch: pytest.MonkeyPatch
+def test_job_failed_is_sent_if_the_database_refuses_the_result_of_a_job(
+    worker_thread: StartWorker, received: ReceivedSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outcomes of a refused batch are committed one by one. Then the connection breaks in the claim."""
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
-    under_way: list[list[Settlement]] = []
+    running_exchanges: list[list[Settlement]] = []
     broken: list[str] = []
 
     def break_in_the_claim(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
-        under_way.append(list(settlements))
+        running_exchanges.append(list(settlements))
         try:
-            if len(under_way) == 2 and not broken:
+            if len(running_exchanges) == 2 and not broken:
                 broken.append("once")
                 raise OperationalError("the connection is gone")
-            return exchange(self, under_way[-1], **options)
+            return exchange(self, running_exchanges[-1], **options)
         finally:
-            under_way.pop()
+            running_exchanges.pop()
 
     monkeypatch.setattr(Store, "exchange", break_in_the_claim)
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE skipqueue_job ADD CONSTRAINT no_7 CHECK (result IS DISTINCT FROM '7') NOT VALID")
     try:
-        made = jobs.echo.defer(7)
+        job = jobs.echo.defer(7)
         worker_thread(concurrency=1, poll_interval=HOUR)
         [(signal, attempt)] = wait_until(lambda: received)
     finally:
@@ -135,14 +135,14 @@ def test_a_failure_written_in_place_of_a_refused_outcome_is_reported_as_a_failur
             cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT no_7")
     assert broken
     assert signal is signals.job_failed
-    made.refresh_from_db()
-    assert (made.status, made.last_error) == ("failed", attempt.outcome.last_error)
+    job.refresh_from_db()
+    assert (job.status, job.last_error) == ("failed", attempt.outcome.last_error)
 
 
-def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
-    worker_thread: Start, received: Received, monkeypatch: pytest.MonkeyPatch
+def test_job_cancelled_is_sent_for_a_cancelled_job_whatever_its_outcome(
+    worker_thread: StartWorker, received: ReceivedSignals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = jobs.discard.defer("by the task")
+    job = jobs.discard.defer("by the task")
     exchange = Store.exchange
 
     def cancel_and_exchange(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
@@ -156,12 +156,12 @@ def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
     [(signal, attempt)] = wait_until(lambda: received)
     assert signal is signals.job_cancelled
     assert attempt.outcome.last_error == "by hand"
-    wait_until(lambda: Job.objects.get(pk=made.pk).errors, "the error of the attempt is kept")
+    wait_until(lambda: Job.objects.get(pk=job.pk).errors, "the error of the attempt is kept")
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_written: bool) -> None:
-    """A carrier may run a job twice. At least the last two attempts are remembered."""
+def test_a_second_outcome_of_a_recent_attempt_sends_outcomes_dropped(is_written: bool) -> None:
+    """An external worker such as Celery may run a job twice. At least the last two attempts are remembered."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     observer = Remembering()
@@ -183,15 +183,15 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
     events.clear()
     reports.report([others[0], others[-1]], set(), {})
     assert (OutcomesDropped, [others[-1]]) in [(type(event), event.attempts) for event in events]
-    assert (others[0] in reports.lost) is not is_written, "it is forgotten"
+    assert (others[0] in reports.lost) is not is_written, "older attempts are forgotten"
 
 
-def test_an_outcome_that_was_written_is_no_second_one() -> None:
-    """Somebody may have forged an earlier outcome of the attempt."""
+def test_the_first_saved_outcome_is_reported_although_an_earlier_report_was_forged() -> None:
+    """An attempt that says of itself that it is saved is not trusted."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)
-    honest = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
-    reports.report([honest._replace(is_written=True)], set(), {})
-    reports.report([honest], {honest.job.ref}, {})
+    attempt = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
+    reports.report([attempt._replace(is_written=True)], set(), {})
+    reports.report([attempt], {attempt.job.ref}, {})
     assert [type(event) for event in events] == [AttemptsCompleted] * 2

@@ -1,4 +1,4 @@
-"""`OwnRow`: a worker writes its own heartbeat if its supervisor does not, and claims only with a fresh heartbeat."""
+"""`OwnRow`: a worker writes its heartbeat if its supervisor does not, and claims jobs only with a fresh heartbeat."""
 
 import time
 from collections.abc import Callable
@@ -23,17 +23,17 @@ from ..harness.threads import WorkerThread
 
 store = Store("default")
 
-Start = Callable[..., WorkerThread]
+StartWorker = Callable[..., WorkerThread]
 HOUR = 3600
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def heartbeat(worker: WorkerThread) -> Any:
+def heartbeat_of(worker: WorkerThread) -> Any:
     return Worker.objects.values_list("heartbeat_at", flat=True).get(pk=worker.id)
 
 
-def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any, settings: Any) -> None:
+def test_a_worker_inserts_its_row_before_it_claims(worker_thread: StartWorker, gates: Any, settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, queue_names=("default",))
@@ -44,29 +44,29 @@ def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any, set
     assert are_in_order(row.started_at, Job.objects.get().locked_at)
 
 
-def test_it_writes_a_few_heartbeats_in_a_timeout_and_says_once_that_it_is_alone(
-    worker_thread: Start, caplog: pytest.LogCaptureFixture
+def test_a_worker_without_a_supervisor_writes_heartbeats_and_logs_it_once(
+    worker_thread: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     for _ in range(6):
-        before = wait_until(lambda: Worker.objects.exists() and heartbeat(worker))
-        wait_until(lambda before=before: heartbeat(worker) > before)  # type: ignore[misc]
+        before = wait_until(lambda: Worker.objects.exists() and heartbeat_of(worker))
+        wait_until(lambda before=before: heartbeat_of(worker) > before)  # type: ignore[misc]
     assert caplog.text.count("supervisor silent") == 1
     wait_until(lambda: store.heartbeat_worker(worker.id) and "supervisor back" in caplog.text)
 
 
-@pytest.mark.parametrize("request_of", [Worker.restart, Worker.stop], ids=["restart", "stop"])
-def test_a_worker_whose_supervisor_is_silent_does_itself_what_is_requested(
-    worker_thread: Start, caplog: pytest.LogCaptureFixture, request_of: Callable[[Worker], bool]
+@pytest.mark.parametrize("make_request", [Worker.restart, Worker.stop], ids=["restart", "stop"])
+def test_a_worker_without_a_supervisor_obeys_a_request_to_restart_or_stop(
+    worker_thread: StartWorker, caplog: pytest.LogCaptureFixture, make_request: Callable[[Worker], bool]
 ) -> None:
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
-    assert request_of(Worker.objects.get())
+    assert make_request(Worker.objects.get())
     wait_until(lambda: not Worker.objects.filter(pk=worker.id).exists(), "it has ended")
 
 
-def test_a_worker_leaves_a_request_to_its_supervisor_until_that_is_silent() -> None:
+def test_a_worker_ignores_a_request_while_its_supervisor_is_alive() -> None:
     requests: list[str] = []
     options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
     row = OwnRow(store, options, id="w/1:0", name="w/1", requested=requests.append)
@@ -77,7 +77,7 @@ def test_a_worker_leaves_a_request_to_its_supervisor_until_that_is_silent() -> N
 
 
 class TestHeartbeatsOfTheSupervisor:
-    """Heartbeats that the supervisor writes count as the worker's own."""
+    """Heartbeats that the supervisor writes for a worker count as written by the worker."""
 
     @pytest.fixture
     def shared(self) -> SharedCounts:
@@ -88,7 +88,9 @@ class TestHeartbeatsOfTheSupervisor:
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
         return OwnRow(store, options, id="w/1:0", name="w/1", shared=shared)
 
-    def test_a_worker_makes_its_row_itself(self, row: OwnRow, shared: SharedCounts) -> None:
+    def test_a_worker_inserts_its_row_although_the_supervisor_writes_heartbeats(
+        self, row: OwnRow, shared: SharedCounts
+    ) -> None:
         shared.heartbeat_at = 1000.0
         assert not row.is_alive(1000.0)
         assert row.due_at == 0.0
@@ -107,7 +109,7 @@ class TestHeartbeatsOfTheSupervisor:
         assert row.is_alive(1040.0)
         assert not row.is_alive(1040.1)
 
-    def test_the_pause_between_two_heartbeats_of_a_supervisor_is_no_silence(
+    def test_a_worker_waits_longer_than_the_pause_between_heartbeats_of_the_supervisor(
         self, row: OwnRow, shared: SharedCounts
     ) -> None:
         row.run(1000.0)
@@ -115,17 +117,19 @@ class TestHeartbeatsOfTheSupervisor:
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
         assert row.due_at - shared.heartbeat_at > options.seconds_between_heartbeats
 
-    def test_a_heartbeat_that_came_meanwhile_shows_that_the_supervisor_is_back(
+    def test_a_new_heartbeat_of_the_supervisor_prevents_the_warning_that_it_is_silent(
         self, row: OwnRow, shared: SharedCounts, caplog: pytest.LogCaptureFixture
     ) -> None:
         row.run(time.monotonic() - 60)
-        row._supervisor_seen_at -= 60
+        row.supervisor_seen_at -= 60
         shared.heartbeat_at = time.monotonic()
         row.run(time.monotonic())
         assert "supervisor silent" not in caplog.text
 
 
-def test_a_row_that_somebody_removed_is_made_again(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_inserts_its_row_again_if_it_was_deleted(
+    worker_thread: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
     store.delete_workers([worker.id])
@@ -133,8 +137,8 @@ def test_a_row_that_somebody_removed_is_made_again(worker_thread: Start, caplog:
     wait_until(lambda: "worker row gone" in caplog.text)
 
 
-def test_a_heartbeat_whose_connection_broke_is_written_once_there_is_another(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_heartbeat_is_written_again_after_its_connection_broke(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     beat = Store.heartbeat_worker
@@ -152,8 +156,8 @@ def test_a_heartbeat_whose_connection_broke_is_written_once_there_is_another(
     assert len(beats) == 2
 
 
-def test_who_cannot_say_that_it_is_alive_claims_nothing_and_settles_what_it_has(
-    worker_thread: Start, gates: Any, session: Callable[[], Session], caplog: pytest.LogCaptureFixture
+def test_a_worker_that_cannot_write_heartbeats_settles_jobs_but_claims_none(
+    worker_thread: StartWorker, gates: Any, session: Callable[[], Session], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     worker_jobs.pass_gate.defer("g")

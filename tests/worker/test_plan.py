@@ -1,4 +1,4 @@
-"""`next_plan`: what to settle, what to claim, and when to plan again. Each row of the table is one `Work`."""
+"""`next_plan` decides what a worker settles, how many jobs it claims, and when. Each row has a `Work` and its plan."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from django_skipqueue.worker.claiming import Plan, Work, next_plan
 NOW = 100.0
 
 
-def both(room: int, at: float = 0.0) -> Plan:
-    return Plan(at, settles=True, claims=room)
+def settle_and_claim(number: int, at: float = 0.0) -> Plan:
+    return Plan(at, settles=True, claims=number)
 
 
 @pytest.mark.parametrize(
@@ -21,41 +21,44 @@ def both(room: int, at: float = 0.0) -> Plan:
         ({}, Plan(NEVER)),
         ({"room": 5}, Plan(NEVER)),
         ({"room": 5, "claim_at": 101.0}, Plan(101.0)),
-        ({"claim_at": 99.0}, Plan(NEVER)),  # no room
+        ({"claim_at": 99.0}, Plan(NEVER)),  # no free slot
         ({"outcomes_at": 103.0, "claim_at": 99.0}, Plan(103.0)),
         ({"outcomes_at": 103.0, "admission_at": 102.0, "claim_at": 101.0, "room": 5}, Plan(101.0)),
         ({"outcomes_at": 103.0, "admission_at": 102.0, "claim_at": 104.0, "room": 5}, Plan(102.0)),
         ({"outcomes_at": 101.0, "admission_at": 102.0, "claim_at": 104.0, "room": 5}, Plan(101.0)),
         # One reason is enough, and the exchange settles and claims whatever the reason is.
-        ({"has_finished": True, "room": 5, "claim_at": 200.0}, both(5)),
-        ({"has_finished": True}, both(0)),
-        ({"outcomes_at": 0.0, "room": 5, "claim_at": 200.0}, both(5)),
-        ({"outcomes_at": 100.0, "room": 5}, both(5, at=100.0)),
-        ({"admission_at": 99.0, "room": 5, "claim_at": 200.0}, both(5, at=99.0)),
-        ({"admission_at": 99.0}, both(0, at=99.0)),
-        ({"claim_at": 99.0, "room": 5}, both(5, at=99.0)),
-        ({"claim_at": 0.0, "room": 1, "outcomes_at": 200.0}, both(1)),
+        ({"has_finished": True, "room": 5, "claim_at": 200.0}, settle_and_claim(5)),
+        ({"has_finished": True}, settle_and_claim(0)),
+        ({"outcomes_at": 0.0, "room": 5, "claim_at": 200.0}, settle_and_claim(5)),
+        ({"outcomes_at": 100.0, "room": 5}, settle_and_claim(5, at=100.0)),
+        ({"admission_at": 99.0, "room": 5, "claim_at": 200.0}, settle_and_claim(5, at=99.0)),
+        ({"admission_at": 99.0}, settle_and_claim(0, at=99.0)),
+        ({"claim_at": 99.0, "room": 5}, settle_and_claim(5, at=99.0)),
+        ({"claim_at": 0.0, "room": 1, "outcomes_at": 200.0}, settle_and_claim(1)),
         # A result is applied first, unless attempts have finished: then it is applied while the database works.
         ({"has_result": True}, Plan(0.0, applies=True)),
         ({"has_result": True, "room": 5, "claim_at": 99.0}, Plan(0.0, applies=True)),
         ({"has_result": True, "outcomes_at": 0.0, "room": 5}, Plan(0.0, applies=True)),
-        ({"has_result": True, "has_finished": True, "room": 5}, both(5)),
+        ({"has_result": True, "has_finished": True, "room": 5}, settle_and_claim(5)),
         # After a failure each half is sent alone.
         ({"has_finished": True, "room": 5, "alone": ["settle", "claim"]}, Plan(0.0, False, True, 5, True)),
         ({"has_finished": True, "room": 5, "alone": ["claim", "settle"]}, Plan(0.0, claims=5)),
         ({"has_finished": True, "room": 5, "alone": ["claim"]}, Plan(0.0, claims=5)),
         ({"has_finished": True, "room": 5, "alone": ["settle"]}, Plan(0.0, False, True, 5, True)),
-        ({"has_finished": True, "alone": ["claim", "settle"]}, Plan(0.0, False, True, 0, True)),  # no room: no claim
+        (
+            {"has_finished": True, "alone": ["claim", "settle"]},
+            Plan(0.0, False, True, 0, True),
+        ),  # no free slot: no claim
         ({"alone": ["claim", "settle"], "claim_at": 101.0, "room": 5}, Plan(101.0)),
         # Nothing is sent, nor applied, before the connection may be opened again.
         ({"has_finished": True, "room": 5, "claim_at": 0.0, "open_at": 100.5}, Plan(100.5)),
         ({"has_result": True, "open_at": 100.5}, Plan(100.5)),
         ({"claim_at": 101.0, "room": 5, "open_at": 100.5}, Plan(101.0)),
-        ({"has_finished": True, "room": 5, "open_at": 100.0}, both(5, at=100.0)),
+        ({"has_finished": True, "room": 5, "open_at": 100.0}, settle_and_claim(5, at=100.0)),
     ],
     ids=str,
 )
-def test_a_plan(work: dict[str, Any], plan: Plan) -> None:
+def test_the_plan_for_some_work(work: dict[str, Any], plan: Plan) -> None:
     assert next_plan(Work(**work), NOW) == plan
 
 
@@ -68,5 +71,5 @@ def test_a_plan(work: dict[str, Any], plan: Plan) -> None:
         (Plan(0.0, claims=1), True),
     ],
 )
-def test_whether_an_exchange_is_due(plan: Plan, sends: bool) -> None:
+def test_a_plan_sends_an_exchange_only_if_it_settles_or_claims(plan: Plan, sends: bool) -> None:
     assert plan.sends is sends

@@ -1,4 +1,4 @@
-"""Worker processes are replaced after many jobs, or when they use much memory. No job is lost or charged."""
+"""Worker processes are replaced after many jobs, or when they use much memory. No job is lost or loses an attempt."""
 
 import json
 import re
@@ -37,7 +37,7 @@ HOLDING_JOBS = """
 """
 
 
-def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> None:
+def test_a_worker_is_replaced_after_max_jobs_per_worker(runworker: Run) -> None:
     noop.defer_many([{}] * 50)
     process = runworker("--max-jobs-per-worker", "10", "-c", "1")
     wait_for_statuses(completed=50)
@@ -52,7 +52,9 @@ def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> 
 
 
 @pytest.mark.parametrize(("max_jobs", "is_replaced"), [(None, True), (100, False)])
-def test_an_interruption_does_not_begin_the_count_of_max_jobs_again(max_jobs: int | None, is_replaced: bool) -> None:
+def test_after_an_interruption_a_worker_is_replaced_unless_it_has_max_jobs(
+    max_jobs: int | None, is_replaced: bool
+) -> None:
     interrupter = Interrupter()
     interrupter.interrupted_at = 1_000.0
     options = WorkerOptions(name="host", database="default", max_jobs=max_jobs)
@@ -66,28 +68,28 @@ def test_an_interruption_does_not_begin_the_count_of_max_jobs_again(max_jobs: in
     assert recycling.due_at == NEVER
 
 
-def test_attempts_that_keep_an_interrupted_process_from_being_replaced_are_named_once() -> None:
+def test_running_attempts_that_delay_the_replacement_are_logged_once() -> None:
     interrupter = Interrupter()
     interrupter.interrupted_at = 1_000.0
     interrupter.running = lambda: {(7, 1), (8, 1)}  # type: ignore[method-assign]
-    told: list[set[LeaseRef]] = []
+    logged: list[set[LeaseRef]] = []
     options = WorkerOptions(name="host", database="default")
-    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, log_wait=told.append)
+    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, log_wait=logged.append)
     for second in range(int(RECYCLING_DELAY), int(RECYCLING_LOGGED_AFTER)):
         recycling.run(1_000.0 + second)
-    assert not told
+    assert not logged
     for second in range(int(RECYCLING_LOGGED_AFTER), 2 * int(RECYCLING_LOGGED_AFTER)):
         recycling.run(1_000.0 + second)
-    assert told == [{(7, 1), (8, 1)}]
+    assert logged == [{(7, 1), (8, 1)}]
 
 
-def test_drain_ends_although_processes_are_replaced(runworker: Run) -> None:
+def test_drain_ends_although_workers_are_replaced_meanwhile(runworker: Run) -> None:
     noop.defer_many([{}] * 30)
     assert runworker("--drain", "--max-jobs-per-worker", "5").wait() == 0
     wait_for_statuses(completed=30)
 
 
-def test_a_process_that_has_grown_too_large_is_replaced(runworker: Run) -> None:
+def test_a_worker_that_uses_more_than_max_memory_mb_is_replaced(runworker: Run) -> None:
     process = runworker("--max-memory-mb", "400")
     (first,) = workers()
     keep_memory.defer(10)
@@ -99,9 +101,9 @@ def test_a_process_that_has_grown_too_large_is_replaced(runworker: Run) -> None:
     wait_for_statuses(completed=2)
 
 
-def test_what_runs_is_finished_before_the_process_is_replaced(runworker: Run, tmp_path: Path) -> None:
+def test_a_running_job_is_finished_before_its_worker_is_replaced(runworker: Run, tmp_path: Path) -> None:
     end, begun = tmp_path / "end", tmp_path / "end.running"
-    held = Job.objects.enqueue("extra.jobs.hold", args=json.dumps([str(end)]))
+    held_job = Job.objects.enqueue("extra.jobs.hold", args=json.dumps([str(end)]))
     process = runworker("--max-jobs-per-worker", "1", "-c", "2", "--shutdown-timeout", "0", jobs=HOLDING_JOBS)
     wait_until(begun.exists)
     noop.defer()
@@ -109,11 +111,11 @@ def test_what_runs_is_finished_before_the_process_is_replaced(runworker: Run, tm
     assert process.log.count("worker started") == 1
     end.touch()
     wait_for_statuses(completed=2)
-    held.refresh_from_db()
-    assert (held.attempts, held.lease) == (1, 2)  # claimed once and settled once, never given back
+    held_job.refresh_from_db()
+    assert (held_job.attempts, held_job.lease) == (1, 2)  # claimed once and settled once, never released
 
 
-def test_the_memory_in_use_is_known_with_and_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_used_memory_is_known_with_and_without_the_proc_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     with_proc = memory.resident_mb()
     monkeypatch.setattr(memory, "PROC", memory.PROC / "nothing")
     assert 0.5 * with_proc < memory.resident_mb() < 10 * with_proc

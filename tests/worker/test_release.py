@@ -1,4 +1,4 @@
-"""A worker releases the jobs that it has claimed ahead if its jobs turn out to be long."""
+"""A worker releases jobs that it has claimed ahead of their run if its running jobs turn out to be long."""
 
 import time
 from collections.abc import Callable
@@ -15,42 +15,42 @@ from ..harness.processes import ManagePy, workers
 
 Run = Callable[..., ManagePy]
 
-SHORT, LONG = 500, 600
-AHEAD = 150
+SHORT_JOBS, LONG_JOBS = 500, 600
+CLAIMED_AHEAD = 150
 """The number of long jobs that a worker claims ahead, because many short jobs were just finished."""
 
-FLOOD = 100_000
+VERY_MANY_JOBS = 100_000
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def defer_short_jobs_before_longer_ones() -> None:
-    """The first jobs are short and the rest take 0.3 s, so the worker claims hundreds of long jobs ahead."""
-    jobs.noop.using(priority=1).defer_many([()] * SHORT)
-    jobs.slow.defer_many([(0.3,)] * LONG)
+    """Defer short jobs and then jobs of 0.3 s. After the short jobs, a worker claims hundreds of long jobs ahead."""
+    jobs.noop.using(priority=1).defer_many([()] * SHORT_JOBS)
+    jobs.slow.defer_many([(0.3,)] * LONG_JOBS)
 
 
-def longer_ones() -> int:
+def count_claimed_long_jobs() -> int:
     return Job.objects.running().filter(task=jobs.slow.name).count()
 
 
-def test_an_urgent_job_does_not_wait_behind_what_was_claimed_ahead(runworker: Run) -> None:
+def test_an_urgent_job_does_not_wait_behind_jobs_claimed_ahead(runworker: Run) -> None:
     defer_short_jobs_before_longer_ones()
     runworker("--concurrency", "4")
-    wait_until(lambda: longer_ones() > 20, "it has claimed longer jobs ahead")
+    wait_until(lambda: count_claimed_long_jobs() > 20, "it has claimed longer jobs ahead")
     urgent = jobs.noop.using(priority=100).defer()
     wait_until(lambda: Job.objects.completed().filter(pk=urgent.pk).exists(), "the urgent job is done")
-    assert Job.objects.filter(status__in=("queued", "running")).count() > LONG / 2
+    assert Job.objects.filter(status__in=("queued", "running")).count() > LONG_JOBS / 2
 
 
-def test_an_idle_worker_gets_what_another_has_claimed_ahead(runworker: Run) -> None:
+def test_an_idle_worker_gets_jobs_that_another_worker_has_claimed_ahead(runworker: Run) -> None:
     defer_short_jobs_before_longer_ones()
     runworker("--concurrency", "4", "--name", "first")
-    wait_until(lambda: longer_ones() > AHEAD, "it has claimed longer jobs ahead")
+    wait_until(lambda: count_claimed_long_jobs() > CLAIMED_AHEAD, "it has claimed longer jobs ahead")
     runworker("--concurrency", "4", "--name", "second")
     workers(2)
-    wait_until(lambda: _completed_by("second") >= 8, "the second one has its share")
-    assert Job.objects.filter(status__in=("queued", "running")).count() > LONG / 2
+    wait_until(lambda: _completed_by("second") >= 8, "the second worker has run some")
+    assert Job.objects.filter(status__in=("queued", "running")).count() > LONG_JOBS / 2
 
 
 def _completed_by(supervisor: str) -> int:
@@ -61,35 +61,35 @@ def _completed_by(supervisor: str) -> int:
 
 def test_long_coroutines_are_released_while_short_jobs_run(worker_thread: Any, gates: Any) -> None:
     """A worker that claims hundreds of jobs in each exchange still checks which jobs wait too long."""
-    jobs.anoop.using(priority=1, queue_name="coroutines").defer_many([()] * SHORT)
-    worker_jobs.apass_gate.using(queue_name="coroutines").defer_many([("g",)] * LONG)
-    jobs.noop.using(queue_name="threads").defer_many([()] * FLOOD)
-    held = Job.objects.running().filter(task=worker_jobs.apass_gate.name)
+    jobs.anoop.using(priority=1, queue_name="coroutines").defer_many([()] * SHORT_JOBS)
+    worker_jobs.apass_gate.using(queue_name="coroutines").defer_many([("g",)] * LONG_JOBS)
+    jobs.noop.using(queue_name="threads").defer_many([()] * VERY_MANY_JOBS)
+    claimed_coroutines = Job.objects.running().filter(task=worker_jobs.apass_gate.name)
     worker_thread(concurrency=4)
-    wait_until(lambda: held.count() > 20, "it has claimed coroutines ahead")
-    wait_until(lambda: held.count() <= 4, "it has given them back")
-    assert Job.objects.queued().filter(queue_name="threads").exists(), "before the others were done"
+    wait_until(lambda: claimed_coroutines.count() > 20, "it has claimed coroutines ahead")
+    wait_until(lambda: claimed_coroutines.count() <= 4, "it has released them")
+    assert Job.objects.queued().filter(queue_name="threads").exists(), "other jobs are still queued"
 
 
-def test_a_worker_that_waits_for_jobs_of_both_kinds_to_end_sleeps(worker_thread: Any, gates: Any) -> None:
+def test_a_stopping_worker_sleeps_while_it_waits_for_threads_and_coroutines(worker_thread: Any, gates: Any) -> None:
     turns = 0
 
     def count_turns(worker: WorkerLoop) -> None:
-        wait = worker._wakeup.wait
+        wait = worker.wakeup.wait
 
         def counted(*arguments: Any, **options: Any) -> list[int]:
             nonlocal turns
             turns += 1
             return wait(*arguments, **options)
 
-        worker._wakeup.wait = counted  # type: ignore[method-assign]
+        worker.wakeup.wait = counted  # type: ignore[method-assign]
 
     worker_jobs.pass_gate.defer("g")
     worker_jobs.apass_gate.defer("g")
     worker = worker_thread(concurrency=1, prepare=count_turns)
     wait_until(lambda: gates["g"].inside == 2)
     worker.stop()
-    wait_until(lambda: worker.worker._stopping)
+    wait_until(lambda: worker.worker.stopping)
     before = turns
     time.sleep(0.5)
     assert turns - before < 50

@@ -23,7 +23,7 @@ HOUR = "3600"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OLD = """\
+OLD_JOBS_MODULE = """\
     from django_skipqueue import job
     from tests.app.models import Ledger
 
@@ -42,7 +42,7 @@ OLD = """\
     def remove_me():
         Ledger.objects.create(entry="old only")
 """
-NEW = """\
+NEW_JOBS_MODULE = """\
     from django_skipqueue import job
     from django_skipqueue.values.backoff import constant
     from tests.app.models import Ledger
@@ -64,25 +64,25 @@ NEW = """\
 """
 
 
-def enqueue(task: str, *arguments: str, **options: object) -> None:
+def enqueue_for_extra_app(task: str, *arguments: str, **options: object) -> None:
     """Insert a job as `.defer()` does in the code of another process. The arguments are JSON."""
     calls = [EncodedCall(each, "{}") for each in arguments or ("[]",)]
     store.enqueue_many(JobSpec(f"extra.jobs.{task}", **options), calls)  # type: ignore[arg-type]
 
 
-def entries(prefix: str) -> set[str]:
-    """The entries of the tasks that begin with this text."""
+def entries_with_prefix(prefix: str) -> set[str]:
+    """The entries of tasks that begin with this text."""
     return set(Ledger.objects.filter(entry__startswith=prefix).values_list("entry", flat=True))
 
 
 @pytest.fixture
-def old(runworker: Run) -> Callable[[], ManagePy]:
-    return lambda: runworker("--poll-interval", HOUR, "--name", "old", jobs=OLD)
+def start_old_worker(runworker: Run) -> Callable[[], ManagePy]:
+    return lambda: runworker("--poll-interval", HOUR, "--name", "old", jobs=OLD_JOBS_MODULE)
 
 
 @pytest.fixture
-def new(runworker: Run) -> Callable[[], ManagePy]:
-    return lambda: runworker("--poll-interval", HOUR, "--name", "new", jobs=NEW)
+def start_new_worker(runworker: Run) -> Callable[[], ManagePy]:
+    return lambda: runworker("--poll-interval", HOUR, "--name", "new", jobs=NEW_JOBS_MODULE)
 
 
 def stop(process: ManagePy) -> None:
@@ -91,95 +91,99 @@ def stop(process: ManagePy) -> None:
     assert process.wait() == 0, process.log
 
 
-def make_due() -> None:
+def make_postponed_jobs_due() -> None:
     """Make the postponed jobs due now."""
     Job.objects.scheduled().update(run_after=Now() - timedelta(seconds=1))
 
 
-def test_a_deploy_under_load_loses_and_charges_no_job(old: Callable[[], ManagePy], new: Callable[[], ManagePy]) -> None:
+def test_each_job_runs_once_during_a_deploy_under_load(
+    start_old_worker: Callable[[], ManagePy], start_new_worker: Callable[[], ManagePy]
+) -> None:
     numbers = itertools.count()
 
-    def load() -> None:
-        """There are always jobs to run, however long the new code takes to start."""
+    def keep_1000_jobs_queued() -> None:
+        """Enqueue jobs if few are queued, so that there are always jobs to run while the new worker starts."""
         if Job.objects.queued().count() < 1_000:
-            enqueue("send", *(f"[{next(numbers)}]" for _ in range(1_000)))
+            enqueue_for_extra_app("send", *(f"[{next(numbers)}]" for _ in range(1_000)))
 
-    def new_is_at_work() -> bool:
-        load()
-        return bool(entries("new send"))
+    def new_worker_has_run_jobs() -> bool:
+        keep_1000_jobs_queued()
+        return bool(entries_with_prefix("new send"))
 
-    load()
-    first = old()
-    wait_until(lambda: entries("old send"), "the old code is at work")
-    second = new()
-    wait_until(new_is_at_work, "and the new beside it")
-    stop(first)
+    keep_1000_jobs_queued()
+    old_worker = start_old_worker()
+    wait_until(lambda: entries_with_prefix("old send"), "the old worker has run jobs")
+    new_worker = start_new_worker()
+    wait_until(new_worker_has_run_jobs, "the new worker has run jobs too")
+    stop(old_worker)
     enqueued = next(numbers)
     wait_for_statuses(completed=enqueued, deadline=60)
-    assert Ledger.objects.count() == enqueued, "each ran once"
+    assert Ledger.objects.count() == enqueued, "each job ran once"
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
-    stop(second)
+    stop(new_worker)
 
 
-def test_a_new_task_waits_for_the_new_code_at_no_attempt(
-    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+def test_a_job_of_a_new_task_waits_for_the_new_worker_and_loses_no_attempt(
+    start_old_worker: Callable[[], ManagePy], start_new_worker: Callable[[], ManagePy]
 ) -> None:
-    first = old()
+    old_worker = start_old_worker()
     workers()
-    enqueue("added", max_attempts=1)
+    enqueue_for_extra_app("added", max_attempts=1)
     wait_for_statuses(scheduled=1)
     assert Job.objects.get().attempts == 0
     assert "UnknownTask" in Job.objects.get().last_error
-    second = new()
+    new_worker = start_new_worker()
     workers(2)
-    stop(first)
-    make_due()
+    stop(old_worker)
+    make_postponed_jobs_due()
     wait_for_statuses(completed=1)
-    assert entries("new only")
-    stop(second)
+    assert entries_with_prefix("new only")
+    stop(new_worker)
 
 
-def test_old_workers_run_the_jobs_of_a_removed_task(old: Callable[[], ManagePy], new: Callable[[], ManagePy]) -> None:
-    second = new()
-    workers()
-    enqueue("remove_me", max_attempts=1)
-    wait_for_statuses(scheduled=1)
-    stop(second)
-    first = old()
-    workers()
-    make_due()
-    wait_for_statuses(completed=1)
-    assert entries("old only")
-    stop(first)
-
-
-def test_a_renamed_task_that_keeps_its_name_for_the_queue_runs_in_both(
-    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+def test_old_workers_run_the_jobs_of_a_removed_task(
+    start_old_worker: Callable[[], ManagePy], start_new_worker: Callable[[], ManagePy]
 ) -> None:
-    for start, prefix in ((old, "old name 1"), (new, "new name 1")):
+    new_worker = start_new_worker()
+    workers()
+    enqueue_for_extra_app("remove_me", max_attempts=1)
+    wait_for_statuses(scheduled=1)
+    stop(new_worker)
+    old_worker = start_old_worker()
+    workers()
+    make_postponed_jobs_due()
+    wait_for_statuses(completed=1)
+    assert entries_with_prefix("old only")
+    stop(old_worker)
+
+
+def test_a_renamed_function_with_the_old_task_name_runs_in_both_workers(
+    start_old_worker: Callable[[], ManagePy], start_new_worker: Callable[[], ManagePy]
+) -> None:
+    for start, prefix in ((start_old_worker, "old name 1"), (start_new_worker, "new name 1")):
         process = start()
-        enqueue("rename_me", "[1]", max_attempts=1)
-        wait_until(lambda prefix=prefix: entries(prefix))  # type: ignore[misc]
+        enqueue_for_extra_app("rename_me", "[1]", max_attempts=1)
+        wait_until(lambda prefix=prefix: entries_with_prefix(prefix))  # type: ignore[misc]
         stop(process)
     assert statuses() == {"completed": 2}
 
 
-def test_a_new_argument_with_a_default_survives_a_rolling_deploy(
-    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+def test_jobs_with_a_new_argument_wait_for_the_new_worker(
+    start_old_worker: Callable[[], ManagePy], start_new_worker: Callable[[], ManagePy]
 ) -> None:
-    second = new()
-    enqueue("send", "[1]", max_attempts=1)
-    wait_until(lambda: entries("new send 1 en"), "a job of the old code runs in the new")
-    stop(second)
-    first = old()
+    new_worker = start_new_worker()
+    enqueue_for_extra_app("send", "[1]", max_attempts=1)
+    wait_until(lambda: entries_with_prefix("new send 1 en"), "a job without the argument runs in the new worker")
+    stop(new_worker)
+    old_worker = start_old_worker()
     workers()
-    enqueue("send", '[2, "de"]')
+    enqueue_for_extra_app("send", '[2, "de"]')
     wait_for_statuses(completed=1, scheduled=1)
     assert "TypeError" in Job.objects.scheduled().get().last_error, "the old code takes one argument"
-    stop(first)
-    second = new()
+    stop(old_worker)
+    new_worker = start_new_worker()
     workers()
-    make_due()
+    make_postponed_jobs_due()
     wait_for_statuses(completed=2)
-    assert entries("new send 2 de")
-    stop(second)
+    assert entries_with_prefix("new send 2 de")
+    stop(new_worker)

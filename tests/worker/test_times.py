@@ -1,4 +1,4 @@
-"""The times of an attempt in its row, its log line and its event: when it began, and how long it took."""
+"""The times of an attempt in the row of its job and in its event: when it began, and how long it took."""
 
 import itertools
 import time
@@ -24,7 +24,7 @@ store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MICROSECONDS = timedelta(microseconds=2)
+TOLERANCE = timedelta(microseconds=2)
 
 
 @pytest.fixture
@@ -42,46 +42,47 @@ def attempts() -> Iterator[dict[int, Attempt]]:
         signal.disconnect(receive)
 
 
-def took(job: Job) -> timedelta:
+def duration_of(job: Job) -> timedelta:
+    """The time between the start and the end in the row of this job."""
     row = state(job)
-    span: timedelta = row["finished_at"] - row["started_at"]
-    return span
+    duration: timedelta = row["finished_at"] - row["started_at"]
+    return duration
 
 
-class TestSettling:
-    def test_the_row_says_when_the_attempt_began_and_ended(self) -> None:
+class TestTimesWrittenBySettle:
+    def test_the_row_has_the_times_at_which_the_attempt_began_and_ended(self) -> None:
         job, now = make_job("running"), time.monotonic()
         before = state(job)["locked_at"]
         store.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
-        assert abs(took(job) - timedelta(minutes=59)) <= MICROSECONDS
-        assert before - MICROSECONDS <= state(job)["finished_at"] + timedelta(seconds=60)
+        assert abs(duration_of(job) - timedelta(minutes=59)) <= TOLERANCE
+        assert before - TOLERANCE <= state(job)["finished_at"] + timedelta(seconds=60)
 
-    def test_a_failure_says_when_it_came_however_late_it_is_written(self) -> None:
+    def test_the_error_entry_has_the_time_of_the_failure_although_it_is_saved_later(self) -> None:
         job, now = make_job("running"), time.monotonic()
         entry = error_entry(ValueError("no"), attempt=1, worker="w", duration_ms=5.0)
         store.settle([Settlement(job.pk, job.lease, Outcome("failed", error=entry), now - 3600, now - 60)])
         row = Job.objects.get()
         assert datetime.fromisoformat(row.errors[0]["at"]) == row.finished_at
-        assert took(job) >= timedelta(minutes=59) - MICROSECONDS
+        assert duration_of(job) >= timedelta(minutes=59) - TOLERANCE
 
-    def test_a_retry_says_when_the_last_attempt_began(self) -> None:
+    def test_a_job_to_be_retried_has_the_start_of_its_last_attempt(self) -> None:
         job, now = make_job("running"), time.monotonic()
         store.settle([Settlement(job.pk, job.lease, Outcome("scheduled", delay=60), now - 3600, now - 60)])
         row = state(job)
         assert row["finished_at"] is None
-        assert timedelta(minutes=60) <= row["run_after"] - row["started_at"] - timedelta(seconds=60) + MICROSECONDS
+        assert timedelta(minutes=60) <= row["run_after"] - row["started_at"] - timedelta(seconds=60) + TOLERANCE
 
     def test_without_times_an_attempt_lasts_from_its_claim_until_it_is_settled(self) -> None:
         job = make_job("running", started_at=timedelta(hours=-1))
         store.settle([Settlement(job.pk, job.lease, COMPLETED)])
         assert state(job)["started_at"] == job.started_at
-        assert took(job) >= timedelta(hours=1)
+        assert duration_of(job) >= timedelta(hours=1)
 
-    def test_an_outcome_that_is_refused_keeps_its_times(self) -> None:
+    def test_a_job_whose_outcome_was_refused_has_the_times_of_its_attempt(self) -> None:
         job, now = make_job("running"), time.monotonic()
         bad = Outcome("completed", result="{oops")
         store.settle([Settlement(job.pk, job.lease, bad, now - 60, now)])
-        assert abs(took(job) - timedelta(seconds=60)) <= MICROSECONDS
+        assert abs(duration_of(job) - timedelta(seconds=60)) <= TOLERANCE
         assert Job.objects.get().errors[0]["duration_ms"] == pytest.approx(60_000)
 
 
@@ -95,29 +96,29 @@ def run_claimed(*jobs: Job) -> list[Attempt]:
     return attempts
 
 
-def test_the_time_for_which_a_job_was_claimed_ahead_is_waiting_and_not_running() -> None:
+def test_the_time_between_claim_and_start_counts_as_waiting() -> None:
     attempts = run_claimed(*(jobs.slow.defer(0.05) for _ in range(3)))
     rows = [Job.objects.get(pk=attempt.job.id) for attempt in attempts]
     for attempt, row in zip(attempts, rows, strict=True):
-        assert abs(took(row) - timedelta(milliseconds=attempt.duration_ms)) <= MICROSECONDS
+        assert abs(duration_of(row) - timedelta(milliseconds=attempt.duration_ms)) <= TOLERANCE
         assert attempt.duration_ms >= 50
     for earlier, later in itertools.pairwise(rows):
         assert earlier.finished_at is not None
         assert later.started_at is not None
-        assert earlier.finished_at <= later.started_at + MICROSECONDS
-    assert attempts[2].wait_ms >= attempts[2].job.wait_ms + 100, "two of 50 ms ran before it"
+        assert earlier.finished_at <= later.started_at + TOLERANCE
+    assert attempts[2].wait_ms >= attempts[2].job.wait_ms + 100, "two jobs of 50 ms ran before it"
     assert attempts[2].job.locked_at == attempts[0].job.locked_at
 
 
-def test_what_a_task_completes_itself_began_when_its_attempt_did() -> None:
+def test_a_job_that_a_task_completes_itself_has_the_start_of_its_attempt() -> None:
     for attempt in run_claimed(
         jobs.slow.defer(0.05), worker_jobs.completes_itself.defer("entry"), worker_jobs.atomic_write.defer("entry")
     ):
         row = Job.objects.get(pk=attempt.job.id)
-        assert took(row) <= timedelta(milliseconds=attempt.duration_ms) + MICROSECONDS
+        assert duration_of(row) <= timedelta(milliseconds=attempt.duration_ms) + TOLERANCE
 
 
-def test_the_wait_is_reported_when_an_attempt_begins(
+def test_the_signal_job_started_has_the_time_for_which_the_job_waited(
     worker_thread: Callable[..., WorkerThread], attempts: dict[int, Attempt]
 ) -> None:
     waits: list[float] = []

@@ -1,4 +1,7 @@
-"""`WorkerLoop`: the control loop, in a thread of this process, where connections can be cut and claims lost at will."""
+"""`WorkerLoop`, the control loop of a worker, in a thread of the test's process, where tests can break connections.
+
+A task `pass_gate` waits until the test opens its gate, for example `gates["g"]`; `gates["g"].inside` tasks wait there.
+"""
 
 import json
 import logging
@@ -42,17 +45,17 @@ from ..harness.threads import WorkerThread
 
 store = Store("default")
 
-Start = Callable[..., WorkerThread]
+StartWorker = Callable[..., WorkerThread]
 HOUR = 3600.0
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-# Claiming
+# Claims of jobs
 
 
 @pytest.mark.core
-def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> None:
+def test_a_worker_runs_sync_and_async_jobs_and_saves_their_results(worker_thread: StartWorker) -> None:
     jobs.add.defer_many([(number, number) for number in range(200)])
     jobs.aadd.defer_many([(number, number) for number in range(200)])
     jobs.fail.defer()
@@ -64,7 +67,7 @@ def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> No
 
 
 @pytest.mark.core
-def test_a_job_deferred_to_an_idle_worker_is_picked_up_by_its_notification(worker_thread: Start) -> None:
+def test_a_notification_makes_an_idle_worker_run_a_job(worker_thread: StartWorker) -> None:
     worker = worker_thread(poll_interval=HOUR)
     wait_until(lambda: worker.listens)
     jobs.noop.defer()
@@ -73,62 +76,64 @@ def test_a_job_deferred_to_an_idle_worker_is_picked_up_by_its_notification(worke
     wait_for_statuses(completed=2)
 
 
-def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard(worker_thread: Start) -> None:
-    """Whoever reads the answer of the statement also reads the notification, and the socket is no longer readable."""
-    beating, deferred = threading.Event(), threading.Event()
+def test_a_notification_that_arrives_with_the_answer_of_another_statement_is_noticed(
+    worker_thread: StartWorker,
+) -> None:
+    """The notification is read together with the answer, so the socket does not become readable again."""
+    heartbeat_is_due, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        beat = worker._own_row.run
+        write_heartbeat = worker.own_row.run
 
-        def beat_after_a_notification(now: float) -> None:
-            if worker._control.listens and not beating.is_set():
-                beating.set()
-                assert deferred.wait(DEADLINE)
-                socket = worker._control.fileno()
+        def write_heartbeat_after_a_notification(now: float) -> None:
+            if worker.control.listens and not heartbeat_is_due.is_set():
+                heartbeat_is_due.set()
+                assert job_is_deferred.wait(DEADLINE)
+                socket = worker.control.fileno()
                 assert socket is not None
                 assert select.select([socket], [], [], DEADLINE)[0]
-            beat(now)
+            write_heartbeat(now)
 
-        worker._own_row.run = beat_after_a_notification  # type: ignore[method-assign]
+        worker.own_row.run = write_heartbeat_after_a_notification  # type: ignore[method-assign]
 
     worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
-    assert beating.wait(DEADLINE)
+    assert heartbeat_is_due.wait(DEADLINE)
     jobs.noop.defer()
-    deferred.set()
+    job_is_deferred.set()
     wait_for_statuses(completed=1)
 
 
-def test_reconnecting_finds_jobs_deferred_meanwhile(worker_thread: Start) -> None:
-    """No notification has announced the job, and the worker does not know that its queue has jobs."""
-    broken, deferred = threading.Event(), threading.Event()
+def test_after_reconnecting_a_worker_finds_jobs_deferred_meanwhile(worker_thread: StartWorker) -> None:
+    """The worker got no notification of the job, because its connection was broken."""
+    broken, job_is_deferred = threading.Event(), threading.Event()
 
     def prepare(worker: WorkerLoop) -> None:
-        listen = worker._control.listen
+        listen = worker.control.listen
 
         def listen_after_the_job() -> bool:
             if broken.is_set():
-                assert deferred.wait(DEADLINE)
+                assert job_is_deferred.wait(DEADLINE)
             return listen()
 
-        worker._control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
+        worker.control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
 
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
-    wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_check > time.monotonic(), "it is idle")
+    wait_until(lambda: worker.listens and worker.worker.in_flight.claiming.next_check > time.monotonic(), "it is idle")
     broken.set()
     worker.cut()
     jobs.noop.defer()
-    deferred.set()
+    job_is_deferred.set()
     wait_for_statuses(completed=1)
 
 
-def test_without_listen_polling_finds_the_job(worker_thread: Start) -> None:
+def test_a_worker_that_does_not_listen_finds_a_job_by_polling(worker_thread: StartWorker) -> None:
     worker = worker_thread(poll_interval=0.05, listen=False)
     jobs.noop.defer()
     wait_for_statuses(completed=1)
     assert not worker.listens
 
 
-def test_a_notification_for_a_queue_of_others_claims_nothing(worker_thread: Start) -> None:
+def test_a_worker_runs_only_jobs_of_its_own_queues(worker_thread: StartWorker) -> None:
     worker = worker_thread(poll_interval=HOUR, queue_names=("mine",))
     wait_until(lambda: worker.listens)
     jobs.noop.using(queue_name="theirs").defer()
@@ -136,7 +141,7 @@ def test_a_notification_for_a_queue_of_others_claims_nothing(worker_thread: Star
     wait_for_statuses(completed=1, queued=1)
 
 
-def test_queues_are_served_in_the_listed_order(worker_thread: Start) -> None:
+def test_queues_are_served_in_the_listed_order(worker_thread: StartWorker) -> None:
     for queue_name in ("c", "a", "b"):
         jobs.record.using(queue_name=queue_name).defer_many([{"entry": queue_name}] * 3)
     worker_thread(drain=True, concurrency=1, queue_names=("b", "a")).wait()
@@ -144,7 +149,7 @@ def test_queues_are_served_in_the_listed_order(worker_thread: Start) -> None:
     assert Job.objects.queued().count() == 3
 
 
-def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start, gates: Any) -> None:
+def test_a_worker_of_all_queues_alternates_between_two_full_queues(worker_thread: StartWorker, gates: Any) -> None:
     worker_jobs.pass_gate.using(queue_name="a").defer_many([("a",)] * 20)
     worker_jobs.pass_gate.using(queue_name="b").defer_many([("b",)] * 20)
     worker_thread(concurrency=1, poll_interval=HOUR)
@@ -155,110 +160,116 @@ def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start,
     assert order[:20] not in ("a" * 20, "b" * 20)
 
 
-def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_thread: Start, gates: Any) -> None:
-    """The process that replaces the filled worker begins in any queue, not always in the queue of the hanging jobs."""
+def test_workers_that_hanging_jobs_fill_are_replaced_until_one_begins_with_another_queue(
+    worker_thread: StartWorker, gates: Any
+) -> None:
+    """Each new worker begins with a random queue, so it does not always begin with the queue of the hanging jobs."""
     for queue_name in ("a", "b", "c"):
         task = worker_jobs.pass_gate if queue_name == "b" else jobs.record
         task.using(queue_name=queue_name).defer_many([(queue_name,)] * 8)
     started: list[WorkerThread] = []
     while len(started) < 20 and not Ledger.objects.exists():
         started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
-        wait_until(lambda worker=worker: len(worker.worker._in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
+        wait_until(lambda worker=worker: len(worker.worker.in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
         worker.stop()
         worker.wait()
     gates["b"].open()
     for worker in started:
-        worker.worker._pool.stop()
+        worker.worker.pool.stop()
     assert Ledger.objects.exists()
 
 
-def test_hung_calls_leave_half_of_the_slots_to_other_queues(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+def test_hanging_jobs_of_one_queue_get_at_most_half_of_the_slots_of_the_next_worker(
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process whose slots the hung calls fill is replaced, and the next process knows which queue hangs."""
+    """The worker whose slots the hanging jobs fill ends. The next worker knows which queue has hanging jobs."""
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     hanging_queues = HangingQueues()
 
-    def replace(worker: WorkerLoop) -> None:
-        worker._in_flight.claiming._hanging = hanging_queues
+    def share_hanging_queues(worker: WorkerLoop) -> None:
+        worker.in_flight.claiming.hanging = hanging_queues
 
     for timeout in (0.2, 60):
         worker_jobs.pass_gate.using(queue_name="a", timeout=timeout, max_attempts=1).defer_many([("hung",)] * 4)
-    first = worker_thread(concurrency=4, prepare=replace)
+    first = worker_thread(concurrency=4, prepare=share_hanging_queues)
     assert first.wait() == EXIT_STUCK
     jobs.noop.using(queue_name="b").defer_many([()] * 40)
-    worker_thread(concurrency=4, prepare=replace)
+    worker_thread(concurrency=4, prepare=share_hanging_queues)
     wait_for_statuses(failed=4, completed=40, running=2, queued=2)
     jobs.noop.using(queue_name="b").defer_many([()] * 40)
     wait_for_statuses(failed=4, completed=80, running=2, queued=2)
 
 
-def test_more_queues_than_a_claim_looks_at_are_all_served(worker_thread: Start) -> None:
+def test_all_queues_are_served_although_a_claim_searches_only_a_few(worker_thread: StartWorker) -> None:
     for number in range(3 * FEW_QUEUES):
         jobs.noop.using(queue_name=f"queue {number}").defer_many([()] * 2)
     worker_thread(concurrency=1, drain=True, poll_interval=HOUR).wait()
     assert statuses() == {"completed": 6 * FEW_QUEUES}
 
 
-def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: Any) -> None:
+def test_a_job_of_higher_priority_that_comes_later_runs_next(worker_thread: StartWorker, gates: Any) -> None:
     worker_jobs.pass_gate.defer("first")
     worker = worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
-    cursor = worker.worker._in_flight.claiming._cursor
+    cursor = worker.worker.in_flight.claiming.cursor
     wait_until(lambda: cursor.due_at <= time.monotonic(), "the next claim starts from the front")
     gates["first"].open()
     wait_for_statuses(completed=3)
     assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high", "low"]
 
 
-def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
+def test_a_worker_stops_after_max_jobs_and_leaves_the_others_queued(worker_thread: StartWorker) -> None:
     jobs.noop.defer_many([()] * 30)
     assert worker_thread(max_jobs=17).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 17, "queued": 13}
 
 
-# Look-ahead
+# Claiming jobs ahead of their run
 
 
-@pytest.mark.parametrize("kinds", [("pass_gate",), ("apass_gate",), ("pass_gate", "apass_gate")])
-def test_claiming_ahead_never_exceeds_the_concurrency_of_a_kind(
-    worker_thread: Start, gates: Any, kinds: tuple[str, ...]
+@pytest.mark.parametrize("task_names", [("pass_gate",), ("apass_gate",), ("pass_gate", "apass_gate")], ids=" and ".join)
+def test_threads_and_coroutines_never_exceed_the_concurrency_although_jobs_are_claimed_ahead(
+    worker_thread: StartWorker, gates: Any, task_names: tuple[str, ...]
 ) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 300)
     for _ in range(20):
-        for kind in kinds:
-            getattr(worker_jobs, kind).defer(kind)
+        for task_name in task_names:
+            getattr(worker_jobs, task_name).defer(task_name)
     worker_thread(concurrency=3)
-    wait_until(lambda: sum(gates[kind].inside for kind in kinds) >= 3)
-    for kind in kinds:
-        gates[kind].open()
-    wait_for_statuses(completed=300 + 20 * len(kinds))
-    assert max(gates[kind].most for kind in kinds) <= 3
+    wait_until(lambda: sum(gates[task_name].inside for task_name in task_names) >= 3)
+    for task_name in task_names:
+        gates[task_name].open()
+    wait_for_statuses(completed=300 + 20 * len(task_names))
+    assert max(gates[task_name].most for task_name in task_names) <= 3
 
 
-def test_a_long_job_keeps_no_job_from_another_worker(worker_thread: Start, gates: Any) -> None:
-    """The first worker has claimed ahead when its threads meet long jobs. It releases the jobs that wait."""
+def test_jobs_claimed_ahead_by_a_worker_with_long_jobs_are_run_by_another_worker(
+    worker_thread: StartWorker, gates: Any
+) -> None:
+    """The first worker has claimed jobs ahead when its threads begin long jobs. It releases the jobs that wait."""
     jobs.noop.using(priority=2).defer_many([()] * 300)
     worker_jobs.pass_gate.using(priority=1).defer_many([("long",)] * 2)
     jobs.noop.using(priority=0).defer_many([()] * 300)
     first = worker_thread(concurrency=2, poll_interval=HOUR)
     wait_until(lambda: gates["long"].inside == 2)
-    wait_until(lambda: Job.objects.running().count() == 2, "all but the long jobs are given back or done")
+    wait_until(lambda: Job.objects.running().count() == 2, "all but the long jobs are released or completed")
     worker_thread(concurrency=2, poll_interval=HOUR)
     wait_for_statuses(completed=600, running=2)
     assert Job.objects.running().filter(locked_by=first.id).count() == 2
     assert not Job.objects.exclude(task__endswith="pass_gate").exclude(attempts=1).exists()
 
 
-def test_jobs_that_a_coroutine_keeps_from_beginning_are_run_by_another_worker(worker_thread: Start, gates: Any) -> None:
+def test_coroutine_jobs_behind_a_blocked_event_loop_are_run_by_another_worker(
+    worker_thread: StartWorker, gates: Any
+) -> None:
     worker_jobs.ablock_loop.using(priority=1).defer("g")
     jobs.anoop.defer_many([()] * 8)
     blocked = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
-    wait_until(lambda: Job.objects.running().count() == 1, "those that have not begun are released")
-    wait_until(lambda: not blocked.worker._shared.slots, "it offers no slot")
+    wait_until(lambda: Job.objects.running().count() == 1, "jobs that have not begun are released")
+    wait_until(lambda: not blocked.worker.shared.slots, "it offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
     wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
     worker_thread(concurrency=4)
@@ -268,63 +279,69 @@ def test_jobs_that_a_coroutine_keeps_from_beginning_are_run_by_another_worker(wo
     wait_for_statuses(completed=10)
 
 
-def test_a_long_job_lets_short_ones_pass_in_the_other_slots(worker_thread: Start, gates: Any) -> None:
+def test_short_jobs_run_in_the_second_slot_beside_a_long_job(worker_thread: StartWorker, gates: Any) -> None:
     worker_jobs.pass_gate.using(priority=1).defer("long")
     jobs.noop.defer_many([()] * 500)
     worker_thread(concurrency=2, poll_interval=HOUR)
     wait_for_statuses(completed=500, running=1)
 
 
-# Drain
+# A worker with `drain=True` ends when no job can be run
 
 
-def test_drain_stops_when_nothing_is_left(worker_thread: Start) -> None:
+def test_a_drain_without_jobs_ends_at_once(worker_thread: StartWorker) -> None:
     assert worker_thread(drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
 
 
 @pytest.mark.core
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
-def test_drain_runs_what_is_due_what_is_retried_at_once_and_what_they_defer(
-    worker_thread: Start, queue_names: tuple[str, ...]
+def test_a_drain_runs_due_jobs_and_their_immediate_retries(
+    worker_thread: StartWorker, queue_names: tuple[str, ...]
 ) -> None:
     make_job("scheduled", run_after=timedelta(minutes=-1))
-    later = make_job("scheduled", run_after=timedelta(hours=1))
+    not_due = make_job("scheduled", run_after=timedelta(hours=1))
     jobs.fail_times.defer(5)
     assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 2, "scheduled": 1}
-    assert Job.objects.scheduled().get().pk == later.pk
+    assert Job.objects.scheduled().get().pk == not_due.pk
 
 
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
 @pytest.mark.parametrize("status", ["queued", "scheduled"])
-def test_drain_waits_for_a_job_that_somebody_has_locked(
-    worker_thread: Start, session: Callable[[], Session], status: str, queue_names: tuple[str, ...]
+def test_a_drain_waits_for_a_job_that_another_session_has_locked(
+    worker_thread: StartWorker, session: Callable[[], Session], status: str, queue_names: tuple[str, ...]
 ) -> None:
     job = make_job(status, run_after=timedelta(minutes=-1))
     other = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
-    looks = threading.Semaphore(0)
-    worker = worker_thread(drain=True, queue_names=queue_names, prepare=lambda worker: _count_looks(worker, looks))
+    searches = threading.Semaphore(0)
+    worker = worker_thread(
+        drain=True, queue_names=queue_names, prepare=lambda worker: _count_searches(worker, searches)
+    )
     for _ in range(3):
-        assert looks.acquire(timeout=DEADLINE)
+        assert searches.acquire(timeout=DEADLINE)
     assert worker.code is None
     other.commit()
     assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
 
-def test_drain_waits_for_a_job_that_could_not_be_released(worker_thread: Start, session: Callable[[], Session]) -> None:
-    """The claim of another worker has just read the row, and keeps it locked until the commit."""
+def test_a_drain_waits_for_its_orphaned_job_that_another_session_has_locked(
+    worker_thread: StartWorker, session: Callable[[], Session]
+) -> None:
+    """The job is claimed by this worker according to its row, but another transaction has locked the row."""
     id = "00000000-0000-0000-0000-000000000003"
     job = make_job("running", locked_by=id, lease=1, attempts=1)
     other = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
-    looks = threading.Semaphore(0)
-    worker = worker_thread(drain=True, id=id, worker_timeout=HOUR, prepare=lambda worker: _count_looks(worker, looks))
+    searches = threading.Semaphore(0)
+    worker = worker_thread(
+        drain=True, id=id, worker_timeout=HOUR, prepare=lambda worker: _count_searches(worker, searches)
+    )
     for _ in range(3):
-        assert looks.acquire(timeout=DEADLINE)
+        assert searches.acquire(timeout=DEADLINE)
     assert worker.code is None
     other.commit()
     assert worker.wait() == EXIT_CLEAN
@@ -332,7 +349,7 @@ def test_drain_waits_for_a_job_that_could_not_be_released(worker_thread: Start, 
 
 
 @pytest.fixture
-def no_retries(transactional_db: None) -> Iterator[None]:
+def refuse_retries(transactional_db: None) -> Iterator[None]:
     """A trigger refuses each UPDATE that makes a job scheduled again, as PostgreSQL refuses an invalid value."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -344,10 +361,10 @@ def no_retries(transactional_db: None) -> Iterator[None]:
         cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT no_retries")
 
 
-@pytest.mark.usefixtures("no_retries")
+@pytest.mark.usefixtures("refuse_retries")
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
-def test_a_refused_outcome_neither_blocks_its_batch_nor_ends_a_drain(
-    worker_thread: Start, queue_names: tuple[str, ...]
+def test_jobs_whose_retry_the_database_refuses_fail_and_all_others_complete(
+    worker_thread: StartWorker, queue_names: tuple[str, ...]
 ) -> None:
     for number in range(400):
         Job.objects.enqueue("backoff.negative" if number % 50 == 25 else "tests.app.jobs.noop")
@@ -356,10 +373,11 @@ def test_a_refused_outcome_neither_blocks_its_batch_nor_ends_a_drain(
     assert not Job.objects.failed().filter(last_error="").exists()
 
 
-# Outcomes
+# Outcomes that are difficult to store
 
 
 @pytest.mark.parametrize(
+    # What the backoff function returns, and the status of the job after its first failure.
     ("name", "status"),
     [
         ("inf", "scheduled"),  # in a thousand years
@@ -371,9 +389,7 @@ def test_a_refused_outcome_neither_blocks_its_batch_nor_ends_a_drain(
         ("raises", "scheduled"),
     ],
 )
-def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
-    worker_thread: Start, name: str, status: str
-) -> None:
+def test_a_job_has_its_error_whatever_its_backoff_returns(worker_thread: StartWorker, name: str, status: str) -> None:
     Job.objects.enqueue(f"backoff.{name}", max_attempts=2)
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
     job = Job.objects.get()
@@ -383,7 +399,9 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
 
 
 @pytest.mark.parametrize("kind", sorted(jobs.UNSTORABLE))
-def test_a_result_that_cannot_be_stored_fails_the_job_with_a_clear_error(worker_thread: Start, kind: str) -> None:
+def test_a_result_that_cannot_be_stored_fails_its_job_with_an_error_that_says_so(
+    worker_thread: StartWorker, kind: str
+) -> None:
     jobs.return_unstorable.defer(kind)
     jobs.noop.defer()
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
@@ -392,7 +410,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job_with_a_clear_error(worker_
 
 
 @pytest.mark.core
-def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
+def test_exceptions_with_strange_messages_and_base_exceptions_are_saved(worker_thread: StartWorker) -> None:
     jobs.raise_unstorable.defer()
     worker_jobs.raise_unprintable.defer()
     worker_jobs.raise_long.defer(10_000_000)
@@ -406,13 +424,13 @@ def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
         assert len(json.dumps(job.errors)) < 40_000
 
 
-def test_a_long_result_is_kept_whole(worker_thread: Start) -> None:
+def test_a_result_of_a_million_characters_is_saved_completely(worker_thread: StartWorker) -> None:
     worker_jobs.return_long.defer(1_000_000)
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert len(Job.objects.get().result or "") == 1_000_000
 
 
-def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(worker_thread: Start) -> None:
+def test_a_job_of_an_unknown_task_is_postponed_and_fails_after_the_grace_time(worker_thread: StartWorker) -> None:
     job = Job.objects.enqueue("shop.jobs.soon", max_attempts=1)
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
     job.refresh_from_db()
@@ -427,49 +445,49 @@ def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(work
     assert "Is the app of shop.jobs in INSTALLED_APPS" in job.last_error
 
 
-# The fence
+# Leases: only the worker with the newest lease of a job may save its outcome
 
 
-def test_an_outcome_whose_lease_has_passed_on_is_reported_and_not_written(
-    worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
+def test_the_outcome_of_a_job_that_was_recovered_meanwhile_is_dropped_with_lease_lost(
+    worker_thread: StartWorker, gates: Any, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
+    lost_events, completed_events = record_signal(signals.lease_lost), record_signal(signals.job_completed)
     worker_jobs.pass_gate.using(max_attempts=1).defer("g")
     worker = worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside)
     assert len(store.recover(worker_ids=[worker.id], reason="for the test")) == 1
     gates["g"].open()
-    wait_until(lambda: lost)
+    wait_until(lambda: lost_events)
     job = Job.objects.get()
     assert (job.status, job.last_error) == ("failed", "WorkerDied: for the test")
-    assert lost[0]["attempt"].job.id == job.pk
-    assert not completed
+    assert lost_events[0]["attempt"].job.id == job.pk
+    assert not completed_events
 
 
-def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
-    worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
+def test_a_worker_that_runs_a_recovered_job_twice_settles_it_once(
+    worker_thread: StartWorker, gates: Any, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    """A supervisor recovers the job, and the worker claims it again: two attempts of one job, with two leases."""
-    lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
+    """The job is recovered while it runs, and the same worker claims it again: two attempts with different leases."""
+    lost_events, completed_events = record_signal(signals.lease_lost), record_signal(signals.job_completed)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(concurrency=2, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside == 1)
     store.recover(worker_ids=[worker.id])
     wait_until(lambda: gates["g"].inside == 2)
     gates["g"].open()
-    wait_until(lambda: lost and completed)
+    wait_until(lambda: lost_events and completed_events)
     assert statuses() == {"completed": 1}
-    assert (len(lost), len(completed)) == (1, 1)
+    assert (len(lost_events), len(completed_events)) == (1, 1)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
-def test_an_event_is_sent_after_its_outcome_is_committed(worker_thread: Start) -> None:
-    seen: list[str] = []
+def test_a_signal_is_sent_after_its_outcome_is_committed(worker_thread: StartWorker) -> None:
+    statuses_when_sent: list[str] = []
 
     def receive(attempt: Any, **_: Any) -> None:
-        seen.append(Job.objects.get(pk=attempt.job.id).status)
+        statuses_when_sent.append(Job.objects.get(pk=attempt.job.id).status)
 
     connected = (signals.job_completed, signals.job_failed, signals.job_retrying, signals.job_discarded)
     for signal in connected:
@@ -483,11 +501,11 @@ def test_an_event_is_sent_after_its_outcome_is_committed(worker_thread: Start) -
     finally:
         for signal in connected:
             signal.disconnect(receive)
-    assert sorted(seen) == ["completed", "discarded", "failed", "scheduled"]
+    assert sorted(statuses_when_sent) == ["completed", "discarded", "failed", "scheduled"]
 
 
 @pytest.mark.parametrize("kind", ["slow", "raises"])
-def test_a_receiver_harms_no_job(worker_thread: Start, kind: str) -> None:
+def test_a_slow_or_failing_signal_receiver_does_not_stop_jobs(worker_thread: StartWorker, kind: str) -> None:
     release = threading.Event()
 
     def receive(**_: Any) -> None:
@@ -505,10 +523,10 @@ def test_a_receiver_harms_no_job(worker_thread: Start, kind: str) -> None:
         signals.job_completed.disconnect(receive)
 
 
-# Lost connections
+# Lost connections to the database
 
 
-def test_an_idle_worker_whose_connection_is_cut_opens_another_and_hears_of_jobs_again(worker_thread: Start) -> None:
+def test_an_idle_worker_reconnects_and_gets_notifications_again(worker_thread: StartWorker) -> None:
     worker = worker_thread(poll_interval=HOUR)
     for number in range(3):
         wait_until(lambda: worker.listens)
@@ -520,7 +538,7 @@ def test_an_idle_worker_whose_connection_is_cut_opens_another_and_hears_of_jobs_
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(worker_thread: Start) -> None:
+def test_600_jobs_run_once_each_although_the_connection_is_cut_three_times(worker_thread: StartWorker) -> None:
     jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(600)])
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     for done in (50, 200, 350):
@@ -533,114 +551,118 @@ def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(work
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, gates: Any) -> None:
-    failures = threading.Event()
-    failures.set()
+def test_an_outcome_is_sent_again_until_the_database_saves_it(worker_thread: StartWorker, gates: Any) -> None:
+    database_is_down = threading.Event()
+    database_is_down.set()
     attempts: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        class Failing(Store):
+        class FailingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
-                if settlements and failures.is_set():
+                if settlements and database_is_down.is_set():
                     attempts.append(1)
                     raise OperationalError("the server closed the connection unexpectedly")
                 return super().exchange(settlements, **options)
 
-        _use(worker, Failing)
+        _use_store(worker, FailingStore)
 
     jobs.record.using(max_attempts=1).defer(entry="once")
     worker_thread(prepare=prepare, poll_interval=HOUR)
     wait_until(lambda: len(attempts) >= 2)
     assert statuses() == {"running": 1}
-    failures.clear()
+    database_is_down.clear()
     wait_for_statuses(completed=1)
     assert Ledger.objects.count() == 1
 
 
-def test_a_claim_whose_answer_was_lost_is_released_and_run(worker_thread: Start) -> None:
-    lost: list[int] = []
+def test_jobs_whose_claim_was_committed_but_never_answered_are_released_and_run(worker_thread: StartWorker) -> None:
+    lost_answers: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        class Losing(Store):
+        class LosingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
-                if answer.count_claimed() and not lost:
-                    lost.extend(job.id for job in answer.claimed())
+                if answer.count_claimed() and not lost_answers:
+                    lost_answers.extend(job.id for job in answer.claimed())
                     raise OperationalError("the answer never came")
                 return answer
 
-        _use(worker, Losing)
+        _use_store(worker, LosingStore)
 
     jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(3)])
     make_worker(id="00000000-0000-0000-0000-000000000001")
     worker_thread(prepare=prepare, id="00000000-0000-0000-0000-000000000001", poll_interval=HOUR)
     wait_for_statuses(completed=3)
-    assert lost
+    assert lost_answers
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
     assert Ledger.objects.count() == 3
 
 
-@pytest.mark.parametrize("after", range(len(ORPHAN_CHECK_DELAYS) - 1))
-def test_a_claim_committed_on_an_abandoned_connection_is_found(worker_thread: Start, after: int) -> None:
-    """The statement was still under way when the worker looked for orphans."""
+@pytest.mark.parametrize("checks_before", range(len(ORPHAN_CHECK_DELAYS) - 1))
+def test_a_claim_that_is_committed_after_some_orphan_checks_is_found_by_the_next(
+    worker_thread: StartWorker, checks_before: int
+) -> None:
+    """The statement of the claim still ran on the lost connection when the worker searched for orphaned jobs."""
     id = "00000000-0000-0000-0000-000000000002"
 
     def prepare(worker: WorkerLoop) -> None:
-        class Late(Store):
+        class LateClaimStore(Store):
             def release_orphans(self, worker_id: str, **options: Any) -> Any:
                 released = super().release_orphans(worker_id, **options)
-                if len(looked) == after:
+                if len(released_by_check) == checks_before:
                     jobs.noop.using(queue_name="late").defer()
                     Job.objects.claim(queue_names=["late"], limit=1, worker_id=worker_id)
-                looked.append(len(released))
+                released_by_check.append(len(released))
                 return released
 
-        _use(worker, Late)
-        worker._in_flight.orphan_check.expect(0.0)
+        _use_store(worker, LateClaimStore)
+        worker.in_flight.orphan_check.expect(0.0)
 
-    looked: list[int] = []
+    released_by_check: list[int] = []
     worker_thread(prepare=prepare, id=id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
     wait_for_statuses(completed=1)
-    assert looked[: after + 2] == [0] * (after + 1) + [1]
+    assert released_by_check[: checks_before + 2] == [0] * (checks_before + 1) + [1]
 
 
-def test_an_answer_lost_with_an_outcome_in_it_is_not_reported_twice(
-    worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
+def test_an_outcome_whose_answer_was_lost_is_reported_at_most_once(
+    worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed = sent(signals.job_completed)
-    lost: list[int] = []
+    completed_events = record_signal(signals.job_completed)
+    lost_answers: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        class Losing(Store):
+        class LosingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
-                if settlements and not lost:
-                    lost.append(1)
+                if settlements and not lost_answers:
+                    lost_answers.append(1)
                     raise OperationalError("the answer never came")
                 return answer
 
-        _use(worker, Losing)
+        _use_store(worker, LosingStore)
 
     jobs.record.using(max_attempts=1).defer(entry="once")
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
     wait_for_statuses(completed=1)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    assert len(completed) <= 1
-    assert worker.worker._in_flight.jobs == {}
+    assert len(completed_events) <= 1
+    assert worker.worker.in_flight.jobs == {}
 
 
-# Stopping
+# Stopping a worker
 
 
-def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_thread: Start, gates: Any) -> None:
+def test_a_worker_that_stops_finishes_running_jobs_and_releases_the_others(
+    worker_thread: StartWorker, gates: Any
+) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 300)
     worker_jobs.pass_gate.defer_many([("g",)] * 50)
     make_worker(id="00000000-0000-0000-0000-000000000003")
     worker = worker_thread(id="00000000-0000-0000-0000-000000000003", concurrency=2, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside == 2)
     worker.stop()
-    wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
+    wait_until(lambda: Job.objects.running().count() == 2, "claimed jobs that have not started are released")
     gates["g"].open()
     assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 302, "queued": 48}
@@ -650,7 +672,9 @@ def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_th
         assert cursor.fetchone() == (0,)
 
 
-def test_a_second_command_releases_what_runs_at_once_and_charges_nothing(worker_thread: Start, gates: Any) -> None:
+def test_a_second_stop_releases_running_jobs_at_once_and_counts_no_attempt(
+    worker_thread: StartWorker, gates: Any
+) -> None:
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR)
     wait_until(lambda: gates["g"].inside == 1)
@@ -662,7 +686,7 @@ def test_a_second_command_releases_what_runs_at_once_and_charges_nothing(worker_
     assert job.lease == 2
 
 
-def test_after_the_shutdown_timeout_what_still_runs_is_released(worker_thread: Start, gates: Any) -> None:
+def test_jobs_that_still_run_after_the_shutdown_timeout_are_released(worker_thread: StartWorker, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
     worker_jobs.apass_gate.defer("h")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
@@ -673,8 +697,8 @@ def test_after_the_shutdown_timeout_what_still_runs_is_released(worker_thread: S
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
-def test_a_worker_whose_supervisor_is_gone_stops_by_itself(
-    worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture
+def test_a_worker_whose_supervisor_was_killed_finishes_its_job_and_stops(
+    worker_thread: StartWorker, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker_jobs.pass_gate.defer("g")
     with caplog.at_level(logging.ERROR, logger="django_skipqueue"):
@@ -687,7 +711,7 @@ def test_a_worker_whose_supervisor_is_gone_stops_by_itself(
     assert "supervisor gone" in caplog.text
 
 
-def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Start, gates: Any) -> None:
+def test_a_worker_without_a_supervisor_stops_within_the_worker_timeout(worker_thread: StartWorker, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR, worker_timeout=0.2)
     wait_until(lambda: gates["g"].inside == 1)
@@ -696,12 +720,14 @@ def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Star
     assert statuses() == {"queued": 1}
 
 
-def test_the_end_of_a_worker_is_reported_before_its_jobs_are_released(worker_thread: Start, gates: Any) -> None:
-    """After the release another worker may run the jobs, so this process must end soon."""
-    seen: list[str] = []
+def test_the_signal_worker_stopped_is_sent_before_running_jobs_are_released(
+    worker_thread: StartWorker, gates: Any
+) -> None:
+    """After the release another worker may run the jobs, so the process must then end without delay."""
+    statuses_when_sent: list[str] = []
 
     def receive(**_: Any) -> None:
-        seen.append(Job.objects.get().status)
+        statuses_when_sent.append(Job.objects.get().status)
 
     worker_jobs.pass_gate.defer("g")
     signals.worker_stopped.connect(receive)
@@ -712,23 +738,23 @@ def test_the_end_of_a_worker_is_reported_before_its_jobs_are_released(worker_thr
         assert worker.wait() == EXIT_CLEAN
     finally:
         signals.worker_stopped.disconnect(receive)
-    assert seen == ["running"]
+    assert statuses_when_sent == ["running"]
     assert statuses() == {"queued": 1}
 
 
-def test_an_outcome_that_comes_while_the_end_is_reported_is_written_and_reported(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_job_that_ends_while_worker_stopped_is_sent_is_completed_and_reported(
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LAST_EVENTS_AFTER_RELEASE", DEADLINE)
     has_ended = threading.Event()
-    told_before_the_end: list[bool] = []
+    reported_before_the_end: list[bool] = []
 
     def finish_job(**_: Any) -> None:
         gates["g"].open()
-        wait_until(lambda: worker.worker._pool.finished)
+        wait_until(lambda: worker.worker.pool.finished)
 
     def take_a_while(**_: Any) -> None:
-        told_before_the_end.append(not has_ended.wait(0.2))
+        reported_before_the_end.append(not has_ended.wait(0.2))
 
     worker_jobs.pass_gate.defer("g")
     signals.worker_stopped.connect(finish_job)
@@ -739,16 +765,18 @@ def test_an_outcome_that_comes_while_the_end_is_reported_is_written_and_reported
         worker.stop()
         assert worker.wait() == EXIT_CLEAN
         has_ended.set()
-        wait_until(lambda: told_before_the_end)
+        wait_until(lambda: reported_before_the_end)
     finally:
         signals.worker_stopped.disconnect(finish_job)
         signals.job_completed.disconnect(take_a_while)
     assert statuses() == {"completed": 1}
-    assert told_before_the_end == [True]
+    assert reported_before_the_end == [True]
 
 
-def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thread: Start, gates: Any) -> None:
-    """Also if the process is killed before it has released the job."""
+def test_a_job_released_at_the_shutdown_timeout_counts_as_not_running_any_more(
+    worker_thread: StartWorker, gates: Any
+) -> None:
+    """So the supervisor does not blame the job if the process is killed then."""
     running_jobs = RunningJobs(2)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, running_jobs=running_jobs)
@@ -759,8 +787,8 @@ def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thre
     assert running_jobs.job_ids() == []
 
 
-def test_a_worker_whose_event_loop_is_blocked_is_replaced(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_whose_event_loop_is_blocked_exits_with_its_own_exit_code(
+    worker_thread: StartWorker, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     worker_jobs.aleave_blocking_background.defer("never")
@@ -771,37 +799,37 @@ def test_a_worker_whose_event_loop_is_blocked_is_replaced(
     assert statuses() == {"completed": 1, "queued": 1}
 
 
-# Rows that somebody keeps locked
+# Rows of jobs that another session keeps locked
 
 
 @pytest.fixture
-def locker(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """Another session, which may lock rows. Workers wait for a locked row only for a moment."""
+def locker(worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """Another session, which can lock rows. Workers wait for a locked row for 0.2 seconds."""
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c lock_timeout=200ms")
     session = Session()
     yield session
     session.close()
 
 
-def lock(locker: Session, *jobs: Job) -> None:
+def lock_rows(locker: Session, *jobs: Job) -> None:
     """Lock the rows of these jobs until the session commits."""
     locker.begin()
     ids = [job.pk for job in jobs]
     locker(lambda: list(Job.objects.select_for_update().filter(pk__in=ids)))
 
 
-def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
-    worker_thread: Start, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
+def test_other_outcomes_are_saved_and_jobs_claimed_although_one_row_is_locked(
+    worker_thread: StartWorker, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs_held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
     worker_thread(poll_interval=HOUR, concurrency=3)
     wait_until(lambda: gates["g"].inside == 3)
-    lock(locker, jobs_held[1])
+    lock_rows(locker, jobs_held[1])
     with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
         gates["g"].open()
         wait_for_statuses(completed=2, running=1)
         for _ in range(3):
-            worker_jobs.see.defer_many([(1,)] * 3)  # one job for each slot: the locked row takes no slot
+            worker_jobs.see.defer_many([(1,)] * 3)  # one job for each slot: the job with the locked row needs no slot
             wait_until(lambda: not Job.objects.queued().exists())
         wait_for_statuses(completed=11, running=1)
     assert f"outcomes waiting worker=w count=1 first_id={jobs_held[1].pk}" in caplog.text
@@ -811,16 +839,16 @@ def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
     assert set(Job.objects.values_list("attempts", "lease")) == {(1, 2)}
 
 
-def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
-    worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_with_one_slot_runs_further_jobs_although_a_row_is_locked(
+    worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look_not_ahead(worker: WorkerLoop) -> None:
-        monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
+    def claim_nothing_ahead(worker: WorkerLoop) -> None:
+        monkeypatch.setattr(worker.in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
 
-    held = worker_jobs.pass_gate.defer("g")
-    worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
+    held_jobs = worker_jobs.pass_gate.defer("g")
+    worker_thread(poll_interval=HOUR, concurrency=1, prepare=claim_nothing_ahead)
     wait_until(lambda: gates["g"].inside == 1)
-    lock(locker, held)
+    lock_rows(locker, held_jobs)
     gates["g"].open()
     for number in (1, 2):
         jobs.noop.defer()
@@ -829,61 +857,67 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     wait_for_statuses(completed=3)
 
 
-class WatchedReleases(Store):
-    """A store that notes the ids of released jobs, a list for each statement."""
+class ReleaseRecordingStore(Store):
+    """A store that records the ids of released jobs, in a list for each statement."""
 
-    seen: list[list[int]]
+    released_ids: list[list[int]]
 
     def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
         leases = list(leases)
-        self.seen.append([id for id, _ in leases])
+        self.released_ids.append([id for id, _ in leases])
         return super().release(leases, interrupted=interrupted, later=later)
 
 
-def watch_releases(worker: WorkerLoop) -> None:
-    WatchedReleases.seen = []
-    _use(worker, WatchedReleases)
+def record_releases(worker: WorkerLoop) -> None:
+    ReleaseRecordingStore.released_ids = []
+    _use_store(worker, ReleaseRecordingStore)
 
 
-def test_a_job_that_was_running_at_the_end_keeps_which_worker_gave_it_up(worker_thread: Start, gates: Any) -> None:
+def test_a_job_released_while_it_ran_has_an_operation_with_the_name_of_its_worker(
+    worker_thread: StartWorker, gates: Any
+) -> None:
     job = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, concurrency=1, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1)
     before = state(job)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
-    (noted,) = (row := state(job))["operations"]
+    (operation,) = (row := state(job))["operations"]
     assert (row["status"], row["attempts"], row["started_at"]) == ("queued", 0, None)
-    assert (noted["verb"], noted["by"], noted["attempts"]) == ("release", worker_name(before["locked_by"]), 1)
-    assert datetime.fromisoformat(noted["since"]) == before["started_at"]
+    assert (operation["verb"], operation["by"], operation["attempts"]) == (
+        "release",
+        worker_name(before["locked_by"]),
+        1,
+    )
+    assert datetime.fromisoformat(operation["since"]) == before["started_at"]
     gates["g"].open()
 
 
-def test_at_the_end_a_locked_row_keeps_no_other_from_being_released(
-    worker_thread: Start, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
+def test_a_stopping_worker_releases_other_jobs_although_one_row_is_locked(
+    worker_thread: StartWorker, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
-    worker = worker_thread(poll_interval=HOUR, concurrency=3, shutdown_timeout=0.05, prepare=watch_releases)
+    held_jobs = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
+    worker = worker_thread(poll_interval=HOUR, concurrency=3, shutdown_timeout=0.05, prepare=record_releases)
     wait_until(lambda: gates["g"].inside == 3)
-    lock(locker, held[1])
+    lock_rows(locker, held_jobs[1])
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     locker.commit()
     assert statuses() == {"queued": 2, "running": 1}
     assert [job.attempts for job in Job.objects.queued()] == [0, 0]
-    # Released jobs may run elsewhere at once: after the release, this process must wait for nobody.
-    assert WatchedReleases.seen == [[held[1].pk], [held[0].pk, held[2].pk]]
+    # The release of other jobs is the last statement, because another worker may then run them at once.
+    assert ReleaseRecordingStore.released_ids == [[held_jobs[1].pk], [held_jobs[0].pk, held_jobs[2].pk]]
     assert 'count=2 reason="they still ran' in caplog.text
 
 
-def test_at_the_end_it_waits_for_a_transaction_that_ends(
-    worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+def test_a_stopping_worker_waits_for_a_locked_row_and_releases_its_job(
+    worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", f"-c lock_timeout={DEADLINE}s")
-    held = worker_jobs.pass_gate.defer("g")
+    held_jobs = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1)
-    lock(locker, held)
+    lock_rows(locker, held_jobs)
     worker.stop()
     wait_until(lambda: waits_for_lock(worker), "the worker waits for the row")
     locker.commit()
@@ -891,58 +925,58 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
-def test_what_is_finished_is_not_released_to_run_again_because_its_row_is_locked(
-    worker_thread: Start, gates: Any, locker: Session
+def test_a_finished_job_with_a_locked_row_is_not_released_by_a_stopping_worker(
+    worker_thread: StartWorker, gates: Any, locker: Session
 ) -> None:
-    held = worker_jobs.pass_gate.defer("g")
-    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, prepare=watch_releases, concurrency=1)
+    held_jobs = worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, prepare=record_releases, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
-    lock(locker, held)
+    lock_rows(locker, held_jobs)
     gates["g"].open()
-    wait_until(lambda: worker.worker._in_flight._pending._aside)
+    wait_until(lambda: worker.worker.in_flight.pending.aside)
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     locker.commit()
-    assert WatchedReleases.seen == []
-    assert statuses() == {"running": 1}  # its supervisor sees to it
+    assert ReleaseRecordingStore.released_ids == []
+    assert statuses() == {"running": 1}  # the supervisor recovers it
 
 
-def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
-    worker_thread: Start, gates: Any, locker: Session
+def test_a_stopping_worker_saves_an_outcome_whose_row_has_just_been_unlocked(
+    worker_thread: StartWorker, gates: Any, locker: Session
 ) -> None:
-    held = worker_jobs.pass_gate.defer("g")
+    held_jobs = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.0, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
-    lock(locker, held)
+    lock_rows(locker, held_jobs)
     gates["g"].open()
-    pending = worker.worker._in_flight._pending
-    wait_until(lambda: pending._aside)
-    looked = pending.next_check
-    wait_until(lambda: pending.next_check != looked)  # the next one is in a second
+    pending = worker.worker.in_flight.pending
+    wait_until(lambda: pending.aside)
+    last_check = pending.next_check
+    wait_until(lambda: pending.next_check != last_check)  # the next check is in a second
     locker.commit()
     worker.stop()
     assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
 
-def test_a_locked_job_that_has_not_begun_is_released_when_it_is_free(
-    worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+def test_a_job_claimed_ahead_whose_row_is_locked_is_released_after_the_lock(
+    worker_thread: StartWorker, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = 2
+    jobs_to_claim_ahead = 2
 
     def prepare(worker: WorkerLoop) -> None:
-        capacity = worker._in_flight.claiming.capacities[THREADS]
-        monkeypatch.setattr(capacity, "prefetch", lambda now: kept)
-        monkeypatch.setattr(capacity, "surplus", lambda unfinished, now: max(unfinished - 1 - kept, 0))
+        capacity = worker.in_flight.claiming.capacities[THREADS]
+        monkeypatch.setattr(capacity, "prefetch", lambda now: jobs_to_claim_ahead)
+        monkeypatch.setattr(capacity, "surplus", lambda unfinished, now: max(unfinished - 1 - jobs_to_claim_ahead, 0))
 
     worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare, queue_names=["default"])
     wait_until(lambda: gates["g"].inside == 1)
     waiting = [jobs.noop.defer(), jobs.noop.defer()]
     wait_for_statuses(running=3)
-    lock(locker, waiting[0])
-    kept = 0
-    # A worker, also this one, may claim the released job again at once.
+    lock_rows(locker, waiting[0])
+    jobs_to_claim_ahead = 0
+    # Any worker may claim the released job again at once, which changes its lease.
     wait_until(lambda: Job.objects.get(pk=waiting[1].pk).lease > 1)
     locker.commit()
     wait_until(lambda: Job.objects.get(pk=waiting[0].pk).lease > 1)
@@ -950,7 +984,7 @@ def test_a_locked_job_that_has_not_begun_is_released_when_it_is_free(
 
 def waits_for_lock(worker: WorkerThread) -> bool:
     """Whether a statement of the worker's control connection waits for a lock."""
-    raw = worker.worker._control._wrapper.connection
+    raw = worker.worker.control.wrapper.connection
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
         return bool(cursor.fetchone()[0])
@@ -959,19 +993,19 @@ def waits_for_lock(worker: WorkerThread) -> bool:
 # An exchange that begins before the result of the last exchange is applied
 
 
-class Watching(Store):
+class OverlapStore(Store):
     """A store that calls `before` and `after` around each exchange that begins before the last result is applied."""
 
     worker: WorkerLoop
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = not self.worker._in_flight.exchanges.buffer.is_empty
+        overlapping = not self.worker.in_flight.exchanges.buffer.is_empty
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._in_flight.exchanges.buffer.is_empty)
+            self.overlaps.append(self.worker.in_flight.exchanges.buffer.is_empty)
             return self.after(answer)
         return answer
 
@@ -982,47 +1016,47 @@ class Watching(Store):
         return answer
 
 
-def _watch(store: type[Watching]) -> Callable[[WorkerLoop], None]:
+def _use_overlap_store(store: type[OverlapStore]) -> Callable[[WorkerLoop], None]:
     def prepare(worker: WorkerLoop) -> None:
         store.worker = worker
         store.overlaps = []
-        _use(worker, store)
+        _use_store(worker, store)
 
     return prepare
 
 
-BACKLOG = 5_000
+MANY_JOBS = 5_000
 
 
-def test_the_first_result_is_applied_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
-    jobs.noop.defer_many([()] * BACKLOG)
-    worker = worker_thread(prepare=_watch(Watching), drain=True)
+def test_the_result_of_an_exchange_is_applied_during_the_next_exchange(worker_thread: StartWorker) -> None:
+    jobs.noop.defer_many([()] * MANY_JOBS)
+    worker = worker_thread(prepare=_use_overlap_store(OverlapStore), drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert Watching.overlaps
-    assert all(Watching.overlaps)
-    assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
+    assert OverlapStore.overlaps
+    assert all(OverlapStore.overlaps)
+    assert worker.worker.jobs_done == Job.objects.completed().count() == MANY_JOBS
 
 
-def test_the_first_result_is_applied_although_the_second_exchange_did_not_come_to_it(worker_thread: Start) -> None:
-    class Hurried(Watching):
+def test_a_result_is_applied_although_the_next_exchange_did_not_do_so(worker_thread: StartWorker) -> None:
+    class IgnoreMeanwhileStore(OverlapStore):
         def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
             return super().exchange(*arguments, **options)
 
     worker_jobs.seen.clear()
-    worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Hurried), drain=True).wait() == EXIT_CLEAN
-    assert Hurried.overlaps
-    assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
+    worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
+    assert worker_thread(prepare=_use_overlap_store(IgnoreMeanwhileStore), drain=True).wait() == EXIT_CLEAN
+    assert IgnoreMeanwhileStore.overlaps
+    assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
 
 
 @pytest.mark.parametrize("number", [DELAYED_RESULT_JOBS - 1, DELAYED_RESULT_JOBS])
-def test_an_answer_with_many_jobs_waits_for_the_next_exchange(worker_thread: Start, number: int) -> None:
-    """So PostgreSQL works while the jobs are decoded and run. If keys have limits, a claim seldom reaches its limit."""
+def test_only_a_result_with_many_jobs_waits_for_the_next_exchange(worker_thread: StartWorker, number: int) -> None:
+    """So PostgreSQL works while the worker decodes the jobs."""
     waiting: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
-        waiting.append(worker._in_flight.exchanges.buffer.claimed)
+        worker.in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
+        waiting.append(worker.in_flight.exchanges.buffer.claimed)
 
     jobs.noop.defer_many([()] * number)
     worker = worker_thread(prepare=prepare, drain=True)
@@ -1031,23 +1065,23 @@ def test_an_answer_with_many_jobs_waits_for_the_next_exchange(worker_thread: Sta
     assert worker.worker.jobs_done == Job.objects.completed().count() == number
 
 
-def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
-    rooms: list[int] = []
+def test_a_worker_with_too_many_unsaved_outcomes_claims_nothing(worker_thread: StartWorker) -> None:
+    claimable: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight._may_claim = lambda now: True  # before its first heartbeat
+        worker.in_flight.may_claim = lambda now: True  # although it has no heartbeat yet
         for has_more in (True, False):
-            worker._in_flight._pending.has_more = has_more
-            rooms.append(worker._in_flight.room(time.monotonic()))
+            worker.in_flight.pending.has_more = has_more
+            claimable.append(worker.in_flight.room(time.monotonic()))
 
     worker_thread(prepare=prepare, concurrency=3)
-    assert rooms == [0, 3]
+    assert claimable == [0, 3]
 
 
-def test_a_look_for_orphans_knows_the_jobs_of_a_result(worker_thread: Start) -> None:
-    class Searching(Watching):
+def test_jobs_of_a_waiting_result_are_not_taken_for_orphans(worker_thread: StartWorker) -> None:
+    class OrphanSearchStore(OverlapStore):
         def before(self) -> None:
-            self.worker._in_flight.orphan_check.expect(time.monotonic())
+            self.worker.in_flight.orphan_check.expect(time.monotonic())
 
         def release_orphans(self, *arguments: Any, **options: Any) -> set[int]:
             found.append(super().release_orphans(*arguments, **options))
@@ -1055,40 +1089,40 @@ def test_a_look_for_orphans_knows_the_jobs_of_a_result(worker_thread: Start) -> 
 
     found: list[set[int]] = []
     worker_jobs.seen.clear()
-    worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Searching), drain=True).wait() == EXIT_CLEAN
+    worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
+    assert worker_thread(prepare=_use_overlap_store(OrphanSearchStore), drain=True).wait() == EXIT_CLEAN
     assert found
     assert not set().union(*found)
-    assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
+    assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
 
 
-def test_an_error_of_the_second_exchange_does_not_harm_what_the_first_has_brought(worker_thread: Start) -> None:
+def test_jobs_of_a_waiting_result_run_once_although_the_next_exchange_fails(worker_thread: StartWorker) -> None:
     broken: list[bool] = []
 
-    class Breaking(Watching):
+    class BreakingStore(OverlapStore):
         def before(self) -> None:
             if not broken:
                 broken.append(True)
                 raise OperationalError("the server closed the connection unexpectedly")
 
     worker_jobs.seen.clear()
-    worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Breaking), drain=True).wait() == EXIT_CLEAN
+    worker_jobs.see.defer_many([(number,) for number in range(MANY_JOBS)])
+    assert worker_thread(prepare=_use_overlap_store(BreakingStore), drain=True).wait() == EXIT_CLEAN
     assert broken
-    assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
+    assert sorted(worker_jobs.seen) == list(range(MANY_JOBS)), "each job has run once"
     assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
 
 
-def test_the_jobs_of_a_result_are_released_by_a_worker_that_stops(worker_thread: Start) -> None:
-    brought: list[int] = []
+def test_a_stopping_worker_releases_the_jobs_of_a_waiting_result(worker_thread: StartWorker) -> None:
+    claimed_ids: list[int] = []
 
-    class Stopping(Watching):
+    class StoppingStore(OverlapStore):
         def after(self, answer: ExchangeResult) -> ExchangeResult:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
-            if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller one begin at once
+            if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller result begin at once
                 worker_jobs.stops.set()
-                self.worker._stop()
-                brought.extend(id for id, *_ in rows)
+                self.worker.stop()
+                claimed_ids.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
         def release(self, *arguments: Any, **options: Any) -> Any:
@@ -1098,127 +1132,131 @@ def test_the_jobs_of_a_result_are_released_by_a_worker_that_stops(worker_thread:
 
     worker_jobs.stops.clear()
     worker_jobs.goes_on.clear()
-    worker_jobs.wait_while_it_stops.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Stopping)).wait() == EXIT_CLEAN
-    assert brought
-    unfinished = Job.objects.filter(pk__in=brought).exclude(status="completed")
+    worker_jobs.wait_while_it_stops.defer_many([()] * MANY_JOBS)
+    assert worker_thread(prepare=_use_overlap_store(StoppingStore)).wait() == EXIT_CLEAN
+    assert claimed_ids
+    unfinished = Job.objects.filter(pk__in=claimed_ids).exclude(status="completed")
     states = set(unfinished.values_list("status", "attempts", "locked_by"))
-    assert states == {("queued", 0, "")}, "no more have begun than the worker has threads"
+    assert states == {("queued", 0, "")}, "only as many jobs have begun as the worker has threads"
 
 
-def test_a_lease_that_is_known_to_be_lost_is_reported_by_a_worker_that_stops(
-    worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
+def test_a_stopping_worker_sends_lease_lost_for_a_lost_attempt(
+    worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    lost = sent(signals.lease_lost)
+    lost_events = record_signal(signals.lease_lost)
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: WorkerLoop) -> None:
-        worker._in_flight.exchanges.reports.lost.append(attempt)
-        worker._stop()
+        worker.in_flight.exchanges.reports.lost.append(attempt)
+        worker.stop()
 
     assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
-    assert [event["attempt"] for event in lost] == [attempt]
+    assert [event["attempt"] for event in lost_events] == [attempt]
 
 
-def test_the_jobs_of_a_result_are_run_while_the_database_is_gone(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+def test_jobs_of_a_waiting_result_are_run_during_an_outage(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
     monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
     broken = threading.Event()
 
-    class Breaking(Watching):
+    class BreakingStore(OverlapStore):
         def before(self) -> None:
             if not broken.is_set():
                 broken.set()
                 raise OperationalError("the server closed the connection unexpectedly")
 
-    jobs.noop.defer_many([()] * BACKLOG)
-    worker = worker_thread(prepare=_watch(Breaking))
+    jobs.noop.defer_many([()] * MANY_JOBS)
+    worker = worker_thread(prepare=_use_overlap_store(BreakingStore))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._in_flight.exchanges.buffer.is_empty)
+    wait_until(lambda: worker.worker.in_flight.exchanges.buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_a_drain_whose_last_claim_fails_claims_again(worker_thread: Start) -> None:
-    failures = [OperationalError("the server closed the connection unexpectedly")]
+def test_a_drain_goes_on_after_a_database_error(worker_thread: StartWorker) -> None:
+    database_is_down = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: WorkerLoop) -> None:
-        something_runnable = worker._has_runnable_jobs
+        something_runnable = worker.has_runnable_jobs
 
         def fail_once() -> bool:
-            if failures:
-                raise failures.pop()
+            if database_is_down:
+                raise database_is_down.pop()
             return something_runnable()
 
-        worker._has_runnable_jobs = fail_once  # type: ignore[method-assign]
+        worker.has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
     jobs.noop.defer()
     assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
-    assert not failures
+    assert not database_is_down
 
 
-@pytest.mark.usefixtures("no_retries")
-def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
-    worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
+@pytest.mark.usefixtures("refuse_retries")
+def test_outcomes_that_the_database_refuses_do_not_harm_others_of_overlapping_exchanges(
+    worker_thread: StartWorker, record_signal: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed, failed, retrying = sent(signals.job_completed), sent(signals.job_failed), sent(signals.job_retrying)
+    completed_events, failed, retrying = (
+        record_signal(signals.job_completed),
+        record_signal(signals.job_failed),
+        record_signal(signals.job_retrying),
+    )
     worker_jobs.seen.clear()
-    worker_jobs.see_or_never.defer_many([(number,) for number in range(BACKLOG)])
-    worker = worker_thread(prepare=_watch(Watching), drain=True)
+    worker_jobs.see_or_never.defer_many([(number,) for number in range(MANY_JOBS)])
+    worker = worker_thread(prepare=_use_overlap_store(OverlapStore), drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert Watching.overlaps
-    assert statuses() == {"completed": BACKLOG - BACKLOG // 500, "failed": BACKLOG // 500}
-    assert len(worker_jobs.seen) == len(completed) == BACKLOG - BACKLOG // 500, "each has run once"
-    assert len(failed) == BACKLOG // 500
+    assert OverlapStore.overlaps
+    assert statuses() == {"completed": MANY_JOBS - MANY_JOBS // 500, "failed": MANY_JOBS // 500}
+    assert len(worker_jobs.seen) == len(completed_events) == MANY_JOBS - MANY_JOBS // 500, "each job has run once"
+    assert len(failed) == MANY_JOBS // 500
     assert not retrying
-    assert worker.worker._in_flight.jobs == {}
+    assert worker.worker.in_flight.jobs == {}
 
 
-def test_max_jobs_counts_the_jobs_of_a_result(worker_thread: Start) -> None:
-    jobs.noop.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == EXIT_CLEAN
-    assert Watching.overlaps
-    assert statuses() == {"completed": BACKLOG - 1234, "queued": 1234}
+def test_max_jobs_counts_the_jobs_of_waiting_results(worker_thread: StartWorker) -> None:
+    jobs.noop.defer_many([()] * MANY_JOBS)
+    assert worker_thread(prepare=_use_overlap_store(OverlapStore), max_jobs=MANY_JOBS - 1234).wait() == EXIT_CLEAN
+    assert OverlapStore.overlaps
+    assert statuses() == {"completed": MANY_JOBS - 1234, "queued": 1234}
 
 
-def test_an_outcome_known_at_the_timeout_uses_another_connection(worker_thread: Start) -> None:
-    tried: list[int] = []
+def test_at_the_shutdown_timeout_an_outcome_is_saved_through_a_new_connection(worker_thread: StartWorker) -> None:
+    failed_exchanges: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        class Failing(Store):
+        class FailingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
-                    tried.append(1)
-                    worker._stop(0)
-                    if len(tried) <= 2:
+                    failed_exchanges.append(1)
+                    worker.stop(0)
+                    if len(failed_exchanges) <= 2:
                         raise OperationalError("the server closed the connection unexpectedly")
                 return super().exchange(settlements, **options)
 
-        _use(worker, Failing)
+        _use_store(worker, FailingStore)
 
     jobs.noop.defer()
     assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == EXIT_CLEAN
-    assert len(tried) == 3
+    assert len(failed_exchanges) == 3
     assert statuses() == {"completed": 1}
 
 
-def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_thread: Start) -> None:
-    tried: list[int] = []
-    failures = threading.Event()
-    failures.set()
+def test_jobs_that_finish_during_an_outage_do_not_cause_more_attempts_to_connect(worker_thread: StartWorker) -> None:
+    failed_exchanges: list[int] = []
+    database_is_down = threading.Event()
+    database_is_down.set()
 
     def prepare(worker: WorkerLoop) -> None:
-        class Failing(Store):
+        class FailingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
-                if settlements and failures.is_set():
-                    tried.append(1)
+                if settlements and database_is_down.is_set():
+                    failed_exchanges.append(1)
                     raise OperationalError("no server")
                 return super().exchange(settlements, **options)
 
-        _use(worker, Failing)
-        capacity = worker._in_flight.claiming.capacities[THREADS]
+        _use_store(worker, FailingStore)
+        capacity = worker.in_flight.claiming.capacities[THREADS]
         capacity.prefetch = lambda now: 200  # type: ignore[method-assign]
         capacity.surplus = lambda unfinished, now: 0  # type: ignore[method-assign]
 
@@ -1226,64 +1264,66 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
     worker_thread(prepare=prepare, concurrency=1, poll_interval=HOUR)
     wait_until(lambda: len(worker_jobs.seen) >= 50)
-    assert len(tried) < 10
-    failures.clear()
+    assert len(failed_exchanges) < 10
+    database_is_down.clear()
     wait_for_statuses(completed=200)
-    assert sorted(worker_jobs.seen) == list(range(200)), "each has run once"
+    assert sorted(worker_jobs.seen) == list(range(200)), "each job has run once"
 
 
-def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeout_of_a_job_interrupts_it_during_an_outage(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
     monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
-    tried: list[int] = []
+    failed_exchanges: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        class Failing(Store):
+        class FailingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
-                if settlements and not tried:
-                    tried.append(1)
+                if settlements and not failed_exchanges:
+                    failed_exchanges.append(1)
                     raise OperationalError("no server")
                 return super().exchange(settlements, **options)
 
-        _use(worker, Failing)
+        _use_store(worker, FailingStore)
 
     worker_jobs.stay.defer()
     jobs.noop.defer()
     worker = worker_thread(prepare=prepare, concurrency=2, poll_interval=HOUR)
-    wait_until(lambda: tried)
-    wait_until(lambda: worker.worker._pool.finished, "the attempt was interrupted while the database was gone")
+    wait_until(lambda: failed_exchanges)
+    wait_until(lambda: worker.worker.pool.finished, "the attempt was interrupted while the database was gone")
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_stopping_without_a_database_neither_spins_nor_is_deaf(
-    worker_thread: Start, caplog: pytest.LogCaptureFixture
+def test_a_worker_that_stops_during_an_outage_retries_slowly_and_obeys_a_second_stop(
+    worker_thread: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tried: list[int] = []
+    failed_exchanges: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
-        class Failing(Store):
+        class FailingStore(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
-                    tried.append(1)
+                    failed_exchanges.append(1)
                     raise OperationalError("no server")
                 return super().exchange(settlements, **options)
 
-        _use(worker, Failing)
+        _use_store(worker, FailingStore)
 
     jobs.noop.defer()
     worker = worker_thread(prepare=prepare, poll_interval=HOUR, shutdown_timeout=HOUR)
-    wait_until(lambda: tried)
+    wait_until(lambda: failed_exchanges)
     worker.stop()
-    wait_until(lambda: len(tried) >= 4)
+    wait_until(lambda: len(failed_exchanges) >= 4)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
-    assert len(tried) < 20
+    assert len(failed_exchanges) < 20
     assert statuses() == {"queued": 1}
 
 
-def test_a_part_that_dies_takes_the_worker_down_loudly(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_unexpected_error_in_a_thread_of_the_worker_is_logged_and_ends_it(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a broken part")
@@ -1294,8 +1334,8 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
     assert "worker broken" in caplog.text
 
 
-def test_too_many_unsent_events_pause_claiming_which_is_said(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_too_many_unsent_events_pause_claiming_and_the_pause_is_logged(
+    worker_thread: StartWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     monkeypatch.setattr(dispatcher, "MOST_EVENTS_WAITING", 50)
@@ -1308,9 +1348,9 @@ def test_too_many_unsent_events_pause_claiming_which_is_said(
     try:
         jobs.noop.defer_many([()] * 1000)
         worker = worker_thread(poll_interval=0.05)
-        wait_until(lambda: worker.worker._dispatcher.backlog > 50)
+        wait_until(lambda: worker.worker.dispatcher.backlog > 50)
         wait_until(
-            lambda: not worker.worker._in_flight.jobs and worker.worker._in_flight.room(time.monotonic()) == 0,
+            lambda: not worker.worker.in_flight.jobs and worker.worker.in_flight.room(time.monotonic()) == 0,
             "it has paused",
         )
         assert Job.objects.queued().exists()
@@ -1323,16 +1363,16 @@ def test_too_many_unsent_events_pause_claiming_which_is_said(
         signals.job_completed.disconnect(receive)
 
 
-def _use(worker: WorkerLoop, store: type[Store]) -> None:
+def _use_store(worker: WorkerLoop, store: type[Store]) -> None:
     """Have the worker use a store of this class."""
-    in_flight = worker._in_flight
-    in_flight._store = in_flight.exchanges._store = store("default")
+    in_flight = worker.in_flight
+    in_flight.store = in_flight.exchanges.store = store("default")
 
 
-def _count_looks(worker: WorkerLoop, looks: threading.Semaphore) -> None:
+def _count_searches(worker: WorkerLoop, searches: threading.Semaphore) -> None:
     class Counting(Store):
         def exchange(self, *arguments: Any, **options: Any) -> Any:
-            looks.release()
+            searches.release()
             return super().exchange(*arguments, **options)
 
-    _use(worker, Counting)
+    _use_store(worker, Counting)

@@ -1,1 +1,1 @@
-"""The pages of the admin: of jobs, queues and workers. `django_skipqueue.admin` registers them."""
+"""The admin pages for jobs, queues and workers. `django_skipqueue.admin` registers them."""

@@ -1,4 +1,4 @@
-"""The bar over every page of the queue: its entries and the entries of parts, each with its number of problems."""
+"""The navigation bar above every page. Each entry shows how many problems its page has. Parts add entries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .notices import notices_cache
 from .ui.addresses import PAGE_NAME_PREFIX, address_of
 
 DOCTOR_ENTRY = BarEntry(label=_("Doctor"), page="job_doctor", place=90)
-"""It shows the number of all problems."""
+"""This entry shows the total number of problems."""
 
 BAR_ENTRIES = (
     BarEntry(label=_("Dashboard"), page="job_dashboard", place=10),
@@ -33,7 +33,7 @@ BAR_ENTRIES = (
     ),
     DOCTOR_ENTRY,
 )
-"""The entries of the console."""
+"""The console's own entries."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,20 @@ class BarLink:
     entry: BarEntry
     address: str
     current: str
-    """The value of `aria-current`: `page`; `true` on a page below it; else empty."""
+    """The value of `aria-current`: `page` on the entry's own page, `true` on a page below it, otherwise empty."""
     problems: Verdict
-    """The problems of the verdict that concern the page."""
+    """The current problems that concern the entry's page."""
 
 
 @dataclass(frozen=True)
 class Bar:
     links: Sequence[BarLink]
     below: Sequence[BarLink]
-    """Links to the pages below the current entry."""
+    """Links to the pages below the current page."""
 
     @classmethod
     def of(cls, request: HttpRequest, site: str | None) -> "Bar":
-        """The entries that the user may see."""
+        """Build the bar from the entries that this user may see."""
         match, may = request.resolver_match, request.user.has_perm
         page = ((match and match.url_name) or "").removeprefix(PAGE_NAME_PREFIX)
         of_parts = (entry for part in consoles() for entry in part.bar_entries)
@@ -67,8 +67,8 @@ class Bar:
         def link(entry: BarEntry) -> BarLink:
             is_above = current is not None and entry.page in (current.page, current.below)
             mark = "page" if entry.page == page else "true" if is_above else ""
-            found = [each for each in verdict.problems if entry is DOCTOR_ENTRY or each.code in entry.rules]
-            return BarLink(entry, address_of(entry.page, site=site), mark, Verdict(tuple(found)))
+            problems = [problem for problem in verdict.problems if entry is DOCTOR_ENTRY or problem.code in entry.rules]
+            return BarLink(entry, address_of(entry.page, site=site), mark, Verdict(tuple(problems)))
 
         below = [entry for entry in shown if current and entry.below == current.page]
         return cls([link(entry) for entry in shown if not entry.below], [link(entry) for entry in below])

@@ -1,13 +1,11 @@
-"""Applies a verb to all jobs of a list, or searches all of it, in a worker: more jobs than one request can handle.
+"""Bulk actions: a background job that applies a verb to a whole job list, or searches it.
 
-The verb and the list are the arguments of the job that applies it. Invariant: the list is stored as the query of its
-address, and evaluated by the code of the admin itself.
-
-The jobs of the list are read a window at a time, from its front to its end. Invariant: a job that the action has
-changed is not found again, wherever in the list the change has moved it.
-
-How far the job is stands in its metadata. Invariant: each batch and the progress are written in one transaction. After
-a crash the job goes on behind the last batch, so no job is changed twice, and none is left out.
+One request could not handle a long list. The background job's arguments are the verb and the query string of the
+list's URL. The worker evaluates the query string with the same code as the admin. The job reads the list one window at
+a time, from front to end. It does not find a job again that it has already changed, even if the change has moved that
+job to another position in the list. The background job's metadata contains its progress. Each batch is written in one
+transaction with the progress, so after a crash the next attempt continues after the last batch. No job is changed
+twice, and none is left out.
 """
 
 import json
@@ -46,20 +44,20 @@ from .verbs.many_jobs import ChangeTally, Selection, newest_id
 from .verbs.one_job import CONFIRMED, VerbForm
 
 BULK_PRIORITY = 100
-"""The priority of the job: it runs before the jobs that it changes."""
+"""The background job's priority. It is high, so that the job runs before the jobs that it changes."""
 
 
 SEARCH = "search"
-"""The action that only finds the jobs of a list, wherever they are in it."""
+"""The action that changes nothing, but searches a whole list."""
 
 MOST_FOUND = 1_000
-"""The maximum of ids that a search keeps. The search ends when it has found this number of jobs."""
+"""A search ends when it has found this many jobs."""
 
 SIGNER = Signer(salt="django_skipqueue.admin.bulk")
 
 
 def _searched_models() -> set[str | None]:
-    """The names of the models whose lists have bulk actions or the search of everything."""
+    """Return the names of the models whose lists offer bulk actions or a search of the whole list."""
     admins = [(model, admin) for site in all_sites for model, admin in site._registry.items()]
     return {model._meta.model_name for model, admin in admins if hasattr(admin, "search_view")}
 
@@ -67,40 +65,41 @@ def _searched_models() -> set[str | None]:
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     action: str
-    """Its name in `verbs_by_action`, or `SEARCH`."""
+    """A key of `verbs_by_action`, or `SEARCH`."""
     query: str
-    """The query of the list's address."""
+    """The query string of the list's URL."""
     site: str
     """The name of the admin site."""
     user_id: Any
     user: str
     number: int = 0
-    """The jobs that matched when the question was asked."""
+    """The number of matching jobs that the confirmation page showed."""
     model: str = "job"
-    """The name of the model whose list this is: a part may have a list of its own."""
+    """The list's model. A part may have its own job list."""
     is_lower_bound: bool = False
-    """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
+    """Whether more jobs than `number` may match, because counting stopped early. The job then counts all of them."""
     answers: dict[str, str] = field(default_factory=dict)
-    """The answers of the verb's form, by its fields."""
+    """The values of the verb's form fields."""
     signature: str = ""
-    """Signs all other values with the project's `SECRET_KEY`: only the project makes a job that acts for a user."""
+    """A signature of all other values, made with `SECRET_KEY`, so that nobody else can forge a job that acts for a
+    user."""
 
     @classmethod
     def of(cls, job: Job) -> "BulkAction | None":
-        """Read it from the job; `None` if somebody has written other arguments into its row."""
-        given = job.kwargs if isinstance(job.kwargs, dict) else {}
-        kinds = {each.name: get_origin(each.type) or each.type for each in fields(cls)}
+        """Read the action from the job's arguments; return `None` if they are malformed."""
+        kwargs = job.kwargs if isinstance(job.kwargs, dict) else {}
+        types = {field.name: get_origin(field.type) or field.type for field in fields(cls)}
         try:
-            read = cls(**given)
+            action = cls(**kwargs)
         except TypeError:
             return None
-        is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
-        is_known = read.action in (*verbs_by_action(), SEARCH) and read.model in _searched_models()
-        return read if is_sound and is_known else None
+        is_sound = all(types[name] is Any or type(value) is types[name] for name, value in kwargs.items())
+        is_known = action.action in (*verbs_by_action(), SEARCH) and action.model in _searched_models()
+        return action if is_sound and is_known else None
 
     @property
     def is_genuine(self) -> bool:
-        """Whether this process or another one of the project has signed it."""
+        """Whether a process with the project's `SECRET_KEY` has signed this action."""
         try:
             SIGNER.unsign(f"{self._signed_text()}{SIGNER.sep}{self.signature}")
         except BadSignature:
@@ -108,18 +107,23 @@ class BulkAction:
         return True
 
     def is_allowed(self, model_admin: Any, request: HttpRequest) -> bool:
-        """Whether the user may see jobs, and apply the verb if there is one."""
+        """Whether the user may search jobs, or apply this verb to jobs."""
         if self.action == SEARCH:
             return bool(model_admin.has_view_permission(request))
         return bool(model_admin.may(request, self.verb))
 
+    def may_be_viewed(self, admin_site: Any, request: HttpRequest) -> bool:
+        """Whether the user may see the jobs of this list."""
+        model_admin = admin_site._registry.get(apps.get_model(Job._meta.app_label, self.model))
+        return model_admin is not None and bool(model_admin.has_view_permission(request))
+
     @property
     def verb(self) -> Verb:
-        """Raises `KeyError` for a search."""
+        """The verb to apply. Raises `KeyError` for a search."""
         return verbs_by_action()[self.action]
 
     def instruction(self) -> Instruction:
-        """Raises `Discard` for answers that the form refuses: it accepted other ones, or has changed since."""
+        """Return the instruction for the verb. Raise `Discard` if the form no longer accepts the answers."""
         form = VerbForm(self.verb, {**self.answers, CONFIRMED: "yes"})
         if not form.is_valid():
             raise Discard(f"The answers are no longer valid: {form.errors.as_json()}")
@@ -130,7 +134,7 @@ class BulkAction:
         return next(site for site in all_sites if site.name == self.site)._registry[model]
 
     def enqueue(self, queue_name: str) -> Job:
-        """Sign it, and enqueue the job. Its task is the package's own, so `.defer()` would refuse it."""
+        """Sign this action, and enqueue its job. `.defer()` would refuse the task, because it is internal."""
         kwargs = encode("kwargs", asdict(self.signed()))
         return Job.objects.enqueue(BULK_TASK, kwargs=kwargs, queue_name=queue_name, priority=BULK_PRIORITY)
 
@@ -138,12 +142,12 @@ class BulkAction:
         return replace(self, signature=SIGNER.signature(self._signed_text()))
 
     def _signed_text(self) -> str:
-        """All values but the signature. If an id is not a number, the text that the job stores is signed."""
+        """Return all values except the signature as JSON. A user id that is no number is signed as text."""
         return json.dumps(asdict(replace(self, signature="")), sort_keys=True, default=str)
 
 
 def queue_with_workers() -> str | None:
-    """A queue that a live worker serves, not paused, not carried, `default` if possible; `None` if there is none."""
+    """Return a queue where a job will run soon: not paused, not carried, with a live worker. Prefer `default`."""
     workforce = Workforce.now()
     closed = {*Queue.objects.paused().values_list("name", flat=True), *settings.external_queues}
     names = ["default", *(queue_name for worker in workforce.runners for queue_name in worker.queues)]
@@ -151,29 +155,29 @@ def queue_with_workers() -> str | None:
 
 
 PROGRESS_KEY = "progress"
-"""In the metadata."""
+"""The key in the job's metadata."""
 
 
 @dataclass(frozen=True)
 class BulkProgress:
     newest: int
-    """The highest id at the start: jobs that are added later are left out."""
+    """The highest job id at the start. Jobs that are added later are left out."""
     edges: tuple[Any, Any] = (None, None)
-    """The start and the end of the window of the list that is being changed."""
+    """The start and the end of the current window of the list."""
     after: int = 0
-    """The last id that is done in this window."""
+    """The last id that was handled in this window."""
     counted: int | None = None
-    """The jobs that matched at the start, in all windows; `None`: nobody has searched them all."""
+    """The number of matching jobs at the start, in all windows; `None` if they were not all counted."""
     changed: int = 0
     skipped: int = 0
     looked_at: int = 0
-    """By a search: the jobs in the windows that are done. The last window of a list may have fewer."""
+    """For a search: the number of jobs in the finished windows. It may be too high for the list's last window."""
     found: tuple[int, ...] = ()
-    """By a search: the ids of the jobs that match, at most `MOST_FOUND`."""
+    """For a search: the ids of the matching jobs, at most `MOST_FOUND`."""
 
     @classmethod
     def of(cls, job: Job) -> "BulkProgress | None":
-        """Read it from the job; `None` if the job has not begun, or somebody has written something else there."""
+        """Read the progress from the job's metadata; return `None` if it is missing or malformed."""
         written = job.metadata.get(PROGRESS_KEY) if isinstance(job.metadata, dict) else None
         try:
             start, end = map(_from_json, written["edges"])  # type: ignore[index]
@@ -185,7 +189,7 @@ class BulkProgress:
         return read if all(isinstance(number, int) for number in numbers) else None
 
     def within(self, window: SearchWindow) -> "BulkProgress":
-        """This progress in this window: of every window but the last one, nothing is done."""
+        """Return the progress for this window. In a new window, no job has been handled yet."""
         edges = (window.start, window.end)
         return self if edges == self.edges else replace(self, edges=edges, after=0)
 
@@ -194,7 +198,7 @@ class BulkProgress:
         return self.changed + self.skipped
 
     def save(self, context: JobContext) -> None:
-        """Write it into the job. Raises `LeaseLost` if it was cancelled, or another worker has taken it over."""
+        """Write the progress into the job. Raise `LeaseLost` if the job was cancelled or taken over."""
         written = {PROGRESS_KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
         if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=written):
             raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")
@@ -212,38 +216,40 @@ def _from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
 class Walk:
     bulk: BulkAction
     job: Job
-    """The job that applies it."""
+    """The background job that performs the action."""
     request: HttpRequest
     changelist: Any
     """A `JobChangeList`."""
 
     def begin(self) -> BulkProgress:
-        """Returns the progress before the first job, with the number of jobs if the question could not say it.
+        """Return the progress before the first job.
 
-        Of a search that is about how many jobs of the list there are to look at, by the database's statistics.
+        If the confirmation page could not count the jobs, count them here. For a search, the count is the list's
+        estimated length, from the database's statistics.
         """
-        front = self.changelist.window or SearchWindow(
-            self.changelist.indexed, 1, None, None
-        )  # an index finds all that match
+        # If an index finds all matching jobs, there is a single window without edges.
+        front = self.changelist.window or SearchWindow(self.changelist.indexed, 1, None, None)
         progress = BulkProgress(newest_id(), (front.start, front.end))
         if self.bulk.action == SEARCH:
             return replace(progress, counted=expected(self.changelist.indexed.jobs()))
         if not self.bulk.is_lower_bound:
             return progress
-        found = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
-        return replace(progress, counted=sum(jobs.count() for jobs in found))
+        matching = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
+        return replace(progress, counted=sum(jobs.count() for jobs in matching))
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[SearchWindow]:
         return SearchWindow(self.changelist.indexed, 1, *edges).and_all_after()
 
     def within(self, window: SearchWindow) -> Selection:
-        jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself
+        # The background job may match too.
+        jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)
         return Selection(jobs if window.start is None else jobs.filter(self._is_not_done()))
 
     def search(self, progress: BulkProgress, context: JobContext) -> BulkProgress:
-        """Go on with the search, to the end of the list or to `MOST_FOUND` jobs. After each window, it can be stopped.
+        """Continue the search until the list ends, or `MOST_FOUND` jobs are found.
 
-        If an attempt was interrupted within a window, the whole window is searched again.
+        It can be stopped after each window. If an attempt was interrupted within a window, the whole window is searched
+        again.
         """
         for window in self.windows(progress.edges):
             progress = progress.within(window)
@@ -260,7 +266,7 @@ class Walk:
         return progress
 
     def _is_not_done(self) -> Q:
-        """The condition that the last operation on a job is not this action, which has its time, verb and user."""
+        """The condition for jobs that this action has not changed: their last operation is another one, or older."""
         at = Cast(KT("operations__-1__at"), DateTimeField())
         is_done = Q(GreaterThanOrEqual(at, Value(self.job.enqueued_at)))
         return Q(operations__isnull=True) | ~(
@@ -269,13 +275,13 @@ class Walk:
 
 
 MOST_OPERATIONS = 50
-"""The operations that the row of a job keeps, the newest ones."""
+"""A job keeps only its newest operations, up to this number."""
 
 
 def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
-    """Go on where the last attempt ended, to the end of the list. Returns how many jobs were changed, or found.
+    """Continue where the last attempt ended, until the end of the list.
 
-    All of it is in the database of this job: the jobs of the list, and their verbs.
+    Return how many jobs were changed or found. All jobs of the list are in the same database as this background job.
     """
     with using_database(context.database):
         bulk = BulkAction(**action)
@@ -299,9 +305,9 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
                         )
                         further.save(context)
                     progress = further
-                    most = max(progress.counted or bulk.number, progress.done)  # more may be found than were counted
+                    most = max(progress.counted or bulk.number, progress.done)  # more jobs may match by now
                     context.progress(progress.done / max(most, 1), f"{progress.done:,} of {most:,}")
-        finally:  # jobs that were changed stay changed, even if somebody has stopped the action
+        finally:  # record the changes that were made, even if the action was stopped
             if progress.changed:
                 message = many_jobs.message_of(bulk.verb, ChangeTally(progress.changed, progress.skipped))
                 log.record_all(request, bulk.verb, message, instruction.reason)
@@ -309,21 +315,22 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _request(bulk: BulkAction, job: Job) -> HttpRequest:
-    """The request of the user.
+    """Return a request by the user who started the action.
 
-    Raises `Discard` if the admin has not asked for this, the user may no longer apply the verb, or another retried it.
+    Raise `Discard` if the arguments are not signed, the user may no longer apply the verb, or someone else retried the
+    job.
     """
     if not bulk.is_genuine:
         raise Discard(
-            "The admin has not signed these arguments. Have web servers and workers the same SECRET_KEY, or one as a "
-            "fallback of the other?"
+            "The signature of these arguments is not valid. Web servers and workers need the same SECRET_KEY, or the "
+            "other's key in SECRET_KEY_FALLBACKS."
         )
     operations = job.operations or []
-    if len(operations) >= MOST_OPERATIONS:  # older ones are gone, and a retry by somebody else may be among them
-        raise Discard("The history of the job is full, so nobody can tell who has retried it.")
-    for each in operations:
-        if each["verb"] == "retry" and each["by"] not in ("", bulk.user):
-            raise Discard(f"The job acts for {bulk.user}, but {each['by']} has retried it.")
+    if len(operations) >= MOST_OPERATIONS:  # older operations are gone, and one of them may be a retry by someone else
+        raise Discard("The job's history is full, so it is unknown who has retried the job.")
+    for operation in operations:
+        if operation["verb"] == "retry" and operation["by"] not in ("", bulk.user):
+            raise Discard(f"The job acts for {bulk.user}, but {operation['by']} has retried it.")
     users: Any = get_user_model()._default_manager
     request = HttpRequest()
     request.method, request.GET = "POST", QueryDict(bulk.query)

@@ -1,9 +1,9 @@
-"""The dashboard: cards, charts and tables that say in one minute whether all is well.
+"""The dashboard: cards, charts and tables that show within a minute whether all is well.
 
-A `Situation` has the facts that several cards and sections show, and reads them once. A card is one number, with a
-link to the list behind it: a new card is a function, and a line in `CARDS`. The sections are below the cards: a new
-section is a function of a `Situation`, a template, and a line in `SECTIONS`. A part has its own cards and sections in
-its console.
+A `Situation` reads the data that several cards and sections share, and reads it only once. A card is a number with a
+link to the list of its jobs. To add a card, write a function and add it to `CARDS`. The sections are below the cards.
+To add a section, write a function of a `Situation` and a template, and add a line to `SECTIONS`. A part declares its
+cards and sections in its console.
 """
 
 import time
@@ -48,15 +48,15 @@ HOUR_SECONDS = 3_600
 
 @dataclass(frozen=True)
 class Range:
-    """A stretch of time that the dashboard can show."""
+    """A period of time that the dashboard can show."""
 
     slug: str
     label: Any
     bucket: int
-    """Seconds."""
+    """The length of a bucket, in seconds."""
     buckets: int
     mark_every: timedelta
-    """The distance of the labels of the time axis."""
+    """The time between two labels of the time axis."""
     bucket_label: Any
     """The length of a bucket, as text."""
 
@@ -69,7 +69,7 @@ RANGES = (
 )
 
 
-# dashboard → the time on the database's clock, in seconds since the epoch.
+# dashboard → the current time on the database's clock, in seconds since the epoch.
 NOW = "SELECT date_part('epoch', statement_timestamp())"
 
 
@@ -78,9 +78,9 @@ class Situation:
     store: Store
     range: Range
     queue_name: str
-    """Only this queue is shown; empty: all are."""
+    """Show only this queue; if empty, show all queues."""
     now: float
-    """By the database's clock, in seconds since the epoch."""
+    """The time on the database's clock, in seconds since the epoch."""
 
     @classmethod
     def of(cls, store: Store, range: Range, queue_name: str) -> "Situation":
@@ -93,7 +93,7 @@ class Situation:
 
     @cached_property
     def times(self) -> LocalTimes:
-        """The time axis as text, in the time zone of the project, or in the one that it has activated for the user."""
+        """The time axis in the current time zone: the project's, or the user's if the project has activated it."""
         return LocalTimes(self.axis, timezone.get_current_timezone(), self.range.mark_every)
 
     @cached_property
@@ -107,8 +107,8 @@ class Situation:
     @property
     def queue(self) -> QueueState:
         """The only queue that is shown."""
-        of_it = QueueState(QueueNow(self.queue_name), self.workforce.serving(self.queue_name))
-        return next(iter(self.queues), of_it)
+        empty = QueueState(QueueNow(self.queue_name), self.workforce.serving(self.queue_name))
+        return next(iter(self.queues), empty)
 
     @cached_property
     def workforce(self) -> Workforce:
@@ -116,12 +116,12 @@ class Situation:
 
     @cached_property
     def rates(self) -> dict[str, QueueRate]:
-        """The rates of the last minutes by queue; an empty name: of all together."""
+        """The rates of the last minutes by queue. The empty name stands for all queues together."""
         return rates_now(self.store)
 
 
 LONG_WAIT_SECONDS = 60.0
-"""The wait of a job from which on the card warns."""
+"""The card warns if a job has waited for this long."""
 
 VERY_LONG_WAIT_SECONDS = 900.0
 
@@ -133,12 +133,12 @@ class Card:
     label: Any
     value: str
     detail: str
-    """What belongs to the number, in a few words."""
+    """A few words that explain the number."""
     address: str
-    """The list behind the number."""
+    """The URL of the list that the number counts."""
     level: Level = ""
     permission: str = "django_skipqueue.view_job"
-    """Who has it can follow the link."""
+    """The permission that the user needs to follow the link."""
 
 
 def queued(situation: Situation) -> Card:
@@ -155,9 +155,9 @@ def queued(situation: Situation) -> Card:
 
 
 def oldest(situation: Situation) -> Card:
-    """The job that has waited for the longest time. A job of a paused queue waits on purpose, and raises no alarm."""
+    """The job that has waited longest. A job in a paused queue waits on purpose, and raises no alarm."""
     waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
-    runs, seconds, name = max((each for each in waits if each[1] > 0), default=(True, 0.0, ""))
+    runs, seconds, name = max((wait for wait in waits if wait[1] > 0), default=(True, 0.0, ""))
     if seconds <= 0:
         return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
     level: Level = "alarm" if seconds >= VERY_LONG_WAIT_SECONDS else "warning" if seconds >= LONG_WAIT_SECONDS else ""
@@ -171,7 +171,7 @@ def running(situation: Situation) -> Card:
     external = [queue for queue in held if queue.name in settings.external_queues]
     longest = max((queue.longest or 0.0 for queue in held if queue not in external), default=0.0)
     detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
-    if external:  # the database does not know when a carried job has begun to run
+    if external:  # the database does not know when a carried job began to run
         detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in external))}
     number = grouped(sum(queue.running for queue in held))
     return Card(_("running"), number, detail, list_of(situation, status=Status.RUNNING))
@@ -214,11 +214,11 @@ CARDS = (queued, oldest, running, retrying, failed, workers)
 
 
 def cards(situation: Situation) -> Iterator[Card]:
-    """The cards, each followed by the cards that parts place after it."""
+    """Yield the cards. Each is followed by the parts' cards that belong after it."""
     of_parts = [card for part in consoles() for card in part.cards]
     for make in CARDS:
         yield make(situation)
-        yield from (each.make(situation) for each in of_parts if each.after == make.__name__)
+        yield from (card.make(situation) for card in of_parts if card.after == make.__name__)
 
 
 def list_of(situation: Situation, **query: str) -> str:
@@ -231,7 +231,7 @@ MOST_LONG_JOBS_SHOWN = 5
 
 
 def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
-    """Query the jobs that workers run, but no carried job: nobody knows how long it has run. Index: recover."""
+    """Query the jobs that workers have run longest. It is unknown how long carried jobs have run. Index: recover."""
     running: Any = not_external(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
     if situation.queue_name:
         running = running.filter(queue_name=situation.queue_name)
@@ -264,16 +264,16 @@ SECTIONS: tuple[PartSection[Situation], ...] = tuple(
     )
     for name, content, is_of_queue in (("queues", _queues, False), ("longest_jobs", _longest_jobs, True))
 )
-"""In the order of the page."""
+"""The sections in the order of the page."""
 
 
 def sections() -> Iterator[PartSection[Situation]]:
-    """The sections, each followed by the sections that parts place after it."""
+    """Yield the sections. Each is followed by the parts' sections that belong after it."""
     of_parts = [section for part in consoles() for section in part.sections]
-    yield from (each for each in of_parts if not each.after)
+    yield from (section for section in of_parts if not section.after)
     for section in SECTIONS:
         yield section
-        yield from (each for each in of_parts if each.after == section.name)
+        yield from (added for added in of_parts if added.after == section.name)
 
 
 @dataclass(frozen=True)
@@ -283,17 +283,17 @@ class Dashboard:
     """Each card, and whether the user may follow its link."""
     sections: list[tuple[PartSection[Situation], Any]]
     took: str
-    """The time that it took to read everything, in words."""
+    """How long it took to read the data, as text."""
 
     @classmethod
     def of(cls, query: Mapping[str, str], may: Callable[[str], bool], *, of_queue: bool = False) -> "Dashboard":
-        """Gather what the address asks for: `range=6h`, `queue=emails`.
+        """Read the data for the URL's query, such as `range=6h` and `queue=emails`.
 
-        `may`: whether the user has a permission. `of_queue`: only what the page of a queue shows.
+        `may`: tells whether the user has a permission. `of_queue`: only read the sections that a queue's page shows.
         """
         started = time.perf_counter()
         queue_name = query.get("queue", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH]
-        range = next((each for each in RANGES if each.slug == query.get("range")), RANGES[0])
+        range = next((range for range in RANGES if range.slug == query.get("range")), RANGES[0])
         situation = Situation.of(Store.default(), range, queue_name)
         shown = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
         chosen = (section for section in sections() if section.is_of_queue or not of_queue)
@@ -303,13 +303,13 @@ class Dashboard:
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:
         return [
-            (each, self._address(range=each.slug, queue=self.queue_name), each is self.situation.range)
-            for each in RANGES
+            (range, self._address(range=range.slug, queue=self.queue_name), range is self.situation.range)
+            for range in RANGES
         ]
 
     @property
     def queue_name(self) -> str:
-        """The only queue that is shown; empty: all are."""
+        """The only queue that is shown, or empty if all queues are."""
         return self.situation.queue_name
 
     @property

@@ -1,6 +1,6 @@
-"""The verdict over every page of the admin, with the other databases that have problems.
+"""The notices above every admin page: the current problems, and the other databases that have problems.
 
-A process applies the rules again after a few seconds.
+Each process caches them for a few seconds, before it applies the rules again.
 """
 
 import time
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.admin.utils import quote
-from django.utils import timezone
 from django.utils.translation import get_language
 
 from ...conf import settings, using_database
@@ -20,17 +19,17 @@ from ..rules.verdict import Verdict
 from .ui.addresses import address_of
 
 CACHE_SECONDS = 5.0
-"""The age of a verdict at which a process applies the rules again."""
+"""A process applies the rules again if its cached verdict is this old."""
 
 UNFOLDED = 2
-"""The number of problems that are shown at once. The page folds the rest."""
+"""The page shows this many problems, and folds the rest."""
 
 
 @dataclass(frozen=True)
 class ShownProblem:
     finding: Finding
     address: str
-    """The address of the page about it; empty if there is no such page, or the user may not view it."""
+    """The URL of the page about the problem; empty if there is none, or the user may not view it."""
 
     @classmethod
     def to(cls, user: Any, finding: Finding) -> "ShownProblem":
@@ -42,17 +41,17 @@ class ShownProblem:
             )
 
     @property
-    def lasts(self) -> str:
+    def duration(self) -> str:
         """The time since which it is known, in words; empty if nobody knows."""
-        return roughly(timezone.now() - self.finding.since) if self.finding.since else ""
+        return "" if self.finding.seconds is None else roughly(self.finding.seconds)
 
 
 class _Cache:
     def __init__(self) -> None:
-        self._cached: dict[tuple[str, str | None], tuple[float, Verdict]] = {}  # of which database, in which language
+        self._cached: dict[tuple[str, str | None], tuple[float, Verdict]] = {}  # by database and language
 
     def get(self) -> Verdict:
-        """The verdict on the database that is shown, a few seconds old at most. Two threads may query at once."""
+        """Return the current database's verdict, at most a few seconds old. Two threads may query at once."""
         key = (settings.database, get_language())
         if (verdict := self._fresh(key)) is None:
             verdict = Verdict.now(Store.default())
@@ -60,13 +59,13 @@ class _Cache:
         return verdict
 
     def elsewhere(self) -> dict[str, Verdict]:
-        """The verdicts on the other databases, by their aliases, a few seconds old at most."""
+        """Return the other databases' verdicts by alias, at most a few seconds old."""
         keys = [(alias, get_language()) for alias in settings.served_databases if alias != settings.database]
         fresh = {key: verdict for key in keys if (verdict := self._fresh(key)) is not None}
         old = [key for key in keys if key not in fresh]
         findings = examine_at_once([alias for alias, _ in old], only_watched=True)
         for key in old:
-            fresh[key] = Verdict.of(each for each in findings if each.database == key[0])
+            fresh[key] = Verdict.of(finding for finding in findings if finding.database == key[0])
             self._cached[key] = (time.monotonic(), fresh[key])
         return {key[0]: fresh[key] for key in keys}
 
@@ -74,7 +73,7 @@ class _Cache:
         self._cached.clear()
 
     def _fresh(self, key: tuple[str, str | None]) -> Verdict | None:
-        """The cached verdict, unless it is too old. Another thread may clear the cache at any time."""
+        """Return the cached verdict, unless it is too old. Another thread may clear the cache at any time."""
         at, verdict = self._cached.get(key, (0.0, None))
         return verdict if time.monotonic() - at < CACHE_SECONDS else None
 

@@ -1,4 +1,4 @@
-"""The columns of queues in the admin. A column is a fact of `QUEUE` in `console.queues_and_workers`."""
+"""The columns of queue tables in the admin. Each is a fact of `QUEUE` in `console.queues_and_workers`."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -41,7 +41,7 @@ def _running(queue: QueueState) -> Cell:
     if not queue.now.running:
         return "0"
     holder = settings.external_queues.get(queue.name, "")
-    text = gettext("with %(holder)s, the first for %(span)s") if holder else gettext("the longest for %(span)s")
+    text = gettext("at %(holder)s, the oldest for %(span)s") if holder else gettext("the longest for %(span)s")
     longest = text % {"span": span(max(queue.now.longest or 0.0, 0.0)), "holder": holder}
     return format_html(
         '{} <span class="skipqueue-detail">{}</span>',
@@ -51,7 +51,7 @@ def _running(queue: QueueState) -> Cell:
 
 
 def slots_in_words(workers: Iterable[WorkerHealth]) -> str:
-    """The number of slots of the workers, and of the processes that have no slots."""
+    """Return the workers' number of slots, and the number of processes without slots."""
     numbers = [worker.slots for worker in workers]
     slots, others = sum(numbers), numbers.count(0)
     words = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if slots else ""
@@ -77,7 +77,7 @@ def _note(queue: QueueState) -> Cell:
     )
 
 
-def _setting(option: QueueOption[Any], queue: QueueState) -> Cell:
+def _option(option: QueueOption[Any], queue: QueueState) -> Cell:
     form, setting = option.form, queue.settings.get(option.name)
     if setting is None:
         return NOTHING
@@ -92,7 +92,7 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
 
 
-QUEUE_RENDERERS: Renderers[QueueState] = {
+QUEUE_CELLS: Renderers[QueueState] = {
     "queue": _queue,
     "queued": _queued,
     "blocked": _blocked,
@@ -104,6 +104,6 @@ QUEUE_RENDERERS: Renderers[QueueState] = {
 
 
 def columns_for(queues: Sequence[QueueState]) -> tuple[Column[QueueState], ...]:
-    """The columns of a list of `queues`."""
-    options: Renderers[QueueState] = {option.name: partial(_setting, option) for option in queue_options()}
-    return columns_of(queue_facts(), queues, {**QUEUE_RENDERERS, **options})
+    """Return the columns of a table of these queues."""
+    options: Renderers[QueueState] = {option.name: partial(_option, option) for option in queue_options()}
+    return columns_of(queue_facts(), queues, {**QUEUE_CELLS, **options})

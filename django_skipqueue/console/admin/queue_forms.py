@@ -1,6 +1,6 @@
-"""The forms for a queue: how long to pause it, and which limit or rate it gets.
+"""The forms that pause a queue, or change its limit or rate.
 
-A limit or a rate comes from the settings, or the operator types it, or there is none.
+A limit or rate comes from the settings or is typed by the operator; or the queue has none.
 """
 
 from datetime import timedelta
@@ -16,24 +16,24 @@ from ..parts import QueueSetting
 SETTINGS, NONE, OWN = "settings", "none", "own"
 
 LONGEST_PAUSE_MINUTES = 365 * 24 * 60
-"""Minutes."""
+"""The longest pause, in minutes."""
 
 
 class PauseForm(forms.Form):
     lasts = forms.ChoiceField(
         label=_("How long"),
         choices=(
-            ("", _("until somebody resumes it")),
+            ("", _("until someone resumes it")),
             ("15", _("15 minutes")),
             ("60", _("1 hour")),
             ("240", _("4 hours")),
-            (OWN, _("for the minutes below")),
+            (OWN, _("for the number of minutes below")),
         ),
         required=False,
     )
     minutes = forms.IntegerField(
         label=_("Minutes"),
-        help_text=_("Only for a time that is not in the list."),
+        help_text=_("Only if the duration is not in the list above."),
         min_value=1,
         max_value=LONGEST_PAUSE_MINUTES,
         required=False,
@@ -41,7 +41,7 @@ class PauseForm(forms.Form):
     )
     reason = forms.CharField(
         label=_("Reason"),
-        help_text=_("Optional. It is shown to everybody who looks at the queue or its jobs."),
+        help_text=_("Optional. It is shown to everyone who views the queue or its jobs."),
         max_length=200,
         required=False,
         widget=AdminTextInputWidget,
@@ -50,12 +50,12 @@ class PauseForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         if cleaned.get("lasts") == OWN and not cleaned.get("minutes") and "minutes" not in self.errors:
-            self.add_error("minutes", _("For how many minutes?"))
+            self.add_error("minutes", _("Enter the number of minutes."))
         return cleaned
 
     @property
     def duration(self) -> timedelta | None:
-        """The chosen time; `None`: until somebody resumes the queue. Only a valid form has it."""
+        """The chosen duration of a valid form; `None` if the pause lasts until someone resumes the queue."""
         lasts = self.cleaned_data["lasts"]
         minutes = int(lasts) if lasts.isdecimal() else self.cleaned_data["minutes"]
         return timedelta(minutes=minutes) if minutes else None
@@ -63,7 +63,7 @@ class PauseForm(forms.Form):
 
 class SettingForm(forms.Form):
     choice: ClassVar[str]
-    """The name of the field that chooses between the settings, no value, and a typed value."""
+    """The name of the field to choose between the settings' value, no value, and a typed value."""
     typed: ClassVar[str]
     """The name of the field for the typed value."""
     any_number: ClassVar[Any]
@@ -83,11 +83,11 @@ class SettingForm(forms.Form):
 
     @classmethod
     def in_words(cls, value: Any) -> str:
-        """`None` means unlimited."""
+        """Return the value as text. `None` means unlimited."""
         return str(cls.any_number if value is None else cls.as_typed(value))
 
     def problem(self, typed: Any) -> Any:
-        """Why the queue cannot have the typed value; empty if it can."""
+        """Return why the typed value is not valid; empty if it is."""
         raise NotImplementedError
 
     def clean(self) -> dict[str, Any]:
@@ -99,5 +99,5 @@ class SettingForm(forms.Form):
 
     @property
     def chosen(self) -> Any:
-        """The chosen value, as typed; `None` means unlimited. Only a valid form has it."""
+        """The typed value of a valid form; `None` means unlimited."""
         return self.cleaned_data[self.typed] if self.cleaned_data[self.choice] == OWN else None

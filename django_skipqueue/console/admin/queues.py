@@ -1,6 +1,6 @@
-"""Queues in the admin: their list, the page of one, and the views that pause and resume one, or set its options.
+"""Queues in the admin: their list, a queue's page, and the views that pause or resume a queue, or set options.
 
-Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+Every view checks the user's permission itself, a GET changes nothing, and every change is logged.
 """
 
 from collections.abc import Iterable
@@ -29,10 +29,10 @@ from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 from .workers import WORKER_COLUMNS
 
 SERVING = [column for column in WORKER_COLUMNS if column.name in ("state", "worker", "slots", "runs_now", "memory")]
-"""The columns of the workers that serve a queue."""
+"""The columns of the table of workers that serve a queue."""
 
 MOST_WORKERS_OF_QUEUE = 50
-"""Workers that the page of a queue lists."""
+"""A queue's page lists at most this many workers."""
 
 
 def _may_change(_: Any, request: HttpRequest) -> bool:
@@ -41,7 +41,7 @@ def _may_change(_: Any, request: HttpRequest) -> bool:
 
 @admin.register(Queue)
 class QueueAdmin(ReadOnlyViews):
-    """Most queues are names without a row, so the list is a view of its own: a queue is there when a job names it."""
+    """The admin of queues. The list is our own view, because most queues have no row: they are only named by jobs."""
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/queue_list.css"]}
@@ -60,7 +60,7 @@ class QueueAdmin(ReadOnlyViews):
     @refreshing
     @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The known queues."""
+        """Show the known queues."""
         may_change = _may_change(self, request)
         queues = queue_states()
         columns = columns_for(queues)
@@ -79,7 +79,7 @@ class QueueAdmin(ReadOnlyViews):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a queue: it is there when a job could name it."""
+        """Show a queue. Every valid queue name has a page."""
         name = _require_queue_name({"queue": unquote(object_id)})
         dashboard = Dashboard.of(request.GET.dict() | {"queue": name}, request.user.has_perm, of_queue=True)
         queue = dashboard.situation.queue
@@ -106,7 +106,9 @@ class QueueAdmin(ReadOnlyViews):
             request,
             title=gettext("Pause the queue “%(queue)s”?") % {"queue": name},
             subject=gettext("Pause the queue"),
-            explanation=gettext("Workers stop taking jobs from this queue. Jobs already running finish."),
+            explanation=gettext(
+                "Workers take no more jobs from this queue. Jobs that are already running will finish."
+            ),
             form=form,
         )
 
@@ -162,7 +164,7 @@ class QueueAdmin(ReadOnlyViews):
 
 
 def _require_queue_name(values: Any) -> str:
-    """The queue that the request names. Raises `Http404` for what no queue is called."""
+    """Return the queue name in the request. Raise `Http404` if it is not a valid queue name."""
     name: str = values.get("queue", "")
     try:
         check_columns({"queue_name": name})

@@ -1,8 +1,7 @@
-"""Workers in the admin: their list, the page of one, and the questions whether to restart or stop it.
+"""Workers in the admin: their list, a worker's page, and the views that restart or stop a worker.
 
-A column of the list is a fact of `WORKER` in `console.workers`.
-
-Invariant: every view checks the user's permission itself, a GET changes nothing, and every request is logged.
+Each column of the list is a fact of `WORKER` in `console.workers`. Every view checks the user's permission itself, a
+GET changes nothing, and every restart or stop is logged.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from ..durations import exact, moment_of, span
 from ..facts import NOTHING, Renderers
 from ..job_states import RETRYING
 from ..job_states import STATES as JOB_STATES
-from ..queues_and_workers import STATES
+from ..queues_and_workers import WORKER_STATES
 from ..workers import (
     NEWEST_JOBS,
     SHOWN_JOBS,
@@ -49,30 +48,30 @@ from .ui.cells import Cell, Column, Table, badge, columns_of, job_link, queue_li
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
 ACTIONS: Any = lazy(lambda: format_html('<span class="visually-hidden">{}</span>', gettext("Actions")), SafeString)()
-"""The title of a column that has none on the screen."""
+"""The title of the column with buttons. Only screen readers read it."""
 
 MAY_CHANGE = "django_skipqueue.change_worker"
 
 MOST_JOBS_OF_WORKER = 50
-"""The number of running jobs that the page of a worker shows."""
+"""A worker's page shows at most this many running jobs."""
 
 MOST_QUEUES_OF_WORKER = 20
-"""The number of queues that the row of a worker names."""
+"""A worker's row shows at most this many queues."""
 
 
 def _state(worker: ListedWorker) -> Cell:
     """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
-    mark = badge(worker.state, STATES[worker.state])
+    mark = badge(worker.state, WORKER_STATES[worker.state])
     return format_html('{} <span class="skipqueue-detail">{}</span>', mark, worker.requested)
 
 
 def _worker(worker: ListedWorker) -> Cell:
-    place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.row.hostname), "pid": worker.row.pid}
+    process = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.row.hostname), "pid": worker.row.pid}
     deployment = worker.row.deployment and gettext("deployment %(name)s") % {"name": shortened(worker.row.deployment)}
     return format_html(
         '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
         worker_link(worker.row.pk),
-        " · ".join(filter(None, [worker.cells.get("detail", ""), place, deployment])),
+        " · ".join(filter(None, [worker.cells.get("detail", ""), process, deployment])),
     )
 
 
@@ -84,7 +83,7 @@ def _queues(worker: ListedWorker) -> Cell:
 
 
 def _slots(worker: ListedWorker) -> Cell:
-    """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot. It may have none."""
+    """Show the busy slots, and the claimed jobs that wait in the worker for a free slot."""
     slots = worker.row.concurrency
     if not slots:
         number = grouped(sum(worker.held.tasks.values()))
@@ -99,7 +98,7 @@ def _slots(worker: ListedWorker) -> Cell:
 
 
 def _memory(worker: ListedWorker) -> Cell:
-    """Its resident size and the number of jobs it has done, as of its supervisor's last heartbeat."""
+    """Show the worker's memory and its number of finished jobs, as of its supervisor's last heartbeat."""
     memory, jobs = worker.row.memory_mb, worker.row.jobs_done
     size = "" if memory is None else gettext("%(number)s MiB") % {"number": grouped(memory)}
     done = ngettext("%(number)s job done", "%(number)s jobs done", jobs) % {"number": grouped(jobs)}
@@ -140,13 +139,13 @@ WORKER_COLUMNS = columns_of(WORKER, (), WORKER_RENDERERS)
 
 
 def _cell(column: Column[ListedWorker], worker: ListedWorker) -> Cell:
-    """The cell of a part, if it shows the worker; else that of the column."""
-    found = worker.cells.get(column.name)
-    return column.cell(worker) if found is None else found
+    """Return a part's own cell for this worker, if it has one; otherwise the column's cell."""
+    own_cell = worker.cells.get(column.name)
+    return column.cell(worker) if own_cell is None else own_cell
 
 
 def _displayed(column: Column[ListedWorker]) -> Callable[[Any], Cell]:
-    """The column as Django's list takes it: a function of a row."""
+    """Return the column as a function of a row, as Django's list expects it."""
 
     def display(row: Any) -> Cell:
         return _cell(column, row.shown)
@@ -158,7 +157,7 @@ def _displayed(column: Column[ListedWorker]) -> Callable[[Any], Cell]:
 
 class WorkerChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
-        """Set the workers of the page, each with its state as `shown`."""
+        """Set the page's workers. Each row's `shown` is the worker's state."""
         super().get_results(request)
         states = worker_states(self.result_list)
         for state in states:
@@ -186,15 +185,16 @@ PROCESSES: tuple[Column[PastProcess], ...] = (
     Column("jobs", _("jobs"), lambda process: grouped(process.jobs)),
     Column("began", _("first began"), lambda process: exact(process.began_at) if process.began_at else NOTHING),
     Column("ended", _("last ended"), lambda process: exact(process.ended_at) if process.ended_at else NOTHING),
-    Column("lost", _("lost by its death"), lambda process: grouped(process.lost) if process.lost else NOTHING),
+    Column("lost", _("jobs lost when it died"), lambda process: grouped(process.lost) if process.lost else NOTHING),
 )
 
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyViews):
-    """The processes that run jobs. Workers and their supervisors write the rows.
+    """The admin of the processes that run jobs.
 
-    A change of its row would not change the process, and the row of one that holds jobs stays until they are recovered.
+    Workers and their supervisors write the rows. The rows cannot be edited, because that would not change the process.
+    The row of a dead worker remains until its jobs are recovered.
     """
 
     list_display = tuple(map(_displayed, WORKER_COLUMNS))
@@ -208,7 +208,7 @@ class WorkerAdmin(ReadOnlyViews):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow no lookup in the address: the list has no filters."""
+        """Allow no lookup in the URL, because the list has no filters."""
         return False
 
     def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
@@ -216,28 +216,25 @@ class WorkerAdmin(ReadOnlyViews):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            *(
-                self.page(f"{asked.name}/", asked.name, partial(self.request_view, asked=asked))
-                for asked in WORKER_VERBS
-            ),
+            *(self.page(f"{verb.name}/", verb.name, partial(self.request_view, verb=verb)) for verb in WORKER_VERBS),
             *super().get_urls(),
         ]
 
     @guarded(*READ_OR_CHANGE, may=lambda _, request: request.user.has_perm(MAY_CHANGE))
-    def request_view(self, request: HttpRequest, *, asked: WorkerVerb) -> HttpResponse:
+    def request_view(self, request: HttpRequest, *, verb: WorkerVerb) -> HttpResponse:
         worker_id = request.GET.get("worker", "").replace("\0", "")
         worker = Worker.objects.filter(pk=worker_id, is_external=False).first()
         name = shortened(worker.name) if worker else ""
         if worker and request.method != "POST":
             return self.ask(
                 request,
-                title=asked.question % {"worker": name},
-                subject=str(asked.label),
-                explanation=asked.explanation,
-                is_dangerous=asked.is_dangerous,
+                title=verb.question % {"worker": name},
+                subject=str(verb.label),
+                explanation=verb.explanation,
+                is_dangerous=verb.is_dangerous,
             )
-        if worker and asked.request(worker):
-            message = asked.done % {"worker": name}
+        if worker and verb.request(worker):
+            message = verb.done % {"worker": name}
             self.log_change(request, worker, message)
             self.message_user(request, message, messages.SUCCESS)
         else:
@@ -254,20 +251,21 @@ class WorkerAdmin(ReadOnlyViews):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a worker, and what the newest jobs know of the processes of its name. It may have ended."""
+        """Show a worker, even if it has ended, with its last jobs and the earlier processes of the same name."""
         worker_id, store = unquote(object_id), Store.default()
-        found = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)), None)
+        worker = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS_OF_WORKER)), None)
         jobs, processes = last_jobs_of(store, worker_id), processes_of(store, worker_id)
-        if found is None and not processes:
+        if worker is None and not processes:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
         name = shortened(worker_name(worker_id))
         renderers = {**WORKER_RENDERERS, "runs_now": partial(_runs_now, most=MOST_JOBS_OF_WORKER)}
-        if found:
-            found.row.shown = found
+        columns = columns_of(WORKER, (), renderers)
+        if worker:
+            worker.row.shown = worker
         content = {
-            "facts": [(column, _cell(column, found)) for column in columns_of(WORKER, (), renderers)] if found else (),
-            "buttons": self.buttons(found.row) if found and request.user.has_perm(MAY_CHANGE) else "",
+            "facts": [(column, _cell(column, worker)) for column in columns] if worker else (),
+            "buttons": self.buttons(worker.row) if worker and request.user.has_perm(MAY_CHANGE) else "",
             "jobs": Table(LAST_JOBS, jobs),
             "processes": Table(PROCESSES, processes),
             "newest": grouped(NEWEST_JOBS),
@@ -282,7 +280,7 @@ class WorkerAdmin(ReadOnlyViews):
 
     @admin.display(description=ACTIONS, empty_value="")
     def buttons(self, worker: Any) -> SafeString | str:
-        """Links to the questions whether to restart or stop the worker; empty for a process that counts as dead."""
+        """Show links to restart or stop the worker; empty if the process counts as dead."""
         if not worker.shown.takes_requests:
             return ""
         links = format_html_join(
@@ -290,11 +288,11 @@ class WorkerAdmin(ReadOnlyViews):
             '<a class="button skipqueue-quiet" href="{}" aria-label="{}">{}</a>',
             (
                 (
-                    self.address(asked.name, query={"worker": worker.pk}),
-                    asked.question % {"worker": shortened(worker.name)},
-                    asked.label,
+                    self.address(verb.name, query={"worker": worker.pk}),
+                    verb.question % {"worker": shortened(worker.name)},
+                    verb.label,
                 )
-                for asked in WORKER_VERBS
+                for verb in WORKER_VERBS
             ),
         )
         return format_html('<span class="skipqueue-buttons">{}</span>', links)

@@ -1,1 +1,1 @@
-"""The command line: `manage.py skipqueue`, and what the other commands share with it."""
+"""The command line: `manage.py skipqueue`, and the code that other commands share with it."""

@@ -1,10 +1,10 @@
-"""The subcommands of the verbs, such as `skipqueue retry`: change one job, or many.
+"""The subcommands that change jobs, such as `skipqueue retry`. There is one for each verb.
 
-Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered. Each batch of
-changes is one statement, committed by itself. Ctrl-C ends the command after a batch.
+Nothing is changed before all options have been checked and, for several jobs, the user has confirmed. Each batch of
+changes is one statement, which is committed separately. Ctrl-C ends the command after a batch.
 
-The question says how many of the chosen jobs the verb can change. The database counts the jobs in groups, a window of
-the list at a time; no job is read one by one.
+Before it asks, the command shows how many of the chosen jobs the verb can change. The database counts these jobs in
+groups, one window of the list at a time.
 """
 
 from collections import Counter
@@ -28,6 +28,7 @@ from ...queue.store import Store
 from ..job_states import RETRYING, STATES
 from ..parts import why_unchanged
 from ..rules.locks import locker_of
+from ..rules.rule import shell_command
 from ..search import SearchWindow
 from ..verbs.options import VerbOption
 from ..verbs.verb import Changed, Instruction, Verb
@@ -41,14 +42,14 @@ class CommandTally:
     changed: int = 0
     unchanged: int = 0
     locked: int = 0
-    """The number of jobs whose rows a session has locked."""
+    """The number of jobs whose rows another session has locked."""
     last: Changed = field(default_factory=dict)
-    """The jobs of the last batch that were changed."""
+    """The changed jobs of the last batch."""
     is_interrupted: bool = False
 
 
 def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> CommandTally:
-    """Apply the verb to the jobs that it can change. Jobs that are enqueued during the command are left out."""
+    """Apply the verb to the chosen jobs that it can change, except jobs that are enqueued during the command."""
     tally = CommandTally()
     with until_interrupted() as is_interrupted:
         for ids in _batches(verb, choice):
@@ -67,7 +68,7 @@ def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Con
 
 
 def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
-    """The ids, in the order of the lists. The ids of a window are read before its first job is changed."""
+    """Yield batches of ids, in the order of the lists. A window's ids are read before its first job is changed."""
     newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     for part in choice.parts():
         jobs = part.jobs.filter(verb.condition, pk__lte=newest)
@@ -80,12 +81,12 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
     cut: list[SearchWindow]
-    """The last window of each list that was not read to its end."""
+    """For each list that was not read to its end, the last window that was read."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
-        has_run, does_fit = (ExpressionWrapper(each, BooleanField()) for each in (Q(attempts__gt=0), fits))
+        has_run, does_fit = (ExpressionWrapper(condition, BooleanField()) for condition in (Q(attempts__gt=0), fits))
         cut: list[SearchWindow] = []
         for part in choice.parts():
             cut += [part.cut_after] if part.cut_after else []
@@ -108,13 +109,13 @@ class Survey:
 
     @property
     def skipped(self) -> list[str]:
-        """The jobs that the verb cannot change, by state: `2 are completed already`, `1 is running already`."""
+        """Texts about jobs that the verb cannot change: `2 are already completed`, `1 is already running`."""
         unfit = Counter[str]()
         for (state, _, fits), number in self.kinds.items():
             if not fits:
                 unfit[state] += number
-        found = [(unfit[state], state) for state in STATES if unfit[state]]
-        return [f"{number:,} {'is' if number == 1 else 'are'} {state} already" for number, state in found]
+        numbers = [(unfit[state], state) for state in STATES if unfit[state]]
+        return [f"{number:,} {'is' if number == 1 else 'are'} already {state}" for number, state in numbers]
 
     def show(self, console: Console, *, in_json: bool) -> None:
         kinds = [(state, task, number, fits) for (state, task, fits), number in self.kinds.most_common()]
@@ -136,15 +137,19 @@ class ChangeJobs(Subcommand):
         add = parser.add_argument
         add("ids", nargs="*", type=job_id, metavar="ID", help="the jobs with these ids")
         add_criteria(parser)
-        add("--yes", action="store_true", help="do not ask; needed for several jobs if nobody can answer")
-        add("--dry-run", action="store_true", help="say what would be done, and change nothing")
+        add(
+            "--yes",
+            action="store_true",
+            help="do not ask for confirmation; needed for several jobs if the command is not interactive",
+        )
+        add("--dry-run", action="store_true", help="show what would be done, but change nothing")
         add(
             "--json",
             action="store_true",
-            help="print a JSON object: of the outcome, or with --dry-run for each status and task",
+            help="print the result as a JSON object; with --dry-run, one object for each status and task",
         )
         if self._verb.leaves_rows:
-            add("--reason", default="", help="why; it is kept in the row of each job")
+            add("--reason", default="", help="the reason, which is stored with each job")
         for option in self._verb.options:
             add(
                 option.flag,
@@ -157,8 +162,10 @@ class ChangeJobs(Subcommand):
 
     @override(None)  # sentences are joined from words of the table, in the language of this module
     def run(self, console: Console, **options: Any) -> Exit:
-        told_in, done = self._verb.looked_for_in, str(self._verb.done)
-        choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
+        looked_for_in, done = self._verb.looked_for_in, str(self._verb.done)
+        choice = by_ids_or_criteria(
+            options, (RETRYING, *self._verb.statuses) if looked_for_in is None else looked_for_in
+        )
         choice.require_known()
         survey = Survey.of(choice, self._verb.condition, console)
         if not survey.cut and not survey.total:
@@ -177,26 +184,27 @@ class ChangeJobs(Subcommand):
         if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
             console.say(why)
         if tally.locked and len(choice.ids) == 1 and (locker := locker_of(Store.default(), choice.ids[0])):
-            console.say(f"Its row is locked by {locker.in_words}. To end that: {locker.command}")
+            command = shell_command(locker.command, Store.default().alias)
+            console.say(f"Its row is locked by {locker.in_words}. To end that: {command}")
         if self._verb.log_entry_of_copy and len(choice.ids) == 1 and tally.changed and not options["json"]:
             console.line(Job(pk=tally.last[choice.ids[0]]).shown_id)
         return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
-        """Say which jobs are left out, and ask. Raise `CommandError` if nobody can be asked."""
+        """Say which jobs are left out, and ask for confirmation. Raise `CommandError` where nobody can answer."""
         if survey.cut:
             console.say(cut_note(survey.cut))
         some = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
         order = str(self._verb.action.question_title % {"number": f"{some}{survey.total:,}", "count": survey.total})
         if not console.is_interactive:
-            question = f"Nobody can be asked whether to {order[0].lower()}{order[1:]}"
-            raise CommandError(f"{question}; --yes does it without asking.", returncode=Exit.USAGE)
+            question = f"Cannot ask whether to {order[0].lower()}{order[1:]}"
+            raise CommandError(f"{question}. Use --yes to do it without asking.", returncode=Exit.USAGE)
         return console.confirm(f"{order}?")
 
     def _report(
         self, console: Console, tally: CommandTally, survey: Survey, *, done: str, in_json: bool = False
     ) -> Exit:
-        """Say how many jobs were changed, and why jobs were skipped: `3 skipped: 3 are completed already`."""
+        """Say how many jobs were changed, and why jobs were skipped: `3 skipped: 3 are already completed`."""
         skipped = survey.skipped
         if tally.locked:
             whose = "whose row is locked by a session" if tally.locked == 1 else "whose rows are locked by sessions"
@@ -210,13 +218,13 @@ class ChangeJobs(Subcommand):
         left_out = f" {cut_note(survey.cut)}" if survey.cut else ""
         console.say(f"{counted(tally.changed, 'job')} {done}{others}.{left_out}")
         if tally.is_interrupted:
-            console.say("Interrupted. Run the command again to go on.")
+            console.say("Interrupted. Run the command again to continue.")
             return Exit.INTERRUPTED
         return Exit.PARTIAL if survey.cut else Exit.DONE if tally.changed else Exit.NEGATIVE
 
 
 def _value_of(option: VerbOption, given: Any) -> Any:
-    """The value of the option. A delay becomes a time by the database's clock, so that no job is postponed twice."""
+    """Return the option's value. A delay becomes a time by the database's clock, so that no job is postponed twice."""
     if (option.parameter or option.name) != "run_after":
         return given
     if isinstance(given, timedelta):

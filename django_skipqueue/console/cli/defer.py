@@ -1,4 +1,4 @@
-"""`skipqueue defer`: enqueue a job by hand."""
+"""`skipqueue defer`: enqueue a job from the command line."""
 
 import json
 from argparse import ArgumentTypeError
@@ -24,18 +24,18 @@ class Defer(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("task", metavar="TASK", help="the name of the task; its end is enough, if no other task has it")
+        add("task", metavar="TASK", help="the name of the task; a unique end of its name is enough")
         add(
             "arguments",
             nargs="?",
             type=_call,
             default={},
             metavar="ARGUMENTS",
-            help='as JSON: an object such as {"payment_id": 1}, or a list of positional arguments; default: none',
+            help='the arguments as JSON: an object such as {"payment_id": 1}, or a list of positional arguments',
         )
-        add("--in", dest="delay", type=duration, metavar="DURATION", help="run it after this time")
-        add("--queue", metavar="QUEUE", help="the queue; default: that of the task")
-        add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: that of the task")
+        add("--in", dest="delay", type=duration, metavar="DURATION", help="how long to delay the job")
+        add("--queue", metavar="QUEUE", help="the queue; default: the task's queue")
+        add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: the task's priority")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return False
@@ -51,7 +51,7 @@ class Defer(Subcommand):
         job = task.defer(**call) if isinstance(call, dict) else task.defer(*call)
         console.line(job.shown_id)
         if not job.created:
-            console.say(f"Nothing was enqueued: job {job.shown_id} is not finished, and holds the unique key.")
+            console.say(f"Nothing was enqueued, because the unfinished job {job.shown_id} holds the unique key.")
             return Exit.NEGATIVE
         with using_database(job._state.db or conf.database):
             is_served = bool(Workforce.now().serving(job.queue_name))
@@ -64,7 +64,7 @@ def _call(text: str) -> Any:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"{text[:200]!r} is not JSON: {error}. Write for example {EXAMPLE}.") from None
+        raise ArgumentTypeError(f"{text[:200]!r} is not JSON: {error}. An example: {EXAMPLE}") from None
     if not isinstance(call, dict | list):
-        raise ArgumentTypeError(f"{text!r} is neither a JSON object nor a list. Write for example {EXAMPLE}.")
+        raise ArgumentTypeError(f"{text!r} is neither a JSON object nor a list. An example: {EXAMPLE}")
     return call

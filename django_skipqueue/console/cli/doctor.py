@@ -1,4 +1,4 @@
-"""`skipqueue doctor`: what is wrong with the queue and its database, and what to do about it."""
+"""`skipqueue doctor`: report what is wrong with the queue and its database, and what to do about it."""
 
 import textwrap
 import time
@@ -19,14 +19,14 @@ from .terminal import Console
 from .verdict import SEVERITY_COLOURS, exit_code
 
 TEXT_WIDTH = 80
-"""Characters of a line of text. A command that can be pasted is never broken into lines."""
+"""Text is wrapped at this number of characters, but a command to be pasted is never wrapped."""
 
-INDENT = " " * 4
+ADVICE_INDENT = " " * 4
 
 
 class Doctor(Watchable):
     name = "doctor"
-    help = "Examine the queue and its database, and say what to do about each finding"
+    help = "Examine the queue and its database, and say what to do about each problem"
     needs_all = True
 
     def run(self, console: Console, **options: Any) -> Exit:
@@ -36,8 +36,8 @@ class Doctor(Watchable):
             verdict = Verdict.of(findings)
         seconds = round(time.monotonic() - start, 3)
         if options["json"]:
-            found = {"is_well": verdict.is_well, "findings": [asdict(each) for each in findings]}
-            console.json({"seconds": seconds, **found})
+            as_dicts = [asdict(finding) for finding in findings]
+            console.json({"seconds": seconds, "is_well": verdict.is_well, "findings": as_dicts})
         else:
             console.coloured(str(verdict), SEVERITY_COLOURS[verdict.severity])
             console.line()
@@ -48,24 +48,24 @@ class Doctor(Watchable):
 
 def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Iterator[str]:
     for severity in Severity:
-        of_this = [each for each in findings if each.severity == severity]
-        if of_this and severity != Severity.OK:
+        of_severity = [finding for finding in findings if finding.severity == severity]
+        if of_severity and severity != Severity.OK:
             yield severity.upper()
             yield ""
-            for finding in of_this:
-                yield from _wrapped(f"{finding.title} ({finding.code})", INDENT[:2])
-                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, INDENT))
+            for finding in of_severity:
+                yield from _wrapped(f"{finding.title} ({finding.code})", ADVICE_INDENT[:2])
+                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, ADVICE_INDENT))
                 if finding.command:
                     yield ""
-                    yield from map(printable, textwrap.indent(finding.command, INDENT * 2).splitlines())
+                    yield from map(printable, textwrap.indent(finding.command, ADVICE_INDENT * 2).splitlines())
                 yield ""
-    well = [each for each in findings if each.severity == Severity.OK]
-    summary = f"{len(well)} checks found nothing, in {seconds:.2f} s"
+    passed = [finding for finding in findings if finding.severity == Severity.OK]
+    summary = f"{len(passed)} checks found no problem, in {seconds:.2f} s"
     if not names_all:
-        yield f"{summary}. -v 2 names them."
+        yield f"{summary}. -v 2 lists them."
         return
-    yield from _wrapped(f"{summary}: {', '.join(e.code for e in well)}.", "")
-    for finding in well:
+    yield from _wrapped(f"{summary}: {', '.join(finding.code for finding in passed)}.", "")
+    for finding in passed:
         if finding.found:
             yield from _wrapped(finding.found, "")
 

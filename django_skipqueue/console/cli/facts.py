@@ -1,4 +1,4 @@
-"""Prints the facts of subjects: as a table, or as a JSON object for each; and subcommands that list subjects."""
+"""Print facts about subjects (queues, workers …) as a table or as JSON; and the base class of such subcommands."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -19,7 +19,7 @@ def print_facts(
     *,
     in_json: bool = False,
 ) -> None:
-    """Print the subjects, if there are any. Numbers are aligned to the right."""
+    """Print the subjects, if there are any. Numbers are right-aligned."""
     if in_json:
         for subject in subjects:
             console.json(as_json(facts, subject))
@@ -27,16 +27,19 @@ def print_facts(
         shown = columns(facts, subjects, renderers or {})
         console.table(
             [str(fact.title) for fact, _ in shown],
-            [[look(each) if look else in_terminal(fact, each) for fact, look in shown] for each in subjects],
+            [
+                [render(subject) if render else in_terminal(fact, subject) for fact, render in shown]
+                for subject in subjects
+            ],
             right=[str(fact.title) for fact, _ in shown if fact.unit not in ("", "time")],
         )
 
 
 class FactList(Watchable, Generic[T]):
-    """A subcommand that lists subjects with their facts. Without a subject, the exit code says no."""
+    """A subcommand that lists subjects with their facts. If there are none, the exit code is `Exit.NEGATIVE`."""
 
     nothing: str
-    """What it says if there is no subject."""
+    """The text if there is no subject."""
 
     def facts(self) -> Sequence[Fact[T]]:
         raise NotImplementedError
@@ -48,8 +51,8 @@ class FactList(Watchable, Generic[T]):
         raise NotImplementedError
 
     def run(self, console: Console, **options: Any) -> Exit:
-        found = self.read(**options)
-        print_facts(console, self.facts(), found, self.renderers(), in_json=options["json"])
-        if not found:
+        subjects = self.read(**options)
+        print_facts(console, self.facts(), subjects, self.renderers(), in_json=options["json"])
+        if not subjects:
             console.say(self.nothing)
-        return Exit.DONE if found else Exit.NEGATIVE
+        return Exit.DONE if subjects else Exit.NEGATIVE

@@ -1,6 +1,6 @@
-"""`skipqueue health`: for the probe of a container, whether a worker of this host is alive.
+"""`skipqueue health`: tell a container's probe whether a worker on this host is alive.
 
-Invariant: the command ends within its timeout, whatever the network does.
+The command always ends within its timeout, whatever the network does.
 """
 
 import os
@@ -34,7 +34,7 @@ from .verdict import in_a_sentence
 
 class Health(Subcommand):
     name = "health"
-    help = "For probes: exit with 0 if a worker of this host has written a heartbeat"
+    help = "For probes: exit with 0 if a worker on this host has recently written a heartbeat"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -42,13 +42,13 @@ class Health(Subcommand):
             type=duration,
             default=duration("60s"),
             metavar="DURATION",
-            help="how old the heartbeat may be; default: 60s",
+            help="the maximum age of the heartbeat; default: 60s",
         )
-        parser.add_argument("--queue", metavar="QUEUE", help="of a worker that serves this queue")
+        parser.add_argument("--queue", metavar="QUEUE", help="only accept workers that serve this queue")
         parser.add_argument(
             "--name",
             default=os.environ.get("SKIPQUEUE_NAME"),
-            help="of the workers of the runworker with this name, on any host; default: those of this host "
+            help="only accept workers of the runworker with this name, on any host; default: workers on this host "
             "[SKIPQUEUE_NAME]",
         )
         parser.add_argument(
@@ -56,11 +56,11 @@ class Health(Subcommand):
             type=duration,
             default=duration("5s"),
             metavar="DURATION",
-            help="how long the database may take; default: 5s",
+            help="how long to wait for the database; default: 5s",
         )
 
     def execute(self, console: Console, **options: Any) -> Exit:
-        """Ask one database on a connection of its own, or several at once, for no longer than the timeout."""
+        """Check one database, or several at the same time, and end within the timeout."""
         seconds = options["timeout"].total_seconds()
         aliases = (options["database"],) if options["database"] else chosen_or_all()
         if len(aliases) > 1:
@@ -84,7 +84,7 @@ class Health(Subcommand):
         return self._code
 
     def _give_up(self, message: str) -> NoReturn:
-        """End this process, although its main thread may wait for the network: only the kernel can end such a wait."""
+        """End this process immediately, because its main thread may be waiting for the network."""
         sys.stderr.write(f"{'unhealthy' if self._code is None else 'verdict'}: {message}\n")
         sys.stderr.flush()
         os._exit(Exit.ERROR if self._code is None else self._code)
@@ -97,55 +97,55 @@ class _Health:
 
     @classmethod
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
-        """The health of the workers of this name, or of this host, in the database that this thread uses."""
+        """Check the workers with this name, or on this host, in this thread's database."""
         chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
         workers = Workforce.now(chosen).workers
-        youngest = next((each for each in workers if queue is None or each.serves(queue)), None)
-        if youngest is None:
+        latest = next((worker for worker in workers if queue is None or worker.serves(queue)), None)
+        if latest is None:
             place = f"named {name}" if name else f"on {socket.gethostname()}"
             return cls(False, f"no worker {place}{f' serves the queue {queue}' if queue else ''}")
-        heartbeat = f"{printable(youngest.name)} wrote its last heartbeat {span(youngest.age)} ago"
-        if youngest.age > max_age:
+        heartbeat = f"{printable(latest.name)} wrote its last heartbeat {span(latest.age)} ago"
+        if latest.age > max_age:
             return cls(False, f"{heartbeat}, more than {span(max_age)}")
         return cls(True, heartbeat)
 
-    def show(self, console: Console, of: str = "") -> None:
+    def show(self, console: Console, prefix: str = "") -> None:
         if self.is_well:
-            console.line(f"{of}healthy: {self.sentence}")
+            console.line(f"{prefix}healthy: {self.sentence}")
         else:
-            console.say(f"{of}unhealthy: {self.sentence}")
+            console.say(f"{prefix}unhealthy: {self.sentence}")
 
 
 def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:
-    """Ask all databases at once. A database without an answer is no reason to restart the workers of the others."""
+    """Check all databases at the same time. If one does not answer, the workers of the rest still count as healthy."""
     for alias in aliases:
         if problem := engine_problem(alias):
             raise CommandError(" ".join(problem))
 
-    found: dict[str, _Health] = {}
+    health_by_alias: dict[str, _Health] = {}
 
     def read(store: Store) -> Verdict:
         with short_transaction(store, seconds):
-            found[store.alias] = _Health.now(**options)
+            health_by_alias[store.alias] = _Health.now(**options)
         return _verdict(store, seconds)
 
     verdicts = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)
     for alias in aliases:
-        if alias in found:
-            found[alias].show(console, of=f"{alias}: ")
+        if alias in health_by_alias:
+            health_by_alias[alias].show(console, prefix=f"{alias}: ")
         else:
             console.say(f"{alias}: cannot be used, or no answer from the database within {seconds:g} s")
     for alias, verdict in verdicts.items():
         if verdict is not None:
-            _show_verdict(console, verdict, of=f"{alias}: ")
-    answers = [health.is_well for health in found.values()]
+            _show_verdict(console, verdict, prefix=f"{alias}: ")
+    answers = [health.is_well for health in health_by_alias.values()]
     return Exit.ERROR if not answers else Exit.DONE if all(answers) else Exit.NEGATIVE
 
 
-def _show_verdict(console: Console, verdict: Verdict, of: str = "") -> None:
-    """A line: the probe of a container keeps few."""
-    problems = "; ".join(in_a_sentence(each) for each in verdict.problems)
-    console.line(f"{of}verdict: {problems or verdict}")
+def _show_verdict(console: Console, verdict: Verdict, prefix: str = "") -> None:
+    """Print the verdict in one line, because a container's probe keeps little output."""
+    problems = "; ".join(in_a_sentence(problem) for problem in verdict.problems)
+    console.line(f"{prefix}verdict: {problems or verdict}")
 
 
 def _verdict(store: Store, seconds: float) -> Verdict:

@@ -1,6 +1,6 @@
-"""`skipqueue reindex` and `index`: rebuild the indexes of the queue's tables; build the indexes of `SEARCHABLE`.
+"""`skipqueue reindex` rebuilds the indexes of the queue's tables; `skipqueue index` builds those of `SEARCHABLE`.
 
-`{schema}` and `{index}` in a statement are identifiers of the catalog, which `psycopg` quotes.
+`{schema}` and `{index}` in a statement are identifiers, which `psycopg` quotes.
 """
 
 import time
@@ -23,8 +23,8 @@ from ..search_indexes import existing, problems, wanted
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
 
-# reindex → the indexes of our tables and of their partitions: schema, name, bytes, and whether each is left over from
-# an interrupted rebuild.
+# reindex → the indexes of the package's tables and their partitions: schema, name, size in bytes, and whether the index
+# is left over from an interrupted rebuild.
 INDEXES = """
 SELECT
     namespace.nspname,
@@ -43,17 +43,18 @@ LIMIT 10000
 """
 
 
-# reindex, index: sets how long a statement of this session waits for a lock, and lets it run for as long as it takes.
+# reindex, index → nothing. Limits how long this session's statements wait for locks, but not how long they run.
 LIMIT_LOCK_WAITS = """
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 """
 
 
-# reindex: builds a new index beside the old one, which is used until the new one is ready.
+# reindex → nothing. Builds a new index beside the old index, which is used until the new index is ready.
 REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
 
 
-# reindex: removes what an interrupted rebuild has left. index: removes an index that is invalid or not wanted.
+# reindex → nothing. Drops an index that an interrupted rebuild has left. index: drops an index that is invalid or no
+# longer in the setting.
 DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
 
 
@@ -64,7 +65,7 @@ class TableIndex:
     size: int
     """In bytes."""
     is_left_over: bool
-    """Whether an interrupted rebuild has left the index: it is invalid, and named …_ccnew or …_ccold."""
+    """Whether an interrupted rebuild has left this index: it is invalid, and its name ends in _ccnew or _ccold."""
 
 
 def indexes(store: Store) -> list[TableIndex]:
@@ -72,9 +73,9 @@ def indexes(store: Store) -> list[TableIndex]:
 
 
 def change_index(store: Store, template: str, *, schema: str, name: str) -> None:
-    """Run a statement on one index, on a connection in autocommit that no pooler shares.
+    """Run a statement on one index, on a connection in autocommit mode that is not shared by a pooler.
 
-    The names of the index are quoted as identifiers, which no parameter can be.
+    The names are quoted as identifiers, because they cannot be parameters.
     """
     names = {"schema": psycopg_sql.Identifier(schema), "index": psycopg_sql.Identifier(name)}
     statement = psycopg_sql.SQL(template).format(**names)
@@ -83,10 +84,10 @@ def change_index(store: Store, template: str, *, schema: str, name: str) -> None
 
 
 class OnIndexes(Subcommand):
-    """A subcommand that may be interrupted at any time: the next run removes what an interrupted run has left."""
+    """A subcommand that may be interrupted at any time, because the next run cleans up after an interrupted run."""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+        parser.add_argument("--dry-run", action="store_true", help="show what would be done, but change nothing")
         parser.add_argument(
             "--lock-timeout",
             type=duration,
@@ -96,13 +97,13 @@ class OnIndexes(Subcommand):
         )
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
-        """Change the indexes. Statements take as long as they need, and wait for locks as long as the option says."""
+        """Change the indexes. Statements have no time limit, but wait for locks only as long as the option says."""
         raise NotImplementedError
 
     def execute(self, console: Console, **options: Any) -> Exit:
         alias = chosen_database(options)
         if alias in connections and connections[alias].in_atomic_block:
-            raise CommandError(f"skipqueue {self.name} waits for all open transactions, and the caller has one open.")
+            raise CommandError(f"skipqueue {self.name} waits for all open transactions, but the caller has one open.")
         return super().execute(console, **options)
 
     @translation.override(None)
@@ -110,8 +111,8 @@ class OnIndexes(Subcommand):
         alias = settings.database
         if pools_transactions(alias):
             raise CommandError(
-                f"A pooler in transaction mode is between here and the server of the database {alias!r}, so a lock "
-                "timeout does not hold from one statement to the next. Connect to the server itself."
+                f"The connection to the database {alias!r} goes through a pooler in transaction mode, so a lock "
+                "timeout would be lost between statements. Connect to the server directly."
             )
         try:
             store, timeout = Store(alias), options["lock_timeout"].total_seconds()
@@ -121,7 +122,7 @@ class OnIndexes(Subcommand):
             if isinstance(error.__cause__, errors.LockNotAvailable):
                 raise CommandError(
                     f"Waited {span(options['lock_timeout'])} for a lock or an old transaction. "
-                    "`skipqueue doctor` shows who has it. Run this again to go on."
+                    "`skipqueue doctor` shows who holds it. Run the command again to continue."
                 ) from error
             raise
 
@@ -131,7 +132,7 @@ class Reindex(OnIndexes):
     help = "Rebuild the indexes of the queue's tables, one at a time, while jobs run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--index", metavar="NAME", help="only this index; default: all")
+        parser.add_argument("--index", metavar="NAME", help="rebuild only this index; default: all")
         super().add_arguments(parser)
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
@@ -153,19 +154,17 @@ class Reindex(OnIndexes):
                 console.line(f"{index.name}: {size}, would be rebuilt")
             else:
                 start = time.monotonic()
-                # if it is interrupted, an index is left over
+                # If this is interrupted, an invalid index remains.
                 change_index(store, REINDEX, schema=index.schema, name=index.name)
                 took = span(time.monotonic() - start)
-                rebuilt = next(
-                    each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name)
-                )
+                rebuilt = next(now for now in indexes(store) if (now.schema, now.name) == (index.schema, index.name))
                 console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
         return Exit.DONE
 
 
 class Index(OnIndexes):
     name = "index"
-    help = "Build the indexes of the arguments that SEARCHABLE names, one at a time, while jobs run"
+    help = "Build the indexes for the arguments listed in SEARCHABLE, one at a time, while jobs run"
 
     def change(self, console: Console, store: Store, **options: Any) -> Exit:
         if found := list(problems()):
@@ -174,12 +173,12 @@ class Index(OnIndexes):
         named, found_now = {index.name: index for index in wanted()}, existing(store)
         for old in found_now:
             if old.is_being_built:
-                console.line(f"{old.name}: another session builds it now")
+                console.line(f"{old.name}: another session is building it now")
                 named.pop(old.name, None)
             elif old.name not in named or not old.is_valid:
                 if is_done:
                     change_index(store, DROP_INDEX, schema=old.schema, name=old.name)
-                reason = "an interrupted build has left it" if old.name in named else "SEARCHABLE does not have it"
+                reason = "left by an interrupted build" if old.name in named else "not listed in SEARCHABLE"
                 console.line(f"{old.name}: {reason}, {'dropped' if is_done else 'would be dropped'}")
         valid = {old.name for old in found_now if old.is_valid}
         for index in named.values():

@@ -1,7 +1,7 @@
-"""`skipqueue list`: jobs in a table, or as JSON.
+"""`skipqueue list`: print jobs as a table or as JSON.
 
-Invariant, also of `skipqueue show`: secrets in arguments, errors and results are masked, as in the admin. No text of a
-row can start a line of its own choice or control the terminal.
+Like `skipqueue show`, it masks secrets in arguments, errors and results, as in the admin. No text from a row can start
+a new line or control the terminal.
 """
 
 import json
@@ -23,7 +23,7 @@ from .options import add_criteria, by_criteria, cut_note, positive
 from .subcommand import Exit, Watchable
 from .terminal import BLUE, DIM, GREEN, RED, YELLOW, Coloured, Console
 
-STATE_COLOURS = {
+JOB_COLOURS = {
     Status.COMPLETED: GREEN,
     Status.DISCARDED: DIM,
     Status.FAILED: RED,
@@ -40,7 +40,7 @@ def call_of(job: Job) -> Redacted:
 
 
 def when(job: Job, now: datetime) -> str:
-    """The time that matters in this state: `for 12m04s, 40 %`, `in 2h00m`, `4m10s ago`."""
+    """Format the time that matters for the job's state: `for 12m04s, 40 %`, `in 2h00m`, `4m10s ago`."""
     if job.status in FINISHED and job.finished_at:
         return f"{in_words((now - job.finished_at).total_seconds())} ago"
     if job.status == Status.RUNNING:
@@ -87,38 +87,38 @@ LIST_HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments
 
 class List(Watchable):
     name = "list"
-    help = "List jobs: the newest, or those that the options say"
+    help = "List jobs: the newest jobs, or the jobs that match the options"
     json_help = "print a JSON object for each job"
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_criteria(parser)
-        parser.add_argument("--limit", type=positive, default=20, help="the maximum of jobs; default: 20")
+        parser.add_argument("--limit", type=positive, default=20, help="how many jobs to list (default: 20)")
 
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]
-        found: list[Any] = []
+        jobs: list[Any] = []
         cut: list[SearchWindow] = []
         for part in choice.parts():
-            found += part.jobs.annotate(now=Now())[: limit + 1 - len(found)]
+            jobs += part.jobs.annotate(now=Now())[: limit + 1 - len(jobs)]
             cut += [part.cut_after] if part.cut_after else []
-            if len(found) > limit:
+            if len(jobs) > limit:
                 break
-        if not found and not cut:
+        if not jobs and not cut:
             choice.explain_nothing()
-        print_jobs(console, found[:limit], in_json=options["json"])
+        print_jobs(console, jobs[:limit], in_json=options["json"])
         if labels := choice.searched_by_index:
-            console.say(f"By an index, all jobs of these tasks were searched: {labels}.")
-        if len(found) > limit:
-            console.say(f"There are more than {limit:,}; --limit shows more.")
+            console.say(f"All jobs of these tasks were searched, by an index: {labels}.")
+        if len(jobs) > limit:
+            console.say(f"There are more than {limit:,} jobs; --limit shows more.")
         elif cut:
-            console.say(f"{'' if found else 'No job found. '}{cut_note(cut)}")
-        elif not found:
+            console.say(f"{'' if jobs else 'No job found. '}{cut_note(cut)}")
+        elif not jobs:
             console.say("No job found.")
-        return Exit.DONE if found else Exit.PARTIAL if cut else Exit.NEGATIVE
+        return Exit.DONE if jobs else Exit.PARTIAL if cut else Exit.NEGATIVE
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
-    """Print the jobs, each of which has the database's time as `now`."""
+    """Print the jobs. Each job must have the database's time as `now`."""
     if in_json:
         for job in jobs:
             console.json(as_json(job))
@@ -129,8 +129,8 @@ def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
 def _row(job: Any) -> list[str]:
     call, state, attempts = call_of(job), state_of(job), f"{job.attempts}/{job.max_attempts}"
     arguments = ", ".join(f"{name}={dumped(value)}" for name, value in passed(job, call))
-    # a job that has completed has succeeded since its last error
+    # the last error of a completed job no longer matters
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     text = " · ".join(filter(None, [arguments, error]))
-    cell = Coloured(state, STATE_COLOURS.get(state, ""))
+    cell = Coloured(state, JOB_COLOURS.get(state, ""))
     return [job.shown_id, cell, job.queue_name, job.task, attempts, when(job, job.now), text]

@@ -1,12 +1,12 @@
-"""Options that several subcommands have: their types, and the jobs that they choose.
+"""Options that several subcommands share: their types, and the jobs that they choose.
 
-A type is a function that reads a text from the command line, for `argparse`. It raises `ArgumentTypeError`, whose
+A type is a function that parses a text from the command line, for `argparse`. If it raises `ArgumentTypeError`, the
 message becomes a usage error.
 
-Invariant: jobs are read a window at a time. Without `--all`, a search looks at the first window of each list, and the
-subcommand says how many jobs of the list it has not looked at.
+Jobs are read one window at a time. Without `--all`, only the first window of each list is searched, and the subcommand
+says how many jobs of the list it has not searched.
 
-The name of a task or a queue is completed, or refused with a suggestion.
+The name of a task is completed if its end is unique. An unknown task or queue is refused with a suggestion.
 """
 
 import difflib
@@ -31,23 +31,23 @@ from .subcommand import Exit
 
 
 class JobId(int):
-    """The id of a job, with the alias of its database if that was given."""
+    """The id of a job, with the alias of its database if the user gave it."""
 
     database: str | None = None
 
 
 def job_id(text: str) -> JobId:
-    """`42`, `#42` as in the admin, or the handle `queue_1:42`."""
+    """Parse `42`, `#42` as in the admin, or the handle `queue_1:42`."""
     alias, colon, number = text.removeprefix("#").rpartition(":")
     if not is_id(number) or (colon and not alias):
         raise ArgumentTypeError(f"{text!r} is not the id of a job.")
-    made = JobId(number)
-    made.database = alias or None
-    return made
+    id = JobId(number)
+    id.database = alias or None
+    return id
 
 
 def argument(text: str) -> tuple[str, str]:
-    """`payment_id=42`, `order.id=7`: the name of an argument, or a path into one, and its value."""
+    """Parse `payment_id=42` or `order.id=7`: the name of an argument, or a path into it, and a value."""
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as payment_id=42.")
@@ -55,7 +55,7 @@ def argument(text: str) -> tuple[str, str]:
 
 
 LONGEST_NUMBER = 18
-"""Digits of a number that PostgreSQL counts to."""
+"""The maximum number of digits, so that PostgreSQL can store the number."""
 
 
 def positive(text: str) -> int:
@@ -68,7 +68,7 @@ def positive(text: str) -> int:
 class ChosenJobs:
     jobs: QuerySet[Job]
     cut_after: SearchWindow | None = None
-    """The window after which the list goes on, if the rest of the list is not read."""
+    """The last window that is read, if the rest of the list is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,22 +83,22 @@ class Choice:
         for criteria in self.criteria:
             if by_index := criteria.by_index:
                 yield ChosenJobs(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
-                if criteria.task:  # then there are no others
+                if criteria.task:  # the index has found all jobs of this task
                     continue
             reads_all = self.reads_all or not criteria.are_searched
-            for each in criteria.windows():
-                jobs = criteria.within(each).exclude(pk__in=by_index.ids if by_index else ())
-                yield ChosenJobs(jobs, None if reads_all or each.end is None else each)
+            for window in criteria.windows():
+                jobs = criteria.within(window).exclude(pk__in=by_index.ids if by_index else ())
+                yield ChosenJobs(jobs, None if reads_all or window.end is None else window)
                 if not reads_all:
                     break
 
     @property
     def searched_by_index(self) -> str:
-        """The tasks and arguments whose indexes have found all jobs of the task; an empty string: no index was used."""
-        return ", ".join(dict.fromkeys(each.by_index.labels for each in self.criteria if each.by_index))
+        """The tasks and arguments whose indexes found all jobs; empty if no index was used."""
+        return ", ".join(dict.fromkeys(one.by_index.labels for one in self.criteria if one.by_index))
 
     def require_known(self) -> None:
-        """Raise `CommandError` if there is no job with one of the ids."""
+        """Raise `CommandError` if a job with one of the ids does not exist."""
         known = set(Job.objects.filter(pk__in=self.ids).values_list("pk", flat=True))
         if unknown := [str(pk) for pk in self.ids if pk not in known]:
             raise CommandError(
@@ -106,7 +106,7 @@ class Choice:
             )
 
     def explain_nothing(self) -> None:
-        """Raise `CommandError` if no job can match because the task or the queue is unknown."""
+        """Raise `CommandError` if no job matches because the task or the queue is unknown."""
         for criteria in self.criteria[:1]:
             task = criteria.task
             if task and task not in _registered() and task not in (names := known_task_names()):
@@ -116,23 +116,23 @@ class Choice:
 
 
 def cut_note(cut: Sequence[SearchWindow]) -> str:
-    """How many jobs of the lists come after these windows, and how to look at these jobs as well."""
+    """Say how many jobs of the lists were not searched, and how to search them too."""
     rests = [window.rest() for window in cut]
     number = sum(rest.shown for rest in rests)
     is_lower_bound = any(rest.is_capped and not rest.estimate for rest in rests)
     exactness = "at least " if is_lower_bound else "about " if any(rest.estimate for rest in rests) else ""
-    return f"Not looked at: {exactness}{counted(number, 'more job')}; --all goes on to the end of the list."
+    return f"Not searched: {exactness}{counted(number, 'more job')}; --all searches the whole list."
 
 
 def add_criteria(parser: CommandParser) -> None:
     add = parser.add_argument_group("which jobs").add_argument
     states = ", ".join(STATES)
-    add("--status", dest="state", choices=list(STATES), metavar="STATUS", help=f"in this status: {states}")
+    add("--status", dest="state", choices=list(STATES), metavar="STATUS", help=f"jobs in this status: {states}")
     add("--failed", dest="state", action="store_const", const="failed", help="the same as --status failed")
     add("--retrying", dest="state", action="store_const", const="retrying", help="the same as --status retrying")
-    add("--queue", metavar="QUEUE", help="in this queue")
-    add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
-    add("--exception", metavar="CLASS", help='whose last error is of this class; "CLASS in FUNCTION": raised there')
+    add("--queue", metavar="QUEUE", help="jobs in this queue")
+    add("--task", metavar="TASK", help="jobs of this task; a unique end of its name is enough")
+    add("--exception", metavar="CLASS", help='jobs whose last error has this class, or "CLASS in FUNCTION"')
     add(
         "--arg",
         dest="arguments",
@@ -140,21 +140,21 @@ def add_criteria(parser: CommandParser) -> None:
         default=[],
         type=argument,
         metavar="NAME=VALUE",
-        help="with this argument, or this value within one; several must all match",
+        help="jobs with this argument, or with this value inside it; may be repeated",
     )
-    add("--search", metavar="TEXT", default="", help="with this text, as in the search box of the admin")
+    add("--search", metavar="TEXT", default="", help="jobs with this text, as in the admin's search box")
     add(
         "--since",
         type=moment,
         metavar="TIME",
-        help="finished or claimed since this time: 90s, 15m, 1h, 2d ago, today, yesterday, 2026-11-25, "
-        '"2026-11-25 14:00"; those that wait: enqueued',
+        help="finished, claimed or (if waiting) enqueued since this time: 90s, 15m, 1h, 2d ago, today, yesterday, "
+        '2026-11-25, "2026-11-25 14:00"',
     )
     add("--until", type=moment, metavar="TIME", help="finished, claimed or enqueued before this time")
     add(
         "--all",
         action="store_true",
-        help=f"search each list to its end, not its first {WINDOW_SIZE:,} jobs only",
+        help=f"search each list to its end, instead of its first {WINDOW_SIZE:,} jobs",
     )
 
 
@@ -163,7 +163,7 @@ CRITERIA_OPTIONS = ("state", "queue", "task", "exception", "arguments", "search"
 
 
 def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
-    """The jobs by the options of `add_criteria`. states: where to look if no status is given; `None`: in all states."""
+    """Choose jobs by the options of `add_criteria`. Without a status, search these `states`; `None`: all of them."""
     chosen = [options["state"]] if options["state"] else states
     return Choice(
         criteria=tuple(
@@ -183,15 +183,15 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
 
 
 def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) -> Choice:
-    """The jobs that a verb is for. Raise `CommandError` unless the options have either ids or criteria."""
+    """Choose the jobs for a verb. Raise `CommandError` unless the options contain either ids or criteria."""
     ids = tuple(dict.fromkeys(options["ids"]))
     if bool(ids) == any(options[name] for name in CRITERIA_OPTIONS):
-        way = "not both" if ids else "such as --failed or --task"
-        raise CommandError(f"Give the ids of jobs, or options that say which jobs, {way}.", returncode=Exit.USAGE)
+        hint = "not both" if ids else "such as --failed or --task"
+        raise CommandError(f"Give the ids of jobs, or options that choose jobs, {hint}.", returncode=Exit.USAGE)
     if ids:
         return Choice(ids=ids)
     if not states and not options["state"]:
-        raise CommandError("Say with --status in which status the jobs are.", returncode=Exit.USAGE)
+        raise CommandError("Choose the status of the jobs with --status.", returncode=Exit.USAGE)
     return by_criteria(options, states)
 
 
@@ -199,13 +199,13 @@ MOST_NAMES_SHOWN = 10
 
 
 def full_task_name(typed: str) -> str:
-    """The name of the registered task whose name ends in this text, as in `send_receipt`; else the text as it is."""
+    """Complete a text such as `send_receipt` to the only task name that ends in it; otherwise return the text."""
     ends = _ending_in(typed)
     return ends[0] if len(ends) == 1 and typed not in _registered() else typed
 
 
 def registered_task(typed: str) -> Task[Any, Any]:
-    """The task with this name or this end of its name. Raise `CommandError` unless exactly one task has it."""
+    """Return the task with this name or end of a name. Raise `CommandError` unless there is exactly one."""
     name = full_task_name(typed)
     if name not in _registered():
         raise CommandError(_unknown_task(name, _registered()))
@@ -233,8 +233,8 @@ def _ending_in(name: str) -> list[str]:
 
 
 def meant(name: str, known: list[str]) -> str:
-    """A sentence with the known name that is most like this name; else with some known names."""
-    by_text = {text: each for each in known for text in (each.rpartition(".")[2], each)}
+    """Return a sentence that suggests the most similar known name, or lists some known names."""
+    by_text = {text: candidate for candidate in known for text in (candidate.rpartition(".")[2], candidate)}
     if close := difflib.get_close_matches(name, by_text, n=1):
         return f" Did you mean {by_text[close[0]]!r}?"
     more = f", and {len(known) - MOST_NAMES_SHOWN:,} more" if len(known) > MOST_NAMES_SHOWN else ""

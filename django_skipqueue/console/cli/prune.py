@@ -1,4 +1,4 @@
-"""`skipqueue prune`: delete old jobs, as `manage.py prunejobs` does."""
+"""`skipqueue prune`: delete old jobs, like `manage.py prunejobs`."""
 
 from collections import Counter
 from typing import Any
@@ -14,9 +14,9 @@ from .terminal import Console
 
 
 def prune_all(store: Store) -> Counter[str]:
-    """Prune until no job is left to prune. Returns the number of pruned jobs, by status.
+    """Prune until no expired job is left. Returns the number of pruned jobs, by status.
 
-    Each batch is a transaction of its own, so the command may be stopped at any time.
+    Each batch is a separate transaction, so the command may be stopped at any time.
     """
     pruner = Pruner(store)
     pruned = Counter(pruner.batch())
@@ -32,7 +32,7 @@ def summary(pruned: Counter[str]) -> str:
 
 
 def what_becomes() -> dict[str, bool]:
-    """What parts do with the jobs that are pruned."""
+    """Return what parts do with pruned jobs, such as `{"archived": True}`."""
     return {name: is_so for part in consoles() if part.pruned for name, is_so in part.pruned().items()}
 
 

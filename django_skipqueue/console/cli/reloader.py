@@ -1,7 +1,7 @@
-"""`runworker --reload`: runs a worker in a child process, and replaces the child when code changes.
+"""`runworker --reload`: run a worker in a child process, and replace the child when code changes.
 
-Invariant: this process ends after its child. If this process is killed, the child stops. Code that cannot be imported
-ends only the child; the next change starts another child.
+This process ends after its child. If this process is killed, the child stops. If code cannot be imported, only the
+child ends, and the next change starts another child.
 """
 
 import os
@@ -20,16 +20,16 @@ from ...values.records import NEVER
 from ...worker.loop import Wakeup
 
 LIFELINE_VARIABLE = "SKIPQUEUE_LIFELINE"
-"""Environment variable: the file descriptor of a pipe. When the pipe ends, the child's supervisor stops."""
+"""Environment variable with the file descriptor of a pipe. When the pipe is closed, the child's supervisor stops."""
 
 MODULES_VARIABLE = "SKIPQUEUE_MODULES"
-"""Environment variable: the file into which the child writes the paths of the modules that it has imported."""
+"""Environment variable with the file into which the child writes the paths of its imported modules."""
 
 RELOAD_GRACE = 2.0
-"""Seconds for running jobs to finish before a reload releases them."""
+"""Before a reload releases running jobs, they have this many seconds to finish."""
 
 TERMINAL_SIGNAL_SECONDS = 0.5
-"""Seconds from a signal until this process stops the child. A terminal has sent the signal to the child as well."""
+"""Seconds from a signal until this process stops the child. A terminal sends the signal to the child too."""
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks for changes."""
@@ -43,28 +43,28 @@ class Reloader(autoreload.StatReloader):
         self._command = command
         self._wakeup = Wakeup()
         self._child: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1  # the write end of the pipe that keeps the child alive; -1: none
+        self._lifeline = -1  # the write end of the pipe that keeps the child alive, or -1
         self._stop_signals = 0  # number of signals received
         self._stop_child_at = NEVER
         self._reloads = False  # the child is ending because code has changed
         self._is_first = True  # no child was reloaded yet
-        self._started_at = 0.0  # in seconds since the epoch, as the times of files are
-        self._seen: dict[Path, float] = {}  # the times of change, by file
-        self._folder = tempfile.TemporaryDirectory(prefix="skipqueue-")  # it is removed with this object
+        self._started_at = 0.0  # in seconds since the epoch, like the times of files
+        self._seen: dict[Path, float] = {}  # when each file was last changed
+        self._folder = tempfile.TemporaryDirectory(prefix="skipqueue-")  # removed together with this object
         self._modules = Path(self._folder.name) / "modules"
 
     def run_child(self) -> int:
-        """Keep a child running until it ends by itself or a signal stops it. Returns its exit code."""
+        """Keep a child running until it ends by itself, or a signal stops it. Returns its exit code."""
         self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
-        autoreload.autoreload_started.send(sender=self)  # the folders of templates and translations
+        autoreload.autoreload_started.send(sender=self)  # makes Django add the folders of templates and translations
         self._changed()
         self._start()
         while True:
             self._stop_child()
             code = self._ended()
             if code is not None and not self._goes_on_after(code):
-                # A child handles no signals before its supervisor has begun, nor while Python ends.
+                # A child does not handle signals before its supervisor has started, or while Python exits.
                 is_stopped = self._stop_signals and code in (-signal.SIGTERM, -signal.SIGINT)
                 return 0 if is_stopped else code
             if self._stop_signals and self._child is None:
@@ -74,7 +74,7 @@ class Reloader(autoreload.StatReloader):
             self._wakeup.wait(min(CHECK_INTERVAL, self._stop_child_at - time.monotonic()))
 
     def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
-        """The files that this process and the child have imported, and their neighbours within the project."""
+        """Yield the files that this process and the child have imported, and the project's files next to them."""
         files = set(super().watched_files(include_globs))
         if self._modules.exists():
             files.update(map(Path, self._modules.read_text().splitlines()))
@@ -97,7 +97,7 @@ class Reloader(autoreload.StatReloader):
                 autoreload.DJANGO_AUTORELOAD_ENV: "true",
             },
             pass_fds=[read_end],
-            # The child ignores Ctrl-C until its supervisor handles signals: the end of the lifeline stops it as well.
+            # Until its supervisor handles signals, the child ignores Ctrl-C: closing the lifeline stops it anyway.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509 (no thread runs here)
         )
         os.close(read_end)
@@ -112,7 +112,7 @@ class Reloader(autoreload.StatReloader):
         return code
 
     def _goes_on_after(self, code: int) -> bool:
-        """Start another child if the child has ended for a reload. Returns whether to go on, now or after a change."""
+        """Start another child if the child ended for a reload. Returns whether to continue, now or after a change."""
         if self._reloads and not self._stop_signals:
             self._is_first = False
             self._start()
@@ -133,23 +133,23 @@ class Reloader(autoreload.StatReloader):
             self._stop_child_at = time.monotonic() + RELOAD_GRACE
 
     def _changed(self) -> Path | None:
-        """A file that has changed since the last check, or was added since the child started."""
-        found = None
+        """Return a file that was changed since the last check, or added since the child started."""
+        changed = None
         for path, time_changed in self.snapshot_files():
             if time_changed > self._seen.get(path, self._started_at or NEVER):
-                found = path
+                changed = path
             self._seen[path] = time_changed
-        return found
+        return changed
 
     # Signals
 
     def _on_stop_signal(self, _: int) -> None:
-        """Count the signal, and wait a moment before stopping the child: a Ctrl-C has reached the child as well."""
+        """Count the signal, and wait a moment before stopping the child, because Ctrl-C has reached it too."""
         self._stop_signals += 1
         self._stop_child_at = min(self._stop_child_at, time.monotonic() + TERMINAL_SIGNAL_SECONDS)
 
     def _stop_child(self) -> None:
-        """Stop the child by closing its lifeline. After a second signal or a reload, SIGTERM makes it stop at once."""
+        """Stop the child by closing its lifeline. After a second signal or a reload, also send SIGTERM."""
         if self._child is None or self._stop_child_at > time.monotonic():
             return
         self._stop_child_at = NEVER
@@ -164,7 +164,7 @@ class Reloader(autoreload.StatReloader):
 
 
 def report_modules(environment: MutableMapping[str, str]) -> int | None:
-    """In the child: write the list of imported modules. Returns the lifeline; `None` without a reloader."""
+    """In the child: write the list of imported modules. Returns the lifeline, or `None` without a reloader."""
     if path := environment.pop(MODULES_VARIABLE, None):
         Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
     lifeline = environment.pop(LIFELINE_VARIABLE, None)

@@ -1,6 +1,6 @@
-"""What the commands that run supervisors share: their options, the log and its first lines, and the supervisors.
+"""Code that `runworker` and `runrelay` share: their options, their log and its first lines, and running supervisors.
 
-The commands set up the log unless the project configures it. Each option can also be set by an environment variable.
+The commands configure logging unless the project does. Each option can also be set by an environment variable.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from ...worker.options import WorkerOptions
 from ...worker.preflight import QueueUnreachable, check_database, check_databases
 
 TEXT, JSON = "text", "json"
-"""The formats of `--log-format`."""
+"""The values of `--log-format`."""
 
 
 def configure(
@@ -41,13 +41,13 @@ def configure(
     log_format: str | None = None,
     shows_django: bool = True,
 ) -> None:
-    """Write lines to standard error if the project has not configured logging. Verbosity is that of Django's commands.
+    """Log to standard error if the project has not configured logging. `verbosity`: as in Django's commands.
 
-    The loggers of this package write lines, and so do all loggers without a handler of the project, such as loggers of
-    tasks. The lines of tasks name their job.
+    This shows the lines of this package's loggers, and of all loggers for which the project has no handler, such as
+    loggers in tasks. The log lines of tasks name their job.
 
-    colour: `None`: only on a terminal. tracebacks: log tracebacks even if standard error is not a terminal.
-    log_format: `text` or `json`; `None`: text. A log line says so if it has no effect.
+    colour: `None` means only on a terminal. tracebacks: log tracebacks even if standard error is not a terminal.
+    log_format: `text` or `json`; `None` means text. If it has no effect, a log line says so.
     shows_django: whether to write the lines of Django's loggers. Under `DEBUG` Django writes them itself.
     """
     package = logging.getLogger("django_skipqueue")
@@ -69,21 +69,21 @@ def configure(
 
 
 ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
-"""The values allowed in the environment variable of a flag."""
+"""The allowed values of a flag's environment variable."""
 
 
 class RunworkerOptions:
-    """Adds options to a parser, each with its environment variable as the default, named in its help."""
+    """Adds options to a parser. Each option's default comes from an environment variable, which its help text names."""
 
     def __init__(self, parser: CommandParser) -> None:
         self._parser = parser
         self.wrong_variables: list[str] = []
-        """A message for each flag whose variable has an invalid value."""
+        """A message for each flag whose environment variable has an invalid value."""
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
         variable = _variable(flags[-1])
         shown = "" if default is None else f"; default: {default}"
-        # argparse checks a default that is a str as if it had been typed.
+        # If a default is a string, argparse checks it as if the user had typed it.
         given = _FromEnvironment(value, variable) if (value := os.environ.get(variable)) else default
         self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
 
@@ -93,7 +93,7 @@ class RunworkerOptions:
         self._parser.add_argument(flag, action="store_true", default=bool(given), help=_escaped(f"{help} [{variable}]"))
 
     def switch(self, flag: str, *, help: str) -> None:
-        """Add an option without a value, and an option `--no-…` for the opposite."""
+        """Add an option without a value, and its opposite `--no-…`."""
         variable = _variable(flag)
         given = self._is_on(variable)
         self._parser.add_argument(
@@ -121,7 +121,7 @@ class _FromEnvironment(str):
 
 
 def wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
-    """The error for a value that is not `allowed`. It names the variable that the value came from."""
+    """Return the error for a value that is not `allowed`. It names the environment variable that held the value."""
     variable = f"{text.name} = " if isinstance(text, _FromEnvironment) else ""
     return argparse.ArgumentTypeError(f"{variable}{str(text)!r} is not {allowed}")
 
@@ -156,7 +156,7 @@ def within(option: str) -> Callable[[str], float]:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names in a text, in which commas separate them: each once."""
+    """Return the names in a comma-separated text, without duplicates."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
@@ -165,21 +165,21 @@ def add_times(add: RunworkerOptions, settings: conf.Settings) -> None:
         "--poll-interval",
         type=within("poll_interval"),
         default=settings.poll_interval,
-        help="seconds between two looks for jobs when nothing wakes the worker",
+        help="seconds between two checks for jobs when nothing wakes the worker",
     )
-    add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
+    add.flag("--no-listen", help="only poll; do not listen for PostgreSQL's notifications")
     add(
         "--shutdown-timeout",
         type=within("shutdown_timeout"),
         default=settings.shutdown_timeout,
-        help="seconds for running jobs to finish in after the first signal; then they are released",
+        help="seconds that running jobs have to finish after the first signal, before they are released",
     )
     add(
         "--worker-timeout",
         type=within("worker_timeout"),
         default=settings.worker_timeout,
-        help="seconds without a heartbeat after which a worker counts as dead; must be the same for every runworker on "
-        "one database, or one with a lower timeout takes the jobs of live workers",
+        help="seconds without a heartbeat after which a worker counts as dead; must be the same for all runworkers on "
+        "a database, because one with a lower timeout takes the jobs of live workers",
     )
 
 
@@ -188,7 +188,7 @@ def add_place(add: RunworkerOptions, settings: conf.Settings) -> None:
     add(
         "--database",
         default=",".join(settings.served_databases),
-        help="the alias of the database that holds the queue; of several, separated by commas",
+        help="the alias of the queue's database; several aliases are separated by commas",
     )
     add(
         "--health-port",
@@ -198,13 +198,13 @@ def add_place(add: RunworkerOptions, settings: conf.Settings) -> None:
     add(
         "--health-host",
         default="127.0.0.1",
-        help="the address of that port; a container that is probed from outside needs 0.0.0.0",
+        help="the address to listen on; a container that is probed from outside needs 0.0.0.0",
     )
-    add("--log-format", type=log_format, help="text or json: one JSON object a line; default: text")
+    add("--log-format", type=log_format, help="text, or json for one JSON object per line; default: text")
 
 
 def set_up(add: RunworkerOptions, options: dict[str, Any]) -> None:
-    """Configure the log lines. Raises `CommandError` if the variable of a flag has an invalid value."""
+    """Configure logging. Raises `CommandError` if an environment variable of a flag has an invalid value."""
     if add.wrong_variables:
         raise CommandError(" ".join(add.wrong_variables))
     configure(
@@ -217,7 +217,7 @@ def set_up(add: RunworkerOptions, options: dict[str, Any]) -> None:
 
 
 def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
-    """The aliases that `--database` names. Raises `CommandError` if there is none."""
+    """Return the aliases in `--database`. Raises `CommandError` if there are none."""
     databases = names_in(options["database"]) if _runners() else tuple(filter(None, [options["database"]]))
     if not databases:
         raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
@@ -248,7 +248,7 @@ def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what
     """Log the first lines: what the command `does`, its processes and databases, `what` it runs, and how to stop it."""
     worker = workers[0]
     processes = counted(worker.processes, "process", "processes")
-    aliases = ", ".join(repr(each.database) for each in workers)
+    aliases = ", ".join(repr(one.database) for one in workers)
     databases = f"on database {aliases}" if len(workers) == 1 else f"on each of the databases {aliases}"
     name = worker.name.removesuffix(f"@{worker.database}") if len(workers) > 1 else worker.name
     interval = f"every {worker.poll_interval:g} s"
@@ -270,7 +270,7 @@ def name_unreachable(unreachable: Sequence[QueueUnreachable]) -> None:
 
 
 def run(workers: Sequence[WorkerOptions], *, lifeline: int | None, listener: socket.socket | None) -> None:
-    """Run a supervisor, or one for each database by a part, until it is stopped. Exits with the part's code."""
+    """Run a supervisor until it is stopped; for several databases, let a part run them and exit with its exit code."""
     if len(workers) == 1:
         Supervisor(workers[0], lifeline=lifeline, health_listener=listener).run()
         return
@@ -279,18 +279,18 @@ def run(workers: Sequence[WorkerOptions], *, lifeline: int | None, listener: soc
 
 
 def _runners() -> list[Callable[..., int]]:
-    """The functions of parts that run supervisors of several databases."""
+    """Return the functions of parts that run supervisors for several databases."""
     return [part.run_supervisors for part in installed_parts() if part.run_supervisors]
 
 
 def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:
-    """Raise `CommandError` if a database cannot hold the queue. Returns an error for each database out of reach.
+    """Raise `CommandError` if a database cannot hold a queue. Returns an error for each unreachable database.
 
-    A lone database must be reached. Of several databases, the others are served without it.
+    If there is only one database, it must be reachable. If there are several, the reachable ones are served.
     """
     try:
         if len(workers) > 1:
-            return check_databases([each.database for each in workers])
+            return check_databases([worker.database for worker in workers])
         check_database(workers[0].database)
     except QueueUnavailable as error:
         raise CommandError(str(error)) from None
@@ -298,7 +298,7 @@ def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:
 
 
 def listen_for_probes(options: dict[str, Any]) -> socket.socket | None:
-    """Listen on `--health-port`, if it is given. Raises `CommandError` if the address cannot be used."""
+    """Listen on `--health-port` if it is given. Raises `CommandError` if the address cannot be used."""
     host, port = options["health_host"], options["health_port"]
     if port is None:
         return None

@@ -1,4 +1,4 @@
-"""`skipqueue show`: all that is known about some jobs, as text or JSON."""
+"""`skipqueue show`: print everything that is known about some jobs, as text or JSON."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -29,7 +29,7 @@ LABEL_WIDTH = 14
 
 
 def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
-    """The fields that lists have, and all other fields. `job.now`: the time."""
+    """Return all fields of a job as JSON. `job.now` must be the database's time."""
     call, progress = call_of(job), job.current_progress
     return {
         **as_json(job),
@@ -56,7 +56,7 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
 
 
 def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
-    """The fields of a job, then its errors, logs and changes by operators in the order of time. `job.now`: the time."""
+    """Yield a job's fields as text, then its errors, logs and operations by time. `job.now`: the database's time."""
     call = call_of(job)
     yield printable(f"Job {job.shown_id}: {job.task}")
     for label, values in _facts(job, call, workforce).items():
@@ -64,28 +64,28 @@ def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
             yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
     for part in consoles():
         yield from map(printable, part.lines_about(job) if part.lines_about else ())
-    yield from _story(job, call)
+    yield from _history_lines(job, call)
 
 
 def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str]]:
     return {
-        "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
+        "status": [f"{state_of(job)}, {when(job, job.now)}", *_as_list(why_it_waits(job, job.now, workforce))],
         "queue": [f"{job.queue_name}, priority {job.priority}"],
         "attempts": [_attempts(job)],
         **{name.replace("_", " "): _times(getattr(job, name)) for name in TIME_COLUMNS},
         "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
-        "worker": _given(job.worker_name),
-        **{label: _given(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},
+        "worker": _as_list(job.worker_name),
+        **{label: _as_list(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
-        **{name.replace("_", " "): _given(key and call.text(key)) for name, key in _keys(job).items()},
+        **{name.replace("_", " "): _as_list(key and call.text(key)) for name, key in _keys(job).items()},
         "arguments": [f"{name} = {dumped(value)}" for name, value in passed(job, call)],
         "result": [] if job.result is None else [dumped(masked(job.task, job.result))],
         "metadata": [dumped(masked(job.task, job.metadata))] if job.metadata else [],
-        "last error": _given(call.text(job.last_error)),
+        "last error": _as_list(call.text(job.last_error)),
     }
 
 
-def _story(job: Job, call: Redacted) -> Iterator[str]:
+def _history_lines(job: Job, call: Redacted) -> Iterator[str]:
     events = [(entry, _attempt(entry, call, job)) for entry in _objects(job.errors)]
     events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
     dated = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
@@ -97,7 +97,7 @@ def _story(job: Job, call: Redacted) -> Iterator[str]:
 
 
 def _attempts(job: Job) -> str:
-    """The attempts and their maximum: `2 of 10`. The attempts before a manual retry are named apart."""
+    """Format the attempts and their maximum: `2 of 10`. Attempts before a manual retry are added separately."""
     earlier = number_of_attempts(job) - job.attempts
     before = "before the manual retry" if any(each.verb == "retry" for each in operations_of(job)) else "before"
     return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} {before}" if earlier else "")
@@ -124,7 +124,7 @@ def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
 def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
     lines = [f"log of attempt {number_of_attempt(job, log.attempt, log.started)}"]
     if log.dropped:
-        lines.append(f"… {log.dropped} earlier lines are not kept")
+        lines.append(f"… {log.dropped} earlier lines were not kept")
     for line in log.lines:
         at = f"{shown_time(line.at)} " if line.at else ""
         source = f" {line.logger}" if line.logger else ""
@@ -134,7 +134,7 @@ def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
 
 
 def _objects(entries: Any) -> list[dict[str, Any]]:
-    """The entries that are objects: another program may have written other values."""
+    """Return the entries that are objects, because another program may have written other values."""
     return [entry for entry in entries or [] if isinstance(entry, dict)]
 
 
@@ -152,12 +152,12 @@ def _keys(job: Job) -> dict[str, str | None]:
     return {name: getattr(job, name) for part in consoles() for name in part.job_keys}
 
 
-def _given(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [str(value)] if value else []
 
 
 class Show(Watchable):
-    """Prints each job: its fields, why it waits, the errors of its attempts, and the changes by operators."""
+    """Prints each job: its fields, why it waits, the errors of its attempts, and what operators did."""
 
     name = "show"
     help = "Show jobs with their arguments, attempts and tracebacks"

@@ -1,6 +1,6 @@
-"""`skipqueue status`: the queues, the workers and the jobs, at one moment or again and again.
+"""`skipqueue status`: show the queues, the workers and the jobs, once or repeatedly.
 
-Invariant: no statement counts further than a maximum, so that ten million jobs take no longer than a thousand.
+Every count stops at a maximum, so ten million jobs take no longer than a thousand.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import translation
 
 from ...events.log_format import in_words, printable
-from ...models import Status
+from ...models import WAITING, Status
 from ...queue.store import Store
 from ...values.fact import Fact
 from ..counts import Count
@@ -28,16 +28,19 @@ from .verdict import show_verdict
 
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
 
+OUTSIDE_QUEUES = [*(status for status in WAITING if status not in (Status.SCHEDULED, Status.QUEUED)), Status.FAILED]
+"""The statuses that the list of queues does not count, without `scheduled`, whose retries are counted apart."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
     verdict: Verdict
     at: datetime
-    """By the database's clock."""
+    """The time on the database's clock."""
     queues: list[QueueState]
-    """The queues that have jobs, have a rate, or are paused, alphabetically."""
+    """The queues that have jobs, have a rate, or are paused, sorted by name."""
     jobs: dict[str, Count]
-    """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
+    """The number of jobs that are in no queue, by state: scheduled, retrying, blocked and failed."""
     workforce: Workforce
     parts: list[PartStatus]
 
@@ -54,8 +57,7 @@ class Snapshot:
         jobs = {
             Status.SCHEDULED.value: scheduled.first,
             RETRYING: scheduled.retrying,
-            Status.BLOCKED.value: Indexed(Status.BLOCKED).count(),
-            Status.FAILED.value: Indexed(Status.FAILED).count(),
+            **{status.value: Indexed(status).count() for status in OUTSIDE_QUEUES},
             FAILED_IN_LAST_HOUR: Indexed(Status.FAILED, period=Period(timedelta(hours=1))).count(),
         }
         return cls(verdict, at, queues, jobs, workforce, parts)
@@ -72,7 +74,7 @@ class Snapshot:
 
 
 def in_full(count: Count) -> str:
-    """The count within a sentence: `at least 5,001`, `more than 10,000`."""
+    """Return the count as text for a sentence: `at least 5,001`, `more than 10,000`."""
     if count.found > count.cap:
         return f"more than {count.shown:,}"
     return f"{'at least ' if count.is_lower_bound else ''}{count.shown:,}"
@@ -133,7 +135,7 @@ class Queues(FactList[QueueState]):
     """The queues that have jobs, tasks, workers or settings."""
 
     name = "queues"
-    help = "List the known queues: what waits and runs, who serves them, what is paused or limited"
+    help = "List the known queues with their jobs, workers, pauses and limits"
     json_help = "print a JSON object for each queue"
     nothing = "No queue has jobs, tasks or workers."
 

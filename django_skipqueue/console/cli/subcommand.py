@@ -1,6 +1,7 @@
-"""`Subcommand`, the base class of everything that `manage.py skipqueue` can do, and the command that runs one.
+"""`Subcommand`, the base class of all subcommands of `manage.py skipqueue`, and the command that runs them.
 
-To add one, write a class in a module of `console/cli/`, and add it to `CORE` of `management/commands/skipqueue.py`.
+To add a subcommand, write a class in a module of `console/cli/`, and add it to `CORE` of
+`management/commands/skipqueue.py`.
 """
 
 import argparse
@@ -28,46 +29,44 @@ from .terminal import Console
 class Exit(IntEnum):
     DONE = 0
     ERROR = 1
-    """The database cannot be used, an id does not exist, a name is unknown."""
+    """The database cannot be used, an id does not exist, or a name is unknown."""
     USAGE = 2
     """The options are wrong. `argparse` uses the same code."""
     NEGATIVE = 3
-    """No job matched, nothing was changed, or the queue is not healthy: the answer is no."""
+    """The answer is no: no job matched, nothing was changed, or the queue is not healthy."""
     PARTIAL = 4
-    """Only a part of the jobs was read."""
+    """Only some of the jobs were searched."""
     INTERRUPTED = 130
-    """By Ctrl-C, as in a shell."""
+    """Interrupted by Ctrl-C. A shell uses the same code."""
     UNREAD = 141
-    """The reader of the output ended first, as `head` does. A shell uses the same code."""
+    """The program that reads the output has ended, as in `skipqueue list | head`. A shell uses the same code."""
 
 
 class Subcommand:
-    """One subcommand. It writes data to standard output, and everything else to standard error."""
+    """A subcommand. It writes data to standard output, and all other messages to standard error."""
 
     name: str
     help: str
-    """One sentence, without its full stop."""
+    """One sentence, without a full stop."""
     needs_all = False
-    """Whether the answer is no as soon as it is no for one of several databases."""
+    """With several databases: whether the answer is yes only if it is yes for all of them, rather than for any."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Do it; return the exit code. Raise `CommandError` for an error, with its `returncode` if that is not 1."""
+        """Run the subcommand and return the exit code. For an error, raise `CommandError` with its `returncode`."""
         raise NotImplementedError
 
     def add_common_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--database", metavar="ALIAS", help="the alias of the database that holds the queue (default: DATABASE)"
-        )
+        parser.add_argument("--database", metavar="ALIAS", help="the alias of the queue's database (default: DATABASE)")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """Whether it goes over all databases that hold queues if the options name none."""
+        """Whether the subcommand runs in every queue database if the options name no database."""
         return True
 
     def execute(self, console: Console, **options: Any) -> Exit:
-        """Run it in the named database, in the databases of the ids, or in all. Returns the worst exit code."""
+        """Run in the chosen database, in the databases of the ids, or in all of them. Return the worst exit code."""
         parts = self._parts(options)
         if len(parts) == 1:
             return self._execute(parts[0][0], console, **parts[0][1])
@@ -90,14 +89,16 @@ class Subcommand:
         return Exit.NEGATIVE if is_no else Exit.DONE
 
     def _parts(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        """The databases, each with its options: without the ids of the jobs of other databases."""
+        """Return the databases, each with its options. Every database only gets the ids of its own jobs."""
         home, ids = chosen_database(options), options.get("ids") or []
         if ids:
             unnamed = [id for id in ids if getattr(id, "database", None) is None]
             if unnamed and options["database"] is None and len(served := chosen_or_all()) > 1:
-                handles = " or ".join(handle_of(alias, unnamed[0]) for alias in served)  # a verb is for one of them
+                handles = " or ".join(
+                    handle_of(alias, unnamed[0]) for alias in served
+                )  # an id without a database is ambiguous
                 raise CommandError(
-                    f"Several databases hold queues: say {handles}, or give --database.", returncode=Exit.USAGE
+                    f"There are several queue databases. Use {handles}, or --database.", returncode=Exit.USAGE
                 )
             aliases = dict.fromkeys(getattr(id, "database", None) or home for id in ids)
             return [
@@ -108,7 +109,7 @@ class Subcommand:
         return [(alias, options) for alias in (chosen_or_all() if is_for_all else (home,))]
 
     def _execute(self, alias: str, console: Console, **options: Any) -> Exit:
-        """Run it on a connection of its own. An error of the database becomes a `CommandError` with one sentence."""
+        """Run on a separate connection. Turn a database error into a `CommandError` with one sentence."""
         try:
             if problem := engine_problem(alias):
                 raise QueueUnavailable(" ".join(problem))
@@ -119,14 +120,14 @@ class Subcommand:
             return Exit.INTERRUPTED
         except Error as error:
             raise CommandError(_explained(error, alias)) from error
-        except UnicodeEncodeError as error:  # an argument with bytes that are not UTF-8
+        except UnicodeEncodeError as error:  # an argument contains bytes that are not UTF-8
             raise CommandError(str(error), returncode=Exit.USAGE) from error
         except SkipQueueError as error:
             raise CommandError(str(error)) from error
 
 
 class Watchable(Subcommand):
-    """A subcommand that shows something, as text or as JSON, once or again and again. The last exit code counts."""
+    """A subcommand that prints text or JSON, once or repeatedly. The last run decides the exit code."""
 
     json_help = "print a JSON object"
 
@@ -139,7 +140,7 @@ class Watchable(Subcommand):
             nargs="?",
             const=duration("2s"),
             metavar="DURATION",
-            help="again and again, until Ctrl-C; without a duration, every 2s",
+            help="repeat until Ctrl-C, at this interval (2s if none is given)",
         )
 
     def execute(self, console: Console, **options: Any) -> Exit:
@@ -147,9 +148,9 @@ class Watchable(Subcommand):
         if interval is None:
             return super().execute(console, **options)
         if options.get("verb"):
-            raise CommandError("--watch shows a list again and again: it takes no verb.", returncode=Exit.USAGE)
+            raise CommandError("--watch only shows a list, so it cannot be used with a verb.", returncode=Exit.USAGE)
         code = Exit.DONE
-        with suppress(KeyboardInterrupt):  # the way to end it
+        with suppress(KeyboardInterrupt):  # Ctrl-C ends the loop
             while (shown := super().execute(console, **options)) != Exit.INTERRUPTED:
                 code = shown
                 console.flush()
@@ -160,12 +161,12 @@ class Watchable(Subcommand):
 
 
 def chosen_database(options: Mapping[str, Any]) -> str:
-    """The alias of the database that the option names, or else the setting."""
+    """Return the database alias from the option, otherwise from the setting."""
     return options["database"] or settings.database
 
 
 def _explained(error: Error, alias: str) -> str:
-    """What is wrong with the database: it cannot be reached, lacks the tables, or refuses a statement."""
+    """Explain what is wrong: the database cannot be reached, lacks the tables, or refused a statement."""
     try:
         check_database(alias)
     except QueueUnavailable as problem:
@@ -175,18 +176,18 @@ def _explained(error: Error, alias: str) -> str:
 
 
 class Dispatcher(BaseCommand):
-    """Needs a subcommand. Exits with its code, unless it is done."""
+    """The `skipqueue` command. It runs a subcommand, and exits with the subcommand's exit code."""
 
-    help = "See and change the job queue from a terminal. `skipqueue SUBCOMMAND --help` explains a subcommand."
+    help = "Inspect and change the job queue from a terminal. `skipqueue SUBCOMMAND --help` explains a subcommand."
     requires_system_checks = ()
-    """None: a command for a bad night works even if a check of another app fails."""
+    """Run no checks, so that the command works in an emergency even if another app's check fails."""
 
     subcommands: Sequence[Subcommand] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_skip_checks(parser)
         added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND")
-        for subcommand in sorted(self.subcommands, key=lambda each: each.name):
+        for subcommand in sorted(self.subcommands, key=lambda subcommand: subcommand.name):
             text = subcommand.help
             own: Any = added.add_parser(subcommand.name, help=text, description=f"{text}.".replace("..", "."))
             subcommand.add_arguments(own)
@@ -195,15 +196,15 @@ class Dispatcher(BaseCommand):
 
     def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
         if subcommand is None:
-            names = ", ".join(sorted(each.name for each in self.subcommands))
+            names = ", ".join(sorted(subcommand.name for subcommand in self.subcommands))
             raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
-        chosen = next(each for each in self.subcommands if each.name == subcommand)
+        chosen = next(one for one in self.subcommands if one.name == subcommand)
         colour = False if options["no_color"] else True if options["force_color"] else None
         console = Console(self, colour=colour)
         try:
             code = chosen.execute(console, **options)
             console.flush()
-        except BrokenPipeError:  # as of `skipqueue list | head`
+        except BrokenPipeError:  # as in `skipqueue list | head`
             console.drop()
             code = Exit.UNREAD
         if code:
@@ -211,7 +212,7 @@ class Dispatcher(BaseCommand):
 
 
 class Alias(Subcommand):
-    """Another command of this package, with its options, as a subcommand: no command of another app can shadow it."""
+    """Offers another command of this package as a subcommand, which no other app's command can shadow."""
 
     def __init__(self, name: str, command: type[BaseCommand]) -> None:
         self.name = name
@@ -222,7 +223,7 @@ class Alias(Subcommand):
         self._command.add_arguments(parser)
 
     def add_common_arguments(self, parser: CommandParser) -> None:
-        """Declare none: the command has its own."""
+        """Add nothing, because the command has its own options."""
 
     def execute(self, console: Console, **options: Any) -> Exit:
         self._command.execute(**{"skip_checks": False} | options)
@@ -230,19 +231,19 @@ class Alias(Subcommand):
 
 
 def _add_djangos(parser: CommandParser) -> None:
-    """Let Django's options follow the subcommand. They have no default, which would replace an option before it."""
+    """Also accept Django's options after the subcommand. A default would overwrite an option given before it."""
     add, absent = parser.add_argument, argparse.SUPPRESS
     add("--version", action="version", version=django.get_version(), help="show the version of Django")
-    add("-v", "--verbosity", type=int, choices=range(4), default=absent, help="0: less, 2 and 3: more")
-    add("--settings", default=absent, metavar="MODULE", help="the settings module, in place of DJANGO_SETTINGS_MODULE")
-    add("--pythonpath", default=absent, metavar="DIRECTORY", help="a directory to import from first")
+    add("-v", "--verbosity", type=int, choices=range(4), default=absent, help="0 prints less, 2 and 3 print more")
+    add("--settings", default=absent, metavar="MODULE", help="the settings module, instead of DJANGO_SETTINGS_MODULE")
+    add("--pythonpath", default=absent, metavar="DIRECTORY", help="a directory to add to the import path")
     add("--traceback", action="store_true", default=absent, help="show the traceback of an error")
-    add("--no-color", action="store_true", default=absent, help="no colours, even on a terminal")
-    add("--force-color", action="store_true", default=absent, help="colours, even if this is no terminal")
+    add("--no-color", action="store_true", default=absent, help="do not use colours, even on a terminal")
+    add("--force-color", action="store_true", default=absent, help="use colours even if the output is not a terminal")
     _add_skip_checks(parser)
 
 
 def _add_skip_checks(parser: CommandParser) -> None:
-    """Add Django's option, which Django gives to commands with system checks alone: `worker` has them."""
-    help = "run no system checks; only worker runs them"
+    """Add Django's option. Django itself only adds it to commands that run system checks; here, only `worker` does."""
+    help = "skip the system checks, which only worker runs"
     parser.add_argument("--skip-checks", action="store_true", default=argparse.SUPPRESS, help=help)

@@ -1,7 +1,7 @@
-"""The terminal of a subcommand: where it writes, how it asks, who uses it, and what Ctrl-C does to work in batches.
+"""A subcommand's input and output: tables, colours, progress, questions, the operator's name, and Ctrl-C.
 
-Invariant: data goes to standard output, and everything else to standard error. A text from a row can neither start a
-new line nor control a terminal. The text says everything that a colour says.
+Data goes to standard output, and everything else to standard error. Text from the database can neither start a new line
+nor control the terminal. Colours only repeat what the text says.
 """
 
 import getpass
@@ -26,10 +26,10 @@ RED, GREEN, YELLOW, BLUE, DIM = "31", "32", "33", "34", "2"
 """ANSI codes."""
 
 GAP = "  "
-"""Between two columns."""
+"""The space between two columns."""
 
 NARROWEST = 20
-"""The least width to which the last column is shortened, in characters."""
+"""The last column is never shortened below this number of characters."""
 
 
 class Coloured(str):
@@ -49,7 +49,7 @@ def aligned(
     width: int | None = None,
     colour: bool = False,
 ) -> Iterator[str]:
-    """The lines of a table. right: the headings of columns to align to the right. width: of the terminal."""
+    """Yield the table's lines. right: the headings of right-aligned columns. width: the terminal's width."""
     cells = [[Coloured(heading, DIM) for heading in headings]]
     cells += ([Coloured(printable(cell), getattr(cell, "code", "")) for cell in row] for row in rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -67,16 +67,16 @@ def aligned(
 
 
 PROGRESS_SECONDS = 5.0
-"""Seconds between two lines about progress, if standard error is no terminal."""
+"""Seconds between two progress lines, if standard error is not a terminal."""
 
 OVER_THE_LINE = "\r\x1b[K"
-"""Moves the cursor to the start of its line of the terminal, and clears the line."""
+"""Moves the cursor to the start of the line, and clears the line."""
 
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 class Console:
-    """The streams of one run of the command. colour: `None`: only on a terminal."""
+    """The output streams of a command. colour: `None` uses colours only on a terminal."""
 
     def __init__(self, command: BaseCommand, *, colour: bool | None = None) -> None:
         self._out: OutputWrapper = command.stdout
@@ -85,12 +85,12 @@ class Console:
         self._is_stale = False
         self._progress_at = time.monotonic()
         self.database: str | None = None
-        """The alias of the database whose data is written, if a subcommand goes over several databases."""
+        """The database whose data is being written, if the subcommand runs in several databases."""
         self._colour = wants_colour(cast("TextIO", self._out)) if colour is None else colour
 
     @property
     def is_interactive(self) -> bool:
-        """Whether somebody can be asked: standard input and standard error are a terminal."""
+        """Whether somebody can answer a question, because standard input and standard error are a terminal."""
         return sys.stdin.isatty() and self._err.isatty()
 
     @property
@@ -98,11 +98,11 @@ class Console:
         return self._out.isatty()
 
     def clear(self) -> None:
-        """Clear the screen before the next line. If standard output is no screen, write an empty line instead."""
+        """Clear the screen before the next line. If standard output is not a terminal, write an empty line instead."""
         self._is_stale = True
 
     def line(self, text: str = "") -> None:
-        """Write a line of data. A text from a row must have passed through `printable`."""
+        """Write a line of data. Pass text from the database through `printable` first."""
         self._clear_if_stale()
         self._out.write(text)
 
@@ -116,12 +116,12 @@ class Console:
         self.line(f"\x1b[{code}m{text}\x1b[0m" if self._colour else text)
 
     def json(self, value: Mapping[str, Any]) -> None:
-        """Write a JSON object as a line of data. Times are written in ISO 8601, with their zone."""
-        of_one = {} if self.database is None else {"database": self.database}
-        self._out.write(json.dumps({**of_one, **value}, default=_as_json))
+        """Write a JSON object on one line. Times are in ISO 8601, with their zone."""
+        database = {} if self.database is None else {"database": self.database}
+        self._out.write(json.dumps({**database, **value}, default=_as_json))
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
-        """Write aligned columns of data. `right`: the headings of the columns that are aligned to the right."""
+        """Write aligned columns. `right`: the headings of right-aligned columns."""
         width = shutil.get_terminal_size().columns if self.is_screen else None
         for line in aligned(headings, rows, right=right, width=width, colour=self._colour):
             self.line(line)
@@ -130,8 +130,8 @@ class Console:
         self._out.flush()
 
     def drop(self) -> None:
-        """Drop the data that is still in a buffer: its reader has ended."""
-        with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (a descriptor is all that is needed)
+        """Discard the buffered output, because the program that read it has ended."""
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (only the file descriptor is needed)
             os.dup2(nowhere.fileno(), self._out.fileno())
 
     def say(self, text: str) -> None:
@@ -140,7 +140,7 @@ class Console:
         self._err.flush()
 
     def progress(self, text: str) -> None:
-        """Show how far the command is: on a terminal in place of the last text, else in a line every few seconds."""
+        """Show the progress. A terminal shows only the latest text; other output gets a line every few seconds."""
         now = time.monotonic()
         if self._err.isatty():
             self._err.write(f"{OVER_THE_LINE}{text}", str, ending="")
@@ -156,14 +156,14 @@ class Console:
             self._shows_progress = False
 
     def confirm(self, question: str) -> bool:
-        """Ask a question; every answer except yes is no."""
+        """Ask a yes-or-no question. Every answer except `y` and `yes` means no."""
         self._err.write(f"{question} [y/N] ", str, ending="")
         self._err.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def shown_time(moment: datetime) -> str:
-    """A time in the project's time zone, to the second: `2026-03-01 02:13:45 +0100`."""
+    """Return a time in the project's time zone, such as `2026-03-01 02:13:45 +0100`."""
     return f"{localtime(moment) if is_aware(moment) else moment:%Y-%m-%d %H:%M:%S %z}".strip()
 
 
@@ -174,17 +174,17 @@ def _as_json(value: object) -> str:
 
 
 def operator() -> str:
-    """The user of the operating system, and the machine: `ann@web-1`."""
+    """Return the operating system's user name and the machine's name: `ann@web-1`."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # in a container, the user id may have no name
         user = f"uid-{os.getuid()}"
     return f"{user}@{socket.gethostname()}"
 
 
 @contextmanager
 def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Within this block, the function is true after a Ctrl-C, so that a batch ends well. A second Ctrl-C raises."""
+    """Yield a function that is true after Ctrl-C, so the caller can finish its batch. A second Ctrl-C raises."""
     is_interrupted = False
 
     def interrupt(number: int, _frame: object) -> None:

@@ -1,8 +1,8 @@
-"""`skipqueue verdict`: whether all is well, or what hurts users; and how every command prints that."""
+"""`skipqueue verdict`: print whether all is well, or which problems there are. Other commands print it too."""
 
 from typing import Any
 
-from django.utils import timezone, translation
+from django.utils import translation
 
 from ...events.log_format import in_words, printable
 from ...queue.store import Store
@@ -16,7 +16,7 @@ SEVERITY_COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.O
 
 class ShowVerdict(Watchable):
     name = "verdict"
-    help = "Say whether all is well; else what hurts users now, or soon. Exits with 0 only if all is well"
+    help = "Say whether all is well, or which problems affect users now or soon. Exits with 0 only if all is well"
     needs_all = True
 
     def run(self, console: Console, **options: Any) -> Exit:
@@ -30,22 +30,22 @@ class ShowVerdict(Watchable):
 
 
 def exit_code(verdict: Verdict) -> Exit:
-    if any(each.code == "database-unusable" for each in verdict.problems):
+    if any(problem.code == "database-unusable" for problem in verdict.problems):
         return Exit.ERROR
     return Exit.DONE if verdict.is_well else Exit.NEGATIVE
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
-    """Print that all is well, or each problem with what helps: advice, and a command."""
+    """Print that all is well, or print each problem with advice and a command that helps."""
     if verdict.is_well:
         console.coloured(str(verdict), GREEN)
-    for each in verdict.problems:
-        console.coloured(f"{in_a_sentence(each)}.", SEVERITY_COLOURS[each.severity])
-        for line in filter(None, (each.advice, *each.command.splitlines())):
+    for problem in verdict.problems:
+        console.coloured(f"{in_a_sentence(problem)}.", SEVERITY_COLOURS[problem.severity])
+        for line in filter(None, (problem.advice, *problem.command.splitlines())):
             console.line(f"    {printable(line)}")
 
 
 def in_a_sentence(finding: Finding) -> str:
     """The problem as one line, such as `CRITICAL: No worker is alive, and jobs wait (for 3m12s)`."""
-    lasts = f" (for {in_words((timezone.now() - finding.since).total_seconds())})" if finding.since else ""
+    lasts = "" if finding.seconds is None else f" (for {in_words(finding.seconds)})"
     return printable(f"{finding.severity.upper()}: {finding.title}{lasts}")

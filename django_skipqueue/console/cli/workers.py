@@ -1,4 +1,4 @@
-"""`skipqueue workers`: lists the workers with what they run now, and has a worker restart or stop."""
+"""`skipqueue workers`: list the workers with their running jobs, or ask a worker to restart or stop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from ...events.log_format import in_words, printable
 from ...values.fact import Fact
 from ..durations import moment_of
 from ..facts import Renderers
-from ..queues_and_workers import MOST_WORKERS_READ, STATES
+from ..queues_and_workers import MOST_WORKERS_READ, WORKER_STATES
 from ..workers import WORKER, WORKER_VERBS, ListedWorker, worker_rows, worker_states
 from .facts import FactList
 from .options import meant
@@ -20,12 +20,12 @@ WORKER_COLOURS = {"live": GREEN, "late": YELLOW, "stale": RED}
 
 
 def _state(worker: ListedWorker) -> str:
-    words = filter(None, [str(STATES[worker.state]), worker.requested])
+    words = filter(None, [str(WORKER_STATES[worker.state]), worker.requested])
     return Coloured(", ".join(words), WORKER_COLOURS[worker.state])
 
 
 def _slots(worker: ListedWorker) -> str:
-    """The slots that are busy, in threads and in coroutines. A process without slots hands its jobs on."""
+    """Return the busy slots: threads and coroutines. A process without slots hands its jobs over."""
     threads, coroutines, ahead = worker.busy
     slots = worker.row.concurrency
     if not slots:
@@ -47,15 +47,17 @@ def _job(worker: ListedWorker, *, id: int, task: str, since: str) -> str:
 
 
 class Workers(FactList[ListedWorker]):
-    """A verb is a request: the worker, or its supervisor, heeds it within about a second."""
+    """A verb only sends a request. The worker, or its supervisor, reacts within about a second."""
 
     name = "workers"
-    help = "List the workers with what they run now; have one restart or stop"
+    help = "List the workers with their running jobs, or ask one to restart or stop"
     json_help = "print a JSON object for each worker"
-    nothing = "No worker is running. Start one: python manage.py runworker"
+    nothing = "No worker is running. Start a worker: python manage.py runworker"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = "restart: once its jobs have ended; stop: its whole runworker; default: list all"
+        verbs = (
+            "restart: restart the worker once its jobs have ended; stop: stop its whole runworker; default: list all"
+        )
         names = [verb.name for verb in WORKER_VERBS]
         parser.add_argument("verb", nargs="?", choices=names, metavar="VERB", help=verbs)
         parser.add_argument("worker", nargs="?", metavar="NAME", help="the name of the worker")
@@ -85,15 +87,15 @@ class Workers(FactList[ListedWorker]):
             return super().run(console, **options)
         name = options["worker"]
         if name is None:
-            raise CommandError(f"Which one? skipqueue workers {options['verb']} NAME", returncode=Exit.USAGE)
+            raise CommandError(f"Name the worker: skipqueue workers {options['verb']} NAME", returncode=Exit.USAGE)
         verb = next(verb for verb in WORKER_VERBS if verb.name == options["verb"])
-        workers = [each for each in self.read() if each.takes_requests]
-        chosen = [each.row for each in workers if name in (each.row.name, each.row.pk)]
+        workers = [worker for worker in self.read() if worker.takes_requests]
+        chosen = [worker.row for worker in workers if name in (worker.row.name, worker.row.pk)]
         if not chosen:
-            known = meant(name, sorted({each.row.name for each in workers}))
+            known = meant(name, sorted({worker.row.name for worker in workers}))
             raise CommandError(printable(f"No live worker is called {name!r}.{known}"))
-        found = [verb.request(row) for row in chosen]
-        if not any(found):
+        were_requested = [verb.request(row) for row in chosen]
+        if not any(were_requested):
             raise CommandError(printable(f"The worker {name} has ended."))
         console.say(str(verb.done) % {"worker": name})
         return Exit.DONE

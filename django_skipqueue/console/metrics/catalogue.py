@@ -1,7 +1,7 @@
-"""The metrics of the core: each with the function that reads its value, and the bounds of their labels.
+"""The metrics of the core, each with the function that reads its values, and limits for the number of labels.
 
-The labels `queue` and `task` have at most `MOST_SERIES` values, so that rows with many names do not make many series.
-With several databases each metric also has the label `database`, which `console.metrics.scrape` adds.
+The labels `queue` and `task` have at most `MOST_SERIES` values, so that a table with many names does not create too
+many series. With several databases, each metric also has the label `database`, which `console.metrics.scrape` adds.
 """
 
 from collections import Counter, defaultdict
@@ -25,20 +25,20 @@ from ..rules.tables import TABLE_SIZES, Share, statement_seconds, table_load
 from ..rules.verdict import Verdict
 
 MOST_SERIES = 200
-"""The maximum of queues, and of pairs of a queue and a task, that have series of their own."""
+"""The maximum number of queues, and of pairs of queue and task, that have series of their own."""
 
 OTHER_LABEL = "(other)"
-"""The label of all other queues, or pairs, together."""
+"""The label for all other queues, or pairs, together."""
 
 T = TypeVar("T")
 
 Values: TypeAlias = Mapping[tuple[str, ...], Value]
-"""The values of a metric, by its labels."""
+"""The values of a metric, by label values."""
 
 
 @dataclass(frozen=True)
 class Scraped:
-    """Metrics that one function reads in a transaction of its own. If it fails, the other metrics are served."""
+    """Metrics that one function reads in its own transaction, so that its failure does not affect other metrics."""
 
     name: str
     collect: Callable[[Any], Iterator[Family]]
@@ -60,21 +60,21 @@ def measured(name: str, *metrics: Metric) -> Callable[[Callable[[Store], Iterato
 
 
 def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tuple[str, ...], T]]:
-    """The labels with their values; from the `MOST_SERIES`th on, all have the label `OTHER_LABEL`."""
+    """Replace the labels of all values after the first `MOST_SERIES` by `OTHER_LABEL`."""
     for number, (labels, value) in enumerate(ordered):
         yield (labels if number < MOST_SERIES else (OTHER_LABEL,) * len(labels)), value
 
 
 def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]) -> Scraped:
-    """The gauges of facts. `read` returns pairs of a label's value and a subject, the most important subjects first."""
+    """Make gauges from facts. `read` returns pairs of label value and subject, the most important subjects first."""
     measures = [(fact, fact.metric) for fact in facts if fact.metric]
 
     def collect(store: Store) -> Iterator[Family]:
-        found: dict[tuple[str, ...], list[T]] = defaultdict(list)
+        subjects_by_labels: dict[tuple[str, ...], list[T]] = defaultdict(list)
         for labels, subject in bounded(((value,), subject) for value, subject in read(store)):
-            found[labels].append(subject)
+            subjects_by_labels[labels].append(subject)
         for fact, metric in measures:
-            values = {labels: series_of(fact, subjects) for labels, subjects in found.items()}
+            values = {labels: series_of(fact, subjects) for labels, subjects in subjects_by_labels.items()}
             yield Family(metric, {labels: value for labels, value in values.items() if value is not None})
 
     return Scraped(name, collect, tuple(metric for _, metric in measures))
@@ -85,7 +85,7 @@ def _queue(*names: str) -> list[Fact[QueueState]]:
 
 
 def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
-    """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
+    """Return the state of each known queue, the busiest first. A queue without jobs has zeros."""
     busy = queues_now(store, **SCRAPED_QUEUES)
     now = {queue.name: queue for queue in busy}
     for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST_SERIES)):
@@ -120,15 +120,15 @@ def workers(store: Store) -> Iterator[Values]:
     Metric(
         "skipqueue_prune_lag_seconds",
         "gauge",
-        "Seconds for which the retention of the oldest job to delete has been over.",
+        "Seconds since the retention of the oldest expired job has ended.",
     ),
 )
 def prune_lag(store: Store) -> Iterator[Values]:
     yield {(): store.prune_lag()}
 
 
-# vacuums → each table with its rows alive and dead, those of its partitions added up, and the seconds since the last
-# vacuum of any of them, by hand or not.
+# metrics → for each table, the number of live and dead rows, including its partitions, and the seconds since
+# the last vacuum, automatic or manual.
 DEAD_ROWS = """
 SELECT
     ours.name,
@@ -150,7 +150,7 @@ LIMIT 200
     Metric("skipqueue_table_live_rows", "gauge", "Live rows, by PostgreSQL's statistics.", ("table",)),
     Metric("skipqueue_table_dead_rows", "gauge", "Dead rows, by PostgreSQL's statistics.", ("table",)),
     Metric(
-        "skipqueue_table_vacuum_age_seconds", "gauge", "Seconds since the last vacuum, automatic or not.", ("table",)
+        "skipqueue_table_vacuum_age_seconds", "gauge", "Seconds since the last vacuum, automatic or manual.", ("table",)
     ),
 )
 def vacuums(store: Store) -> Iterator[Values]:
@@ -160,7 +160,7 @@ def vacuums(store: Store) -> Iterator[Values]:
     yield {(name,): age for name, _, _, age in rows if age is not None}
 
 
-# sizes → the bytes of each index, with its table. Those of the partitions are added up in the index of their table.
+# metrics → the bytes of each index, with its table. The sizes in partitions are added to the table's index.
 INDEX_SIZES = """
 SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
@@ -180,7 +180,7 @@ LIMIT 200
     Metric("skipqueue_index_bytes", "gauge", "Size of the index.", ("table", "index")),
 )
 def sizes(store: Store) -> Iterator[Values]:
-    """The sizes of the tables and of the indexes. The size of a table is the sum of its partitions."""
+    """Read the sizes of tables and indexes. A table's size includes its partitions."""
     rows = store.rows(TABLE_SIZES, {"tables": table_names()})
     yield {(name,): total - indexes for name, total, indexes in rows}
     rows = store.rows(INDEX_SIZES, {"tables": table_names()})
@@ -192,9 +192,9 @@ def sizes(store: Store) -> Iterator[Values]:
     Metric(
         "skipqueue_lock_waits",
         "gauge",
-        "Sessions that use the queue's tables and wait for a lock: at most 10 are counted.",
+        "Sessions that use the queue's tables and wait for a lock, counted up to 10.",
     ),
-    Metric("skipqueue_longest_lock_wait_seconds", "gauge", "Seconds for which the first of these sessions has waited."),
+    Metric("skipqueue_longest_lock_wait_seconds", "gauge", "Seconds that the first of these sessions has waited."),
 )
 def locks(store: Store) -> Iterator[Values]:
     waits = {row[0]: row[1] for row in store.rows(LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
@@ -204,11 +204,11 @@ def locks(store: Store) -> Iterator[Values]:
 
 @measured(
     "problems",
-    Metric("skipqueue_problems", "gauge", "Problems that the verdict names, by the rule.", ("rule", "severity")),
+    Metric("skipqueue_problems", "gauge", "Problems that the console reports, by rule.", ("rule", "severity")),
 )
 def problems(store: Store) -> Iterator[Values]:
-    found = Verdict.now(store).problems
-    yield Counter((each.code, str(each.severity)) for each in found)
+    findings = Verdict.now(store).problems
+    yield Counter((problem.code, str(problem.severity)) for problem in findings)
 
 
 SCOPE_LABEL = ("scope",)
@@ -219,13 +219,18 @@ SCOPE_LABEL = ("scope",)
     Metric(
         "skipqueue_rows_written_total",
         "counter",
-        "Rows inserted, updated and deleted: in the queue's tables, and in all of the database.",
+        "Rows inserted, updated and deleted, in the queue's tables and in the whole database.",
         SCOPE_LABEL,
     ),
     Metric(
-        "skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE_LABEL
+        "skipqueue_pages_read_total",
+        "counter",
+        "Pages that PostgreSQL read, in the same tables: it did not have them in memory.",
+        SCOPE_LABEL,
     ),
-    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE_LABEL),
+    Metric(
+        "skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, in the same tables.", SCOPE_LABEL
+    ),
 )
 def tables(store: Store) -> Iterator[Values]:
     yield from map(_by_scope, table_load(store))
@@ -236,12 +241,12 @@ def tables(store: Store) -> Iterator[Values]:
     Metric(
         "skipqueue_statement_seconds_total",
         "counter",
-        "Seconds of the statements that name the queue's tables, and of all of the database; needs pg_stat_statements.",
+        "Seconds of statements on the queue's tables, and of all statements; needs pg_stat_statements.",
         SCOPE_LABEL,
     ),
 )
 def statements(store: Store) -> Iterator[Values]:
-    """The time of statements: no series without `pg_stat_statements`."""
+    """Read the time of statements. Without `pg_stat_statements`, there are no series."""
     seconds = statement_seconds(store)
     yield {} if seconds is None else _by_scope(seconds)
 
@@ -251,4 +256,4 @@ def _by_scope(share: Share) -> Values:
 
 
 SCRAPED = (problems, queues, blocked, paused, workers, prune_lag, vacuums, sizes, locks, tables, statements)
-"""What the core counts."""
+"""The metrics of the core."""

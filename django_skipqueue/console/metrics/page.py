@@ -1,6 +1,6 @@
-"""The page that Prometheus scrapes.
+"""The metrics page, which Prometheus scrapes.
 
-Invariant: only staff who may view jobs, and clients with the token, get the page.
+Only staff users who may view jobs, and clients with the token, get the page.
 """
 
 from django.contrib.auth.decorators import login_not_required
@@ -13,21 +13,21 @@ from ...conf import settings
 from ...values.exposition import CONTENT_TYPE, exposition
 from .scrape import scrape_all
 
-FORBIDDEN = "For staff who may view jobs, or with `Authorization: Bearer …` and the token SKIPQUEUE['METRICS_TOKEN'].\n"
+FORBIDDEN = "Only for staff who may view jobs, or with `Authorization: Bearer …`: see SKIPQUEUE['METRICS_TOKEN'].\n"
 
 
-@login_not_required  # its own rules follow: a redirect to a login page would be scraped as metrics
+@login_not_required  # a login page would be scraped as metrics, so the view checks access itself
 @never_cache
 @require_safe
 def view(request: HttpRequest) -> HttpResponse:
-    """All metrics, for staff who may view jobs, or with the token."""
+    """Return all metrics to staff who may view jobs, or to clients with the token."""
     if not (_has_token(request) or _is_staff(request)):
         return HttpResponse(FORBIDDEN, status=403, content_type="text/plain; charset=utf-8")
     return page()
 
 
 def page() -> HttpResponse:
-    """All metrics. The caller has checked who asks."""
+    """Return all metrics. The caller must have checked access."""
     return HttpResponse(exposition(scrape_all()), content_type=CONTENT_TYPE)
 
 

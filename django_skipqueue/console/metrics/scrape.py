@@ -1,9 +1,10 @@
-"""Collects all metrics, one `Scraped` after the other. If one fails, the others are served.
+"""Collect all metrics, one `Scraped` after the other. If one fails, the rest is still served.
 
-Invariant: no query takes longer than `PART_SECONDS`, all queries together take `SCRAPE_SECONDS` at most, and each query
-has a maximum of rows.
+No query takes longer than `PART_SECONDS`, all queries together take at most `SCRAPE_SECONDS`, and each query reads a
+limited number of rows.
 
-Several databases are read at once, each with the label `database`. A database that does not answer is left out.
+Several databases are read at the same time, and their metrics get the label `database`. A database that does not answer
+is left out.
 """
 
 import time
@@ -22,47 +23,47 @@ from ..parts import consoles
 from .catalogue import SCRAPED, Scraped
 
 PART_SECONDS, LEAST_PART_SECONDS = 1.0, 0.1
-"""The statement timeout of one `Scraped`, and the least timeout that it has when others were slow."""
+"""The statement timeout of one `Scraped`, and its shortest timeout if earlier ones were slow."""
 
 SCRAPE_SECONDS = 5.0
-"""Seconds for all metrics. Prometheus waits for ten."""
+"""The longest time for all metrics in seconds. Prometheus waits for ten seconds."""
 
 DATABASE_UP = Metric(
-    "skipqueue_database_up", "gauge", "1 if the database has answered the scrape; with several only.", ("database",)
+    "skipqueue_database_up", "gauge", "1 if the database has answered; only with several databases.", ("database",)
 )
 ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics is missing.", ("part",))
 SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
 
 
 def scraped() -> tuple[Scraped, ...]:
-    """What the core counts, and what the parts count."""
-    return (*SCRAPED, *(each for console in consoles() for each in console.metrics))
+    """Return the metrics of the core and of all parts."""
+    return (*SCRAPED, *(metrics for console in consoles() for metrics in console.metrics))
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Every metric of the queue: of the scrape itself, of the core, and of the parts."""
-    return (DATABASE_UP, ERROR, SCRAPE_TIME, *(metric for each in scraped() for metric in each.metrics))
+    """Return every metric: of the scrape itself, of the core, and of all parts."""
+    return (DATABASE_UP, ERROR, SCRAPE_TIME, *(metric for part in scraped() for metric in part.metrics))
 
 
 def scrape(store: Store) -> Iterator[Family]:
-    """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
+    """Read all metrics now. Raises no database error, but sets `skipqueue_scrape_error` for missing metrics."""
     began, parts = time.perf_counter(), scraped()
     budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_PART_SECONDS)
     errors = Family(ERROR)
     is_lost = False
     for part in parts:
-        found = None if is_lost else _collected(part, store, budget.share())
-        errors.values[part.name,] = int(found is None)
-        if found is None and not is_lost:
-            # a host that does not answer would cost a timeout for each part
+        families = None if is_lost else _collected(part, store, budget.share())
+        errors.values[part.name,] = int(families is None)
+        if families is None and not is_lost:
+            # If the host does not answer, the remaining parts are skipped: each would only time out.
             is_lost = store.connection.connection is None or not store.connection.is_usable()
-        yield from found or ()
+        yield from families or ()
     yield errors
     yield Family(SCRAPE_TIME, {(): time.perf_counter() - began})
 
 
 def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:
-    """The metrics of one `Scraped`; `None` after a database error."""
+    """Return the metrics of one `Scraped`; `None` after a database error."""
     try:
         with short_transaction(store, seconds):
             return list(part.collect(store))
@@ -72,33 +73,33 @@ def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | No
 
 
 SCRAPE_CONNECT_SECONDS = 2.0
-"""Seconds to connect to each of several databases."""
+"""The longest time in seconds to connect to each of several databases."""
 
 SCRAPE_SPARE_SECONDS = 1.0
-"""Seconds for the last statements of the slowest database, after `SCRAPE_SECONDS`."""
+"""Seconds that the slowest database has for its last statements, after `SCRAPE_SECONDS`."""
 
 DATABASE_LABEL = "database"
 
 
 def scrape_all() -> Iterator[Family]:
-    """All metrics as they are now, of each database that is served. Raises no database error."""
+    """Read all metrics of each served database now. Raises no database error."""
     if not settings.serves_several:
         yield from scrape(Store.default())
         return
     aliases = settings.served_databases
-    found = read_at_once(
+    families_by_alias = read_at_once(
         aliases,
         lambda store: list(scrape(store)),
         connect_seconds=SCRAPE_CONNECT_SECONDS,
         seconds=SCRAPE_CONNECT_SECONDS + SCRAPE_SECONDS + SCRAPE_SPARE_SECONDS,
     )
-    yield Family(DATABASE_UP, {(alias,): int(found[alias] is not None) for alias in aliases})
-    together: dict[str, Family] = {}  # Prometheus wants all series of a metric in one place
-    for alias, families in found.items():
+    yield Family(DATABASE_UP, {(alias,): int(families_by_alias[alias] is not None) for alias in aliases})
+    merged: dict[str, Family] = {}  # Prometheus wants all series of a metric in one place
+    for alias, families in families_by_alias.items():
         for family in families or ():
-            all_of_it = together.setdefault(family.metric.name, Family(with_database(family.metric)))
-            all_of_it.values.update({(alias, *labels): value for labels, value in family.values.items()})
-    yield from together.values()
+            merged_family = merged.setdefault(family.metric.name, Family(with_database(family.metric)))
+            merged_family.values.update({(alias, *labels): value for labels, value in family.values.items()})
+    yield from merged.values()
 
 
 def with_database(metric: Metric) -> Metric:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 import psycopg
@@ -17,10 +18,13 @@ from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..durations import span
 from ..parts import consoles
-from . import jobs_and_workers, locks, server, tables
-from .rule import Finding, Rule, Severity
+from .jobs_and_workers import JOB_AND_WORKER_RULES
+from .locks import LOCK_RULES
+from .rule import Finding, Rule, Severity, database_time, shell_command
+from .server import MIGRATIONS, SERVER_RULES
+from .tables import TABLE_RULES
 
-RULES = (server.MIGRATIONS, *jobs_and_workers.RULES, *locks.RULES, *server.RULES, *tables.RULES)
+RULES = (MIGRATIONS, *JOB_AND_WORKER_RULES, *LOCK_RULES, *SERVER_RULES, *TABLE_RULES)
 """The rules of the console. Findings of one severity keep this order."""
 
 RULE_SECONDS, LEAST_RULE_SECONDS = 1.0, 0.1
@@ -63,9 +67,9 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
         for rule in rules:
             findings += _apply(rule, store, budget.share())
         if any(each.code == "check-failed" for each in findings):
-            missing = _apply(server.MIGRATIONS, store, RULE_SECONDS)
+            missing = _apply(MIGRATIONS, store, RULE_SECONDS)
             if missing[0].is_problem:  # what failed, failed for want of tables or columns
-                ours = ("check-failed", server.MIGRATIONS.code)
+                ours = ("check-failed", MIGRATIONS.code)
                 findings = [*missing, *(each for each in findings if each.code not in ours)]
         findings = _with_since(store, findings)
     except Error as error:
@@ -93,8 +97,12 @@ def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> li
 
 
 def _of(alias: str, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, the worst first. If several databases hold queues, each finding names its database."""
-    return _by_weight(replace(each, database=alias if settings.serves_several else "") for each in findings)
+    """The findings, the worst first, with commands of the shell.
+
+    If several databases hold queues, each finding names its database.
+    """
+    database = alias if settings.serves_several else ""
+    return _by_weight(replace(each, database=database, command=shell_command(each.command, alias)) for each in findings)
 
 
 def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
@@ -102,12 +110,24 @@ def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_since(store: Store, findings: list[Finding]) -> list[Finding]:
-    """The findings. If a rule does not know since when, the finding has the time since when a part knows of it."""
-    if all(each.since or not each.is_problem for each in findings):
+    """The findings. If a rule does not know since when, the finding has the time since when a part knows of it.
+
+    The database's clock says how long a problem lasts, because the clock of this machine may differ.
+    """
+    problems = [each for each in findings if each.is_problem]
+    if not problems:
         return findings
+    known: dict[tuple[str, str], datetime] = {}
     with short_transaction(store, RULE_SECONDS):
-        known = {key: at for each in consoles() if each.known_since for key, at in each.known_since(store).items()}
-    return [each if each.since else replace(each, since=known.get((each.code, each.subject))) for each in findings]
+        if not all(each.since for each in problems):
+            known = {key: at for each in consoles() if each.known_since for key, at in each.known_since(store).items()}
+        now = database_time(store)
+    dated = [each if each.since else replace(each, since=known.get((each.code, each.subject))) for each in findings]
+    return [replace(each, seconds=_passed(each.since, now)) if each.since else each for each in dated]
+
+
+def _passed(since: datetime, now: datetime) -> float:
+    return max((now - since).total_seconds(), 0.0)
 
 
 def _apply(rule: Rule, store: Store, seconds: float) -> list[Finding]:

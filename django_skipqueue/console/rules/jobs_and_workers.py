@@ -7,7 +7,7 @@ import math
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -22,11 +22,11 @@ from ...jobs.registry import registry
 from ...models import Worker
 from ...queue import queues as queue_verbs
 from ...queue.fragments import KEY_COLUMNS, joined
-from ...queue.observe import QueueNow, held_now, queues_now
+from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store
 from ...values.records import worker_name
 from ..durations import clock_time, span
-from ..parts import usual_waits
+from ..parts import usual_runs, usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 
@@ -161,7 +161,7 @@ MOST_IDS = 50
 MOST_SUBJECTS_NAMED = 5
 """How many jobs, tasks, queues or workers one finding names, at most."""
 
-MOST_JOBS_READ = 100
+MOST_JOBS_OF_FINDING = 100
 """How many jobs a statement returns, at most."""
 
 LONG_RUN_SECONDS = 3_600.0
@@ -184,7 +184,7 @@ MOST_WORKERS_NAMED = 10
 MOST_QUEUES_NAMED = 20
 """How many queues have findings of one rule, at most."""
 
-MOST_QUEUED_COUNTED = 1_000
+MOST_QUEUED_OF_FINDING = 1_000
 """How many queued jobs of a queue are counted, at most."""
 
 
@@ -196,7 +196,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
         since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Jobs of %(task)s wait since %(time)s, %(number)s in all, and the task is not registered"),
+            gettext("Jobs of %(task)s have waited since %(time)s, %(number)s in all, and the task is not registered"),
             gettext(
                 "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
             ),
@@ -240,7 +240,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             listed(store, rows),
             gettext(
                 "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
-                "database, or it fails: look at its log. Start one."
+                "database, or it fails: look at its log. Start a runworker."
             )
             % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
@@ -276,20 +276,23 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
 
 
 def number_of(rows: Sequence[object]) -> str:
-    return f"{len(rows)}+" if len(rows) >= MOST_JOBS_READ else str(len(rows))
+    return f"{len(rows)}+" if len(rows) >= MOST_JOBS_OF_FINDING else str(len(rows))
 
 
 def no_worker(store: Store) -> Iterator[Finding]:
-    if Workforce.now(using=store.alias).not_dead:
+    workforce = Workforce.now(using=store.alias)
+    if workforce.not_dead:
         return
+    ages = [worker.age for worker in workforce.workers]  # the youngest heartbeat first
     own = [name for name in store.queues_with_jobs() if name not in settings.external_queues]
     is_needed = bool(own or store.rows(IS_OVERDUE))  # a live supervisor would have admitted an overdue job
     yield Finding.of(
         Severity.CRITICAL if is_needed else Severity.WARNING,
         gettext("No worker is alive, and jobs wait") if is_needed else gettext("No worker is alive"),
         gettext("Nothing runs the jobs that wait.") if is_needed else gettext("No job is waiting."),
-        gettext("Start one."),
+        gettext("Start a worker."),
         "python manage.py runworker",
+        since=database_time(store) - ages[0] if ages else None,
     )
 
 
@@ -397,7 +400,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             ngettext(
-                "%(number)s worker is dead since %(time)s, and its jobs are not recovered: %(names)s",
+                "%(number)s worker has been dead since %(time)s, and its jobs are not recovered: %(names)s",
                 "%(number)s workers are dead, the last since %(time)s, and their jobs are not recovered: %(names)s",
                 len(dead),
             ),
@@ -465,8 +468,8 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.CRITICAL,
             ngettext(
-                "No worker serves queue %(queue)s: %(number)s job waits since %(time)s",
-                "No worker serves queue %(queue)s: %(number)s jobs wait since %(time)s",
+                "No worker serves queue %(queue)s: %(number)s job has waited since %(time)s",
+                "No worker serves queue %(queue)s: %(number)s jobs have waited since %(time)s",
                 queue.queued,
             ),
             gettext("The first job has waited for %(span)s."),
@@ -484,8 +487,8 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
         )
 
 
-# no-free-slot → the jobs that workers have held for longer than `seconds`, with their leases and the time now, the
-# first claimed first. Index: recover.
+# no-free-slot, long-wait → the jobs that workers have held for longer than `seconds`, with their leases and the time
+# now, the first claimed first. Index: recover.
 SLOT_HOLDERS = """
 SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
 FROM skipqueue_job
@@ -501,6 +504,10 @@ LONGEST_HOLD = Threshold("no-free-slot", 60.0, "seconds")
 """For how long jobs may hold all slots while others wait."""
 
 
+HANG_FACTOR = 10.0
+"""By which factor an attempt runs longer than the attempts of its task usually do, if it probably hangs."""
+
+
 class HeldJob(NamedTuple):
     """A row of `SLOT_HOLDERS`."""
 
@@ -510,6 +517,64 @@ class HeldJob(NamedTuple):
     worker: str
     since: datetime
     now: datetime
+
+    @property
+    def seconds(self) -> float:
+        return (self.now - self.since).total_seconds()
+
+
+class SlotTime(NamedTuple):
+    """The task that has held slots for the longest time together."""
+
+    task: str
+    jobs: list[HeldJob]
+    """Its jobs, the first claimed first."""
+    usual: float | None
+    """The seconds that its attempts take at most as a rule; `None`: nobody knows."""
+
+    @property
+    def seconds(self) -> float:
+        """For how long the first of the jobs has run."""
+        return self.jobs[0].seconds
+
+    @property
+    def hangs(self) -> bool | None:
+        """Whether the task hangs, and is not only slow; `None`: nobody knows."""
+        return None if self.usual is None else self.seconds >= HANG_FACTOR * self.usual
+
+    @property
+    def in_words(self) -> str:
+        """For how long the jobs have run, and usually run."""
+        number = len(self.jobs)
+        values = {"number": number, "longest": span(self.seconds), "usual": span(self.usual or 0.0)}
+        text = ngettext(
+            "its running job has run for %(longest)s",
+            "its %(number)s running jobs have run for up to %(longest)s",
+            number,
+        )
+        if self.hangs is not None:
+            text = ngettext(
+                "its running job has run for %(longest)s, and usually takes %(usual)s at most",
+                "its %(number)s running jobs have run for up to %(longest)s, and usually take %(usual)s at most",
+                number,
+            )
+        if self.hangs:
+            text = ngettext(
+                "its running job has run for %(longest)s, usually takes %(usual)s at most, and probably hangs",
+                "its %(number)s running jobs have run for up to %(longest)s, usually take %(usual)s at most, and "
+                "probably hang",
+                number,
+            )
+        return text % values
+
+
+def slot_time(held: Iterable[HeldJob], usual: Mapping[str, float]) -> SlotTime:
+    """The task of the jobs that have held slots for the longest time together. `usual`: the usual run times by task."""
+    by_task: defaultdict[str, list[HeldJob]] = defaultdict(list)
+    for job in held:
+        by_task[job.task].append(job)
+    task, jobs = max(by_task.items(), key=lambda each: sum(job.seconds for job in each[1]))
+    return SlotTime(task, jobs, usual.get(task))
 
 
 class FullPool(NamedTuple):
@@ -547,33 +612,38 @@ def full_pools(store: Store) -> Iterator[FullPool]:
 
 
 def no_free_slot(store: Store) -> Iterator[Finding]:
-    for workers, queues, jobs in full_pools(store):
-        ((task, number),) = Counter(job.task for job in jobs).most_common(1)
-        ids = [job_name(store.alias, job.id) for job in jobs if job.task == task][:MOST_IDS]
+    pools = list(full_pools(store))
+    usual = usual_runs(store, (job.task for pool in pools for job in pool.jobs))
+    for workers, queues, jobs in pools:
+        found = slot_time(jobs, usual)
+        ids = [job_name(store.alias, job.id) for job in found.jobs][:MOST_IDS]
         waits = max(queue.oldest or 0.0 for queue in queues)
+        advice = gettext(
+            "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only slow, "
+            "start more workers."
+        )
+        command = ["skipqueue", "cancel", *ids]
+        if found.hangs:
+            advice = gettext("Cancel what hangs. A timeout on the task keeps that from happening again.")
+        elif found.hangs is False:
+            advice = gettext("Start more workers, or find out what makes the task slow.")
+            command = ["runworker", "--queues", ",".join(queue.name for queue in queues)]
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("%(task)s holds the slots for %(queues)s: all %(slots)s are taken, and jobs wait"),
-            gettext(
-                "Of the jobs that have run for long, %(number)s are of this task, the longest for %(longest)s. The "
-                "next job has waited for %(waits)s."
-            ),
-            gettext(
-                "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
-                "slow, start more workers."
-            ),
-            shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
+            gettext("%(task)s holds the slots for %(queues)s, %(slots)s in all, and jobs wait: %(runs)s"),
+            gettext("The next job has waited for %(waits)s."),
+            advice,
+            shlex.join(["python", "manage.py", *command]),
             facts={
-                "task": printable(task),
+                "task": printable(found.task),
                 "queues": ", ".join(printable(queue.name) for queue in queues[:MOST_SUBJECTS_NAMED]),
                 "slots": sum(worker.slots for worker in workers),
-                "number": number,
-                "longest": span(jobs[0].now - jobs[0].since),
+                "runs": found.in_words,
                 "waits": span(waits),
             },
             subject=queues[0].name,
             since=jobs[0].now - timedelta(seconds=waits),
-            link=PageLink("job_changelist", query={"task": task, "status": "running"}),
+            link=PageLink("job_changelist", query={"task": found.task, "status": "running"}),
         )
 
 
@@ -611,26 +681,29 @@ def long_waits(store: Store) -> Iterator[Finding]:
     still = _waiting_for_long(store)
     waiting = {name: row for name, row in waiting.items() if still.get(name, (0,))[0] == row[0]}
     explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
-    workforce, held = Workforce.now(using=store.alias), held_now(store, shown=1)
+    workforce = Workforce.now(using=store.alias)
+    held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": 0.0})]
+    usual = usual_runs(store, (job.task for job in held))
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
     for name in sorted((waiting.keys() & queues.keys()) - explained):
         job_id, since, now = waiting[name]
         workers = [worker for worker in workforce.serving(name) if worker.slots]
         if not workers:
             continue
-        by_task: Counter[str] = Counter()
-        for worker in workers:
-            by_task.update(held[worker.id].tasks if worker.id in held else {})
+        ids = {worker.id for worker in workers}
+        jobs = [job for job in held if job.worker in ids]
+        found = slot_time(jobs, usual) if jobs else None
         facts = {
             "queue": printable(name),
             "number": _number(queues[name]),
             "span": span(now - since),
             "time": clock_time(since, now),
             "slots": sum(worker.slots for worker in workers),
-            "task": printable(by_task.most_common(1)[0][0]) if by_task else "",
+            "task": printable(found.task) if found else "",
+            "runs": found.in_words if found else "",
             "slow": next(iter(store.rows(SLOW_STATEMENTS, {})), (0,))[0],
         }
-        are_slots_taken = by_task.total() >= sum(worker.slots for worker in workers)
+        are_slots_taken = len(jobs) >= sum(worker.slots for worker in workers)
         title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
         yield Finding.of(
             Severity.CRITICAL,
@@ -665,7 +738,7 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     if is_slow:
         return (
             gettext(
-                "Jobs of queue %(queue)s wait since %(time)s, %(number)s in all: PostgreSQL is slow, %(slow)s "
+                "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: PostgreSQL is slow, %(slow)s "
                 "statements of workers take more than a second"
             ),
             gettext("See what PostgreSQL does, and the other findings."),
@@ -675,25 +748,25 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     if are_slots_taken:
         return (
             gettext(
-                "Jobs of queue %(queue)s wait since %(time)s, %(number)s in all: the %(slots)s slots are taken, mostly "
-                "by %(task)s"
+                "Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all: the %(slots)s slots are taken, "
+                "for the longest time by %(task)s: %(runs)s"
             ),
             gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
             shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
         )
     return (
-        gettext("Jobs of queue %(queue)s wait since %(time)s, %(number)s in all, although slots are free"),
+        gettext("Jobs of queue %(queue)s have waited since %(time)s, %(number)s in all, although slots are free"),
         gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
         "python manage.py skipqueue status",
     )
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in queues_now(store, most=MOST_QUEUED_COUNTED, most_running=1) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_QUEUED_OF_FINDING, most_running=1) if queue.queued]
 
 
 def _number(queue: QueueNow) -> str:
-    return f"{MOST_QUEUED_COUNTED}+" if queue.is_estimate else str(queue.queued)
+    return f"{MOST_QUEUED_OF_FINDING}+" if queue.is_estimate else str(queue.queued)
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:
@@ -704,7 +777,7 @@ def _heartbeats(workers: list[WorkerHealth]) -> str:
     return "; ".join([*shown, *(["…"] if len(workers) > MOST_WORKERS_NAMED else [])])
 
 
-RULES = (
+JOB_AND_WORKER_RULES = (
     Rule("no-worker", no_worker, _("Workers are alive"), is_watched=True),
     Rule("queue-without-worker", queues_without_worker, _("Every queue with jobs has a worker"), is_watched=True),
     Rule(

@@ -191,8 +191,8 @@ def locked_rows(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.CRITICAL,
             ngettext(
-                "%(number)s job is locked since %(time)s by %(locker)s",
-                "%(number)s jobs are locked since %(time)s by %(locker)s",
+                "%(number)s job has been locked since %(time)s by %(locker)s",
+                "%(number)s jobs have been locked since %(time)s by %(locker)s",
                 len(jobs),
             ),
             gettext(
@@ -229,6 +229,6 @@ def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker
     return found
 
 
-RULES = (
+LOCK_RULES = (
     Rule("locked-rows", locked_rows, _("No session keeps the next jobs locked"), is_watched=True, threshold=LOCKED_FOR),
 )

@@ -1,12 +1,14 @@
 """A rule, its threshold, what it finds, and SQL and commands for the operator to paste."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, LiteralString, cast
 
+from django.db import DEFAULT_DB_ALIAS
 from django.utils.functional import Promise
 from psycopg import sql
 
@@ -16,6 +18,8 @@ from ...queue.store import Store
 
 VALUE_IN_STATEMENT = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
 """The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
+
+END_OF_STATEMENT = re.compile(r"(?<=;)\n")
 
 
 class Severity(StrEnum):
@@ -56,12 +60,14 @@ class Finding:
     advice: str = ""
     """What to do."""
     command: str = ""
-    """A command of the shell, or SQL, that does it and can be pasted."""
+    """A command of the shell that does it. A rule may give SQL, of which `examine` makes a command."""
     subject: str = ""
     """The queue, task, key or worker with the problem; an empty string: the rule finds one problem at most. For each
     subject a rule has one finding, and one incident."""
     since: datetime | None = None
     """The start of the problem; `None`: nobody knows it."""
+    seconds: float | None = None
+    """For how long the problem lasts, by the database's clock, if `examine` has found it and its start is known."""
     link: PageLink | None = None
     database: str = ""
     """The alias; an empty string if only one database holds queues."""
@@ -86,12 +92,12 @@ class Finding:
     ) -> "Finding":
         """A finding whose texts are formatted with these facts, if there are any. Its rule gives it the code."""
         title, found, advice = ((text % facts if facts else text) for text in (title, found, advice))
-        return cls("", severity, title, found, advice, command, subject, since, link)
+        return cls("", severity, title, found, advice, command, subject, since, link=link)
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """The number from which on a rule finds something. `SKIPQUEUE["RULES"]` changes it, by the code of the rule."""
+    """A rule finds something if a number is at least this high. `SKIPQUEUE["RULES"]` changes it, by the rule's code."""
 
     code: str
     default: float
@@ -123,7 +129,7 @@ class Rule:
     concerns: Callable[[str], bool] | None = None
     """Whether it looks at the database of this alias; `None`: it looks at each."""
     is_watched: bool = False
-    """Whether the rule is part of the verdict and raises alerts: what it finds hurts users now or soon, and the rule
+    """Whether the rule is part of the verdict, and is always watched: what it finds hurts users soon, and the rule
     takes milliseconds. The doctor applies every rule."""
     threshold: Threshold | None = None
 
@@ -139,6 +145,15 @@ def statement(template: LiteralString, **values: object) -> str:
         name: value if isinstance(value, sql.Identifier) else sql.Literal(value) for name, value in values.items()
     }
     return sql.SQL(template).format(**quoted).as_string()
+
+
+def shell_command(command: str, alias: str) -> str:
+    """A command of the shell as it is; SQL as a command that runs it in psql on this database, each statement alone."""
+    if not command.endswith(";"):
+        return command
+    database = [] if alias == DEFAULT_DB_ALIAS else ["--database", alias]
+    options = [word for each in END_OF_STATEMENT.split(command) for word in ("-c", each)]
+    return shlex.join(["python", "manage.py", "dbshell", *database, "--", *options])
 
 
 # clock-skew → the database's time.

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connections
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
@@ -125,11 +125,8 @@ def connections_used(store: Store) -> Iterator[Finding]:
     if used >= capacity * SCARCE_CONNECTIONS_SHARE:
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Few connections are left"),
-            gettext(
-                "%(used)s of %(capacity)s connections are in use (%(name)s). Without one, a worker cannot start, and a "
-                "request fails."
-            ),
+            gettext("Few connections are left: %(used)s of %(capacity)s are in use (%(name)s)"),
+            gettext("Without a connection, a worker cannot start, and a request fails."),
             gettext("See who has them. Close what is idle, or put a pooler between the web servers and PostgreSQL."),
             "SELECT usename, application_name, state, count(*) FROM pg_stat_activity\n"
             "GROUP BY 1, 2, 3 ORDER BY 4 DESC;",
@@ -214,7 +211,7 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
         )
 
 
-# hidden-queries → whether this role sees what the sessions of others do, its name, and how many such sessions are
+# hidden-sessions → whether this role sees what the sessions of others do, its name, and how many such sessions are
 # connected to this database.
 HIDDEN_SESSIONS = """
 SELECT
@@ -271,7 +268,7 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
         )
 
 
-# autovacuum-off, idle-transaction, track-activities, synchronous-commit → the settings of this session.
+# autovacuum, idle-transaction, track-activities, synchronous-commit → the settings of this session.
 SETTINGS = """
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
 """
@@ -319,7 +316,7 @@ def old_sessions(store: Store) -> Iterator[Finding]:
     ):
         yield Finding.of(
             Severity.CRITICAL if age >= VERY_OLD_TRANSACTION_SECONDS else Severity.WARNING,
-            gettext("Session %(pid)s (%(application)s, %(state)s) holds an old snapshot since %(time)s"),
+            gettext("Session %(pid)s (%(application)s, %(state)s) has held an old snapshot since %(time)s"),
             gettext(
                 "Session %(pid)s (%(application)s, role %(user)s, %(state)s) has had a transaction open for %(age)s, "
                 "in which %(transactions)s others began. PostgreSQL keeps every row that has died since, so claims "
@@ -492,12 +489,20 @@ def lock_waits(store: Store) -> Iterator[Finding]:
         pid, age, application, query, blocker, *of_blocker, now = rows[0]
         holder, state, last_query = of_blocker
         since = now - timedelta(seconds=age)
-        title = gettext(
-            "Session %(blocker)s (%(holder)s, %(state)s) locks the queue's tables: %(number)s wait since %(time)s"
+        title = ngettext(
+            "Session %(blocker)s (%(holder)s, %(state)s) locks the queue's tables: %(number)s session has waited since "
+            "%(time)s",
+            "Session %(blocker)s (%(holder)s, %(state)s) locks the queue's tables: %(number)s sessions have waited "
+            "since %(time)s",
+            len(rows),
         )
         command = statement("SELECT pg_terminate_backend({pid});", pid=blocker)
         if not blocker:
-            title = gettext("A prepared transaction locks the queue's tables: %(number)s sessions wait since %(time)s")
+            title = ngettext(
+                "A prepared transaction locks the queue's tables: %(number)s session has waited since %(time)s",
+                "A prepared transaction locks the queue's tables: %(number)s sessions have waited since %(time)s",
+                len(rows),
+            )
             command = "SELECT * FROM pg_prepared_xacts;"
         yield Finding.of(
             Severity.CRITICAL if age >= VERY_LONG_LOCK_WAIT else Severity.WARNING,
@@ -552,7 +557,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 MIGRATIONS = Rule("migrations", migrations, _("All migrations are applied"))
 """It says why other rules fail, so it comes first."""
 
-RULES = (
+SERVER_RULES = (
     Rule("lock-waits", lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),
     Rule("old-session", old_sessions, _("No session holds an old snapshot"), is_watched=True),
     Rule("old-slot", old_slots, _("No replication slot holds an old snapshot")),

@@ -175,7 +175,7 @@ def bloated_indexes(store: Store) -> Iterator[Finding]:
                     "It has %(size)s for about %(entries)s entries. After a peak that is normal, and PostgreSQL uses "
                     "the space again; but the pages take room in memory."
                 ),
-                gettext("Build it anew. Jobs are enqueued and claimed meanwhile."),
+                gettext("Rebuild it. Jobs are enqueued and claimed meanwhile."),
                 shlex.join(["python", "manage.py", "skipqueue", "reindex", "--index", name]),
                 facts={"index": name, "size": filesizeformat(size), "entries": grouped(entries)},
             )
@@ -207,7 +207,7 @@ def invalid_indexes(store: Store) -> Iterator[Finding]:
             gettext(
                 "A build of it was interrupted. No query uses it, and every write maintains its %(size)s nevertheless."
             ),
-            gettext("Remove what was left, and build the index anew."),
+            gettext("Remove what was left, and rebuild the index."),
             "python manage.py skipqueue reindex",
             facts={"index": name, "size": filesizeformat(size)},
         )
@@ -257,7 +257,7 @@ def transaction_ids(store: Store) -> Iterator[Finding]:
             )
 
 
-# storage → each table and partition with its storage parameters.
+# storage-parameters → each table and partition with its storage parameters.
 STORAGE_PARAMETERS = """
 SELECT class.relname, COALESCE(class.reloptions, '{}')
 FROM
@@ -402,7 +402,7 @@ def database_load(store: Store) -> Iterator[Finding]:
     yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found)
 
 
-RULES = (
+TABLE_RULES = (
     Rule("dead-rows", dead_rows, _("Autovacuum keeps up with dead rows")),
     Rule("never-analyzed", never_analyzed, _("The planner has statistics")),
     Rule("invalid-index", invalid_indexes, _("Every index is valid")),

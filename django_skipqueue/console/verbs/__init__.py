@@ -1,1 +1,1 @@
-"""The verbs of operators: one table, from which the admin and the command line derive theirs."""
+"""What operators can do to jobs: a table of verbs, from which the admin and the command line are derived."""

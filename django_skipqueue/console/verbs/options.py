@@ -1,4 +1,4 @@
-"""The options of verbs, each with its field in a form of the admin, and its flag on the command line."""
+"""The options of verbs: each has a form field in the admin, and a flag on the command line."""
 
 import re
 from argparse import ArgumentTypeError
@@ -17,23 +17,23 @@ from ...values.bounds import NUMBER_RANGES, check_columns, check_run_after
 from ..durations import duration, moment
 
 LONGEST_DELAY_MINUTES = 365 * 24 * 60
-"""Minutes."""
+"""In minutes: a year."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerbOption:
     name: str
-    """The name of the field in forms."""
+    """The name of the form field."""
     parameter: str = ""
-    """The parameter of `Verb.change`, if it has another name."""
+    """The parameter of `Verb.change`, if its name is different."""
     field: Callable[[], forms.Field]
-    """Makes the field of a form, whose value is passed as the parameter; `None`: the default."""
+    """Makes the form field. Its value is passed as the parameter; `None` stands for the default."""
     flag: str
     metavar: str
     parse: Callable[[str], Any]
-    """Returns the value of the parameter. Raises `ArgumentTypeError`."""
+    """Parses the flag's text into the parameter's value. Raises `ArgumentTypeError`."""
     help: str
-    """On the command line."""
+    """The help text of the flag."""
 
 
 class _MinutesField(forms.IntegerField):
@@ -43,7 +43,7 @@ class _MinutesField(forms.IntegerField):
 
 
 def refusing(check: Callable[[Any], object], message: Any) -> Callable[[Any], None]:
-    """Make a validator of forms from a check that raises `InvalidOption` or `InvalidArguments`."""
+    """Make a form validator from a check that raises `InvalidOption` or `InvalidArguments`."""
 
     def validate(value: Any) -> None:
         try:
@@ -67,17 +67,17 @@ def _column(name: str) -> Callable[[str], Any]:
 
 
 NUMBER_ATTRIBUTES = {"class": "vIntegerField"}
-"""The attributes of a field for a number in Django's admin."""
+"""The HTML attributes of a number field in Django's admin."""
 
-IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past: now.")
+IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past means now.")
 
 OVER = VerbOption(
     name="over",
     field=lambda: _MinutesField(
         label=_("Spread over minutes"),
         help_text=_(
-            "With 0 all jobs are due at once. With a higher number each job is due at a random time within this "
-            "number of minutes."
+            "With 0, all jobs are due immediately. Otherwise, each job is due at a random time within this number of "
+            "minutes."
         ),
         initial=0,
         min_value=0,
@@ -88,7 +88,7 @@ OVER = VerbOption(
     flag="--over",
     metavar="DURATION",
     parse=duration,
-    help="each at a random time within this; default: all at once",
+    help="make each job due at a random time within this duration; default: all immediately",
 )
 
 DELAY = VerbOption(
@@ -104,7 +104,7 @@ DELAY = VerbOption(
     flag="--for",
     metavar="DURATION",
     parse=duration,
-    help="so long from now; a job that is due later anyway stays as it is",
+    help="how long from now; a job that is due later anyway is not changed",
 )
 
 RUN_AFTER = VerbOption(
@@ -120,7 +120,7 @@ RUN_AFTER = VerbOption(
     flag="--to",
     metavar="TIME",
     parse=moment,
-    help='the new due time: 90s, 15m, 1h, 2d from now, 2026-11-25, "2026-11-25 14:00"; a time in the past: now',
+    help='the new due time: 90s, 15m, 1h, 2d from now, 2026-11-25, "2026-11-25 14:00"; the past means now',
 )
 
 QUEUE_NAME = VerbOption(

@@ -1,8 +1,8 @@
 """The table of verbs: everything that operators can do to jobs.
 
-The admin derives its buttons, actions, questions, history and log entries from it, and the command line its
-subcommands. Each verb is also a method of `Job` and of its query sets. Only the button "Delete…" of a job's page is
-Django's own, in its template.
+The admin's buttons, actions, questions, history and log entries are derived from it, and so are the subcommands of the
+command line. Each verb is also a method of `Job` and of its query sets. Only the button "Delete…" on a job's page comes
+from Django.
 """
 
 from collections.abc import Callable, Collection
@@ -22,9 +22,10 @@ from .verb import Action, Button, Instruction, Text, Verb
 
 
 def delete_jobs(store: Store, ids: Collection[int]) -> set[int]:
-    """Delete the jobs among these that do not run, with what parts keep about them. Returns the ids of these jobs.
+    """Delete these jobs, except running ones, and the parts' data about them.
 
-    Locks the jobs before it deletes them: no worker can claim a locked job, and a job that runs by then is left alone.
+    Return the ids of the deleted jobs. The jobs are locked first, so that no worker can claim them. A job that a worker
+    has just claimed is not deleted.
     """
     with transaction.atomic(using=store.alias):
         jobs = Job.objects.using(store.alias).filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
@@ -37,9 +38,9 @@ def delete_jobs(store: Store, ids: Collection[int]) -> set[int]:
 
 
 def run_again(store: Store, ids: Collection[int], *, by: str = "", reason: str = "") -> dict[int, int]:
-    """Enqueue a copy of each job that is finished and whose unique key is free, also in other databases.
+    """Enqueue a copy of each finished job whose unique key is free, even in other databases.
 
-    Returns the ids of the jobs, each with the id of its copy.
+    Returns the id of each copied job with the id of its copy.
     """
     return copy_jobs(copyable(store, ids), by=by, reason=reason)
 
@@ -59,7 +60,7 @@ RETRY = Verb(
     looked_for_in=(Status.FAILED,),
     options=(OVER,),
     change=Store.retry,
-    exception="whose unique key another job holds, or that changed meanwhile",
+    exception="whose unique key another job holds, or that have just changed",
     button=Button(
         label=_("Retry"),
         hint=_("Put this job back into its queue, with a fresh set of attempts."),
@@ -72,7 +73,7 @@ RETRY = Verb(
         label=_("Retry selected %(verbose_name_plural)s"),
         explanation=_(
             "Failed and discarded jobs go back into their queues, with a fresh set of attempts. "
-            "A job stays as it is while another that is not finished holds its unique key."
+            "A job is not changed while another unfinished job holds its unique key."
         ),
         question_title=ngettext_lazy("Retry %(number)s job", "Retry %(number)s jobs", "count"),
         done=ngettext_lazy(
@@ -86,7 +87,7 @@ RETRY = Verb(
 
 DISCARD = Verb(
     name="discard",
-    help="Finish waiting jobs without running them, and let a halted sequence go on without the job that failed",
+    help="Finish waiting jobs without running them, or let a halted sequence go on without its failed job",
     permission="discard",
     statuses=WAITING,
     fits_what_holds_up=True,
@@ -100,7 +101,7 @@ DISCARD = Verb(
     action=Action(
         label=_("Discard selected %(verbose_name_plural)s"),
         explanation=_(
-            "Scheduled, retrying and queued jobs are finished without being run. A running job is left alone. "
+            "Scheduled, retrying and queued jobs are finished without being run. Running jobs are not changed. "
             "A discarded job can be retried later."
         ),
         question_title=ngettext_lazy("Discard %(number)s job", "Discard %(number)s jobs", "count"),
@@ -112,15 +113,15 @@ DISCARD = Verb(
 
 CANCEL = Verb(
     name="cancel",
-    help="Discard waiting and running jobs; those that workers run are interrupted",
+    help="Discard waiting and running jobs; running jobs are interrupted",
     permission="discard",
     statuses=UNFINISHED,
-    offered_for={Status.RUNNING},  # to a job that waits, Discard does the same
+    offered_for={Status.RUNNING},  # for a waiting job, Discard does the same
     change=Store.cancel,
     is_dangerous=True,
     button=Button(
         label=_("Cancel"),
-        hint=_("Interrupt this job and discard it. What its task has done already stays done."),
+        hint=_("Interrupt this job and discard it. What its task has already done stays done."),
         question_title=_("Cancel job %(id)s"),
         done=_("Job %(id)s is cancelled; its task ends within a second or two."),
         hint_if_external=_("Discard this job. If it has begun, it is not interrupted, and its outcome is dropped."),
@@ -129,8 +130,8 @@ CANCEL = Verb(
     action=Action(
         label=_("Cancel selected %(verbose_name_plural)s"),
         explanation=_(
-            "The jobs are discarded. Those that run are interrupted within a second or two; "
-            "what their tasks have done already stays done."
+            "The jobs are discarded. Running jobs are interrupted within a second or two; "
+            "what their tasks have already done stays done."
         ),
         about_external=_("A job that has begun outside of the workers is not interrupted, and its outcome is dropped."),
         question_title=ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count"),
@@ -143,18 +144,18 @@ CANCEL = Verb(
 
 DELETE = Verb(
     name="delete",
-    help="Delete jobs for good, with their results and errors; running ones are left alone",
+    help="Delete jobs for good, with their results and errors; running jobs are not deleted",
     permission="delete",
     statuses=set(Status.values) - {Status.RUNNING},
     looked_for_in=(),
-    change=lambda store, ids, **_noted: delete_jobs(store, ids),  # no row is left for a note
+    change=lambda store, ids, **_noted: delete_jobs(store, ids),  # no row is left to store who did it
     is_dangerous=True,
     leaves_rows=False,
     action=Action(
         label=_("Delete selected %(verbose_name_plural)s"),
         explanation=_(
             "The jobs are removed for good, with their arguments, results and errors. "
-            "Those that wait will not run. A running job is left alone."
+            "Waiting jobs will not run. Running jobs are not deleted."
         ),
         question_title=ngettext_lazy("Delete %(number)s job", "Delete %(number)s jobs", "count"),
         done=ngettext_lazy("%(number)s job was deleted.", "%(number)s jobs were deleted.", "count"),
@@ -165,7 +166,7 @@ DELETE = Verb(
 
 RUN_AGAIN = Verb(
     name="run_again",
-    help="Enqueue copies of finished jobs; what their tasks charged, sent or wrote, they do again",
+    help="Enqueue copies of finished jobs; their tasks charge, send or write again what they did before",
     permission="add",  # a copy is a new job
     statuses=FINISHED,
     looked_for_in=(),
@@ -175,8 +176,8 @@ RUN_AGAIN = Verb(
     button=Button(
         label=_("Run again as a new job"),
         hint=_(
-            "A copy of this job is enqueued, and this one stays as it is. "
-            "The task runs once more with the same arguments: what it charged, sent or wrote, it does again."
+            "A copy of this job is enqueued, and this job is not changed. "
+            "The task runs once more with the same arguments, so it charges, sends or writes everything again."
         ),
         question_title=_("Run job %(id)s again, as a new job"),
         done=_("This is job %(copy)s, a copy of job %(id)s."),
@@ -184,8 +185,8 @@ RUN_AGAIN = Verb(
     action=Action(
         label=_("Run selected %(verbose_name_plural)s again, as new jobs"),
         explanation=_(
-            "Copies of the finished jobs are enqueued, and the jobs stay as they are. Their tasks run once more with "
-            "the same arguments: what they charged, sent or wrote, they do again."
+            "Copies of the finished jobs are enqueued, and the jobs are not changed. Their tasks run once more with "
+            "the same arguments, so they charge, send or write everything again."
         ),
         question_title=ngettext_lazy("Run %(number)s job again", "Run %(number)s jobs again", "count"),
         done=ngettext_lazy(
@@ -209,16 +210,14 @@ RUN_NOW = Verb(
     change=Store.run_now,
     button=Button(
         label=_("Run now"),
-        hint=_("Put this job into its queue now. The attempts that it has had stay counted."),
+        hint=_("Put this job into its queue now. Its attempts so far still count."),
         question_title=_("Run job %(id)s now"),
         done=_("Job %(id)s is due now."),
         asks=False,
     ),
     action=Action(
         label=_("Run selected %(verbose_name_plural)s now"),
-        explanation=_(
-            "Scheduled and retrying jobs go into their queues now. The attempts that they have had stay counted."
-        ),
+        explanation=_("Scheduled and retrying jobs go into their queues now. Their attempts so far still count."),
         question_title=ngettext_lazy("Run %(number)s job now", "Run %(number)s jobs now", "count"),
         done=ngettext_lazy("%(number)s job is due now.", "%(number)s jobs are due now.", "count"),
     ),
@@ -229,15 +228,15 @@ RUN_NOW = Verb(
 
 POSTPONE = Verb(
     name="postpone",
-    help="Let waiting jobs wait longer",
+    help="Make waiting jobs wait longer",
     permission="retry",
     statuses=WAITING,
     options=(DELAY,),
     change=Store.postpone,
-    exception="due later anyway, or changed meanwhile",
+    exception="already due later, or just changed",
     action=Action(
         label=_("Postpone selected %(verbose_name_plural)s"),
-        explanation=_("Scheduled, retrying and queued jobs wait. A job that is due later anyway stays as it is."),
+        explanation=_("Scheduled, retrying and queued jobs wait longer. Jobs that are due later anyway do not change."),
         question_title=ngettext_lazy("Postpone %(number)s job", "Postpone %(number)s jobs", "count"),
         done=ngettext_lazy("%(number)s job was postponed.", "%(number)s jobs were postponed.", "count"),
     ),
@@ -247,24 +246,21 @@ POSTPONE = Verb(
 
 RESCHEDULE = Verb(
     name="reschedule",
-    help="Set the due time of waiting jobs, to an earlier or a later one",
+    help="Set an earlier or later due time for waiting jobs",
     permission="retry",
     statuses=WAITING,
     options=(RUN_AFTER,),
     change=Store.reschedule,
     button=Button(
         label=_("Reschedule"),
-        hint=_(
-            "Choose the time at which this job is due, earlier or later. The attempts that it has had stay counted."
-        ),
+        hint=_("Choose an earlier or later time at which this job is due. Its attempts so far still count."),
         question_title=_("Reschedule job %(id)s"),
         done=_("Job %(id)s is due at %(run_after)s."),
     ),
     action=Action(
         label=_("Reschedule selected %(verbose_name_plural)s"),
         explanation=_(
-            "Scheduled, retrying and queued jobs are due at this time, earlier or later. The attempts that they have "
-            "had stay counted."
+            "Scheduled, retrying and queued jobs become due at this time. Their attempts so far still count."
         ),
         question_title=ngettext_lazy("Reschedule %(number)s job", "Reschedule %(number)s jobs", "count"),
         done=ngettext_lazy("%(number)s job was rescheduled.", "%(number)s jobs were rescheduled.", "count"),
@@ -276,7 +272,7 @@ RESCHEDULE = Verb(
 
 def _why_it_has(value: str, message: Text) -> Callable[[Job, Instruction], str]:
     """Returns this message for a job that has the value of the option already."""
-    return lambda job, told: str(message) % {"id": job.pk} if getattr(job, value) == told.options[value] else ""
+    return lambda job, given: str(message) % {"id": job.pk} if getattr(job, value) == given.options[value] else ""
 
 
 CHANGE_QUEUE = Verb(
@@ -286,19 +282,19 @@ CHANGE_QUEUE = Verb(
     statuses=WAITING,
     options=(QUEUE_NAME,),
     change=Store.change_queue,
-    exception="in this queue already, or changed meanwhile",
-    why_unchanged=_why_it_has("queue_name", _("Job %(id)s is in this queue already.")),
+    exception="already in this queue, or just changed",
+    why_unchanged=_why_it_has("queue_name", _("Job %(id)s is already in this queue.")),
     button=Button(
         label=_("Change queue"),
         hint=_("This job goes into another queue, and keeps its due time and its priority."),
         question_title=_("Change the queue of job %(id)s"),
-        done=_("Job %(id)s is in the queue “%(queue_name)s” now."),
+        done=_("Job %(id)s is now in the queue “%(queue_name)s”."),
     ),
     action=Action(
         label=_("Change the queue of selected %(verbose_name_plural)s"),
         explanation=_(
             "Scheduled, retrying and queued jobs go into another queue, and keep their due times and priorities. "
-            "A running job is left alone."
+            "Running jobs are not changed."
         ),
         question_title=ngettext_lazy(
             "Change the queue of %(number)s job", "Change the queue of %(number)s jobs", "count"
@@ -317,19 +313,19 @@ CHANGE_PRIORITY = Verb(
     statuses=WAITING,
     options=(PRIORITY,),
     change=Store.change_priority,
-    exception="of this priority already, or changed meanwhile",
-    why_unchanged=_why_it_has("priority", _("Job %(id)s has this priority already.")),
+    exception="already of this priority, or just changed",
+    why_unchanged=_why_it_has("priority", _("Job %(id)s already has this priority.")),
     button=Button(
         label=_("Change priority"),
-        hint=_("This job is claimed before the jobs of its queue that have a lower priority."),
+        hint=_("Workers claim this job before jobs of its queue that have a lower priority."),
         question_title=_("Change the priority of job %(id)s"),
-        done=_("Job %(id)s has the priority %(priority)s now."),
+        done=_("Job %(id)s now has the priority %(priority)s."),
     ),
     action=Action(
         label=_("Change the priority of selected %(verbose_name_plural)s"),
         explanation=_(
-            "Scheduled, retrying and queued jobs get another priority: within a queue, those with a higher one are "
-            "claimed first. A running job is left alone."
+            "Scheduled, retrying and queued jobs get another priority. Within a queue, jobs with a higher priority are "
+            "claimed first. Running jobs are not changed."
         ),
         question_title=ngettext_lazy(
             "Change the priority of %(number)s job", "Change the priority of %(number)s jobs", "count"
@@ -345,7 +341,7 @@ CORE_VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORIT
 
 
 def verbs() -> tuple[Verb, ...]:
-    """All verbs, in the order of the buttons and of the actions. The verbs of parts come last."""
+    """All verbs, in the order of the buttons and actions. The verbs of parts come last."""
     return (*CORE_VERBS, *(verb for part in consoles() for verb in part.verbs))
 
 
@@ -354,5 +350,5 @@ def buttons() -> list[tuple[Verb, Button]]:
 
 
 def verbs_by_action() -> dict[str, Verb]:
-    """The verbs by the names of their actions in the admin."""
+    """The verbs by the name of their action in the admin."""
     return {verb.action_name: verb for verb in verbs()}

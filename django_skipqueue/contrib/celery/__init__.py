@@ -1,10 +1,12 @@
-"""Relays: processes that give the jobs of some queues to a carrier, such as Celery's workers behind RabbitMQ.
+"""Let Celery's workers run the jobs of some queues. A relay process hands the jobs over through a carrier.
 
-`relay` is such a process. It claims as many jobs as the `window` has room for, and settles the outcomes that come back.
-`rows` has the statements. `carrier` is the seam to a carrier; `celery_carrier` and `rabbitmq` implement it.
+A carrier is a way to run jobs elsewhere, here Celery's workers behind RabbitMQ. The process in `relay` claims jobs as
+long as the `window` has room, hands them to the carrier, and settles the outcomes that come back. `rows` contains
+the statements. `carrier` is the interface of carriers; `celery_carrier` and `rabbitmq` implement it.
 
-In its processes, Celery calls `task` with a job. `task` runs the job in a pool as workers have it, and `outcome_sender`
-sends the outcome. The task ends once the broker has confirmed the outcome. Then Celery acknowledges the job's message.
+In Celery's processes, Celery calls `task` with a job. `task` runs the job in the same kind of pool as a worker, and
+`outcome_sender` sends the outcome. The Celery task ends once the broker has confirmed the outcome, and then Celery
+acknowledges the job's message.
 
-`console` tells operators what each carrier holds, and whether its relays and its broker can be reached.
+`console` shows operators which jobs each carrier has, and whether its relays and its broker can be reached.
 """

@@ -1,4 +1,4 @@
-"""The Django app: adds the key `CARRIERS` to `SKIPQUEUE`, and installs its part and its system checks."""
+"""The Django app: it adds the key `CARRIERS` to the setting `SKIPQUEUE`, and installs a part and system checks."""
 
 import sys
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class SkipQueueCeleryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def __init__(self, *args: Any) -> None:
-        """Add the setting, since other apps may read the settings before this app is ready."""
+        """Add the setting early, because other apps may read the settings before this app is ready."""
         super().__init__(*args)
         add_setting(CARRIERS_KEY, CARRIERS_SETTING)
 
@@ -38,7 +38,7 @@ class SkipQueueCeleryConfig(AppConfig):
         for check in (check_carriers, check_carried_tasks):
             register(check, "django_skipqueue")
         if "celery" in sys.modules and carriers():
-            from . import task  # noqa: F401 (it registers itself; other processes do not import Celery)
+            from . import task  # noqa: F401 (the import registers the Celery task)
 
 
 def console() -> "PartConsole":
@@ -48,7 +48,7 @@ def console() -> "PartConsole":
 
 
 def _of_relay(value: Callable[["WorkerProcessState"], float]) -> Callable[["WorkerProcessState"], float | None]:
-    """Return the function for relays whose process runs. It returns `None` for other processes."""
+    """Wrap `value`, so that it returns `None` for every process that is not a running relay."""
     return lambda process: None if process.slots or not process.has_started else value(process)
 
 
@@ -57,13 +57,13 @@ GAUGES = (
         Metric(
             "skipqueue_worker_jobs_carried",
             "gauge",
-            "Jobs with the carrier or on their way there, by all of its relays.",
+            "Jobs at the carrier or on their way there, from all of its relays.",
             ("worker",),
         ),
         _of_relay(lambda relay: relay.jobs_running),
     ),
     (
-        Metric("skipqueue_worker_window_room", "gauge", "Jobs that the relay could hand over at once.", ("worker",)),
+        Metric("skipqueue_worker_window_room", "gauge", "Jobs that the relay could hand over right now.", ("worker",)),
         _of_relay(lambda relay: relay.slots_free),
     ),
 )
@@ -72,11 +72,11 @@ PART = Part(name="celery", gauges=GAUGES, console=console)
 
 
 LONGEST_UNACKNOWLEDGED = 1_800.0
-"""Seconds for which RabbitMQ by default waits for the acknowledgement of a message: its consumer_timeout."""
+"""Seconds RabbitMQ waits by default until a consumer acknowledges a message: its consumer_timeout."""
 
 
 def _carriers() -> list[CarrierSettings]:
-    """Return the carriers of the settings; none if the settings are not valid, which E001 reports."""
+    """Return the carriers in the settings; none if the settings are not valid, which E001 reports."""
     try:
         return list(carriers().values())
     except ImproperlyConfigured:
@@ -84,7 +84,7 @@ def _carriers() -> list[CarrierSettings]:
 
 
 def check_carriers(**_: Any) -> list[CheckMessage]:
-    """E011: a carrier lacks Celery, or its app cannot be imported or is no Celery app."""
+    """E011: Celery is not installed, or the carrier's app cannot be imported or is not a Celery app."""
     from .carrier import CarrierMisconfigured
 
     problems: list[CheckMessage] = []
@@ -92,23 +92,23 @@ def check_carriers(**_: Any) -> list[CheckMessage]:
         try:
             make_carrier(carrier, settings.database)
         except CarrierMisconfigured as error:
-            hint = "SKIPQUEUE['CARRIERS'] has the path of the project's Celery app, such as 'shop.celery.app'."
+            hint = "SKIPQUEUE['CARRIERS'] needs the path of the project's Celery app, such as 'shop.celery.app'."
             problems.append(Error(str(error), hint=hint, id="skipqueue.E011"))
     return problems
 
 
 def check_carried_tasks(**_: Any) -> list[CheckMessage]:
-    """W005: attempts of a task may take longer than RabbitMQ waits for an acknowledgement."""
+    """W005: an attempt may take longer than RabbitMQ waits for the message's acknowledgement."""
     from ...jobs.registry import registry
 
     queue_names = {queue_name for carrier in _carriers() for queue_name in carrier.queues}
     minutes = f"{LONGEST_UNACKNOWLEDGED / 60:.0f} minutes"
     return [
         Warning(
-            f"The jobs of {task.name!r} are carried, and have no timeout below {minutes}.",
-            hint="RabbitMQ closes the connection of a consumer that has not acknowledged a message for so long. Then "
-            "another one runs the job while the first still does. Say @job(timeout=…); or raise consumer_timeout in "
-            "RabbitMQ, and silence this check.",
+            f"Celery runs the jobs of {task.name!r}, which have no timeout below {minutes}.",
+            hint="RabbitMQ closes the connection of a consumer that has not acknowledged a message for this long. Then "
+            "another consumer runs the job while the first still runs it. Add @job(timeout=…), or raise "
+            "consumer_timeout in RabbitMQ and silence this check.",
             id="skipqueue.W005",
         )
         for task in registry

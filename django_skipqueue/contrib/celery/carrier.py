@@ -1,10 +1,10 @@
-"""The seam between a relay and a carrier, which is an engine outside of PostgreSQL that runs jobs.
+"""The interface between a relay and a carrier: a system outside of PostgreSQL that runs jobs, such as Celery.
 
-Invariant: nobody acknowledges a message before the content of the message is safe elsewhere. The relay hands a job over
-after the carrier has confirmed it, and acknowledges an outcome after its settle is committed.
+A message is acknowledged only after its content is safe elsewhere. A job counts as handed over once the carrier has
+confirmed it. The relay acknowledges an outcome only after its settle is committed.
 
-When the connection to the carrier breaks, the relay opens it again with a back-off. Invariant: an error of the carrier
-ends no process, and delays only what needs the carrier.
+When the connection to the carrier breaks, the relay opens it again with a back-off. An error of the carrier never ends
+a process, and delays only what needs the carrier.
 """
 
 import random
@@ -22,28 +22,29 @@ from . import logs as relay_logs
 
 
 class CarrierUnreachable(Exception):
-    """The carrier cannot be reached, or its connection broke. The relay connects again after a delay."""
+    """The carrier cannot be reached, or the connection broke. The relay connects again after a delay."""
 
 
 class CarrierMisconfigured(Exception):
-    """The carrier can be reached, but not used. The message says what to change."""
+    """The carrier can be reached but not used. The error message says what to change."""
 
 
 def carrier_id(name: str) -> str:
-    """Return the id of a carrier's row among the workers. It depends only on the name, in the form of a worker's id."""
+    """Return the id of a carrier's row in the table of workers. It depends only on the carrier's name."""
     return f"{name}:{blake2b(name.encode(), digest_size=6, person=b'carrier').hexdigest()}"
 
 
 def carrier_of(locked_by: str) -> str:
-    """Return the name of the carrier that holds a job, by the `locked_by` of its row; empty: no carrier holds it."""
+    """Return the name of the carrier that has a job, from the job's `locked_by`; empty if a worker has it."""
     name = worker_name(locked_by)
     return name if name != locked_by and carrier_id(name) == locked_by else ""
 
 
 def home_of(alias: str, since: datetime) -> str:
-    """Return the address for the outcomes of a carrier's jobs: the alias and a mark of their database.
+    """Return the name of the place to which a carrier sends outcomes: the database's alias and a unique mark.
 
-    Two projects that share a broker may both have the alias. since: when a relay wrote the carrier's row first.
+    The mark is needed because two projects that share a broker may use the same alias. `since`: when a relay first
+    wrote the carrier's row.
     """
     return f"{alias}@{int(since.timestamp() * 1_000_000):x}"
 
@@ -61,19 +62,19 @@ class ReturnedOutcome(NamedTuple):
 class ReturnedJob(NamedTuple):
     delivery: int
     ref: LeaseRef | None
-    """`None`: the message is about no job."""
+    """`None` if the message is not about a job."""
     reason: str
-    """`expired`: the job has waited too long. `delivery_limit`: each worker that got the job is gone. `maxlen`: the
-    queue is longer than a policy of the broker allows. `rejected`: the worker cannot read the job, or refuses it.
+    """`expired`: the job waited too long. `delivery_limit`: every worker that got the job died. `maxlen`: the queue is
+    longer than a policy of the broker allows. `rejected`: the worker could not read the job, or refused it.
     `unreadable`: the job has run, but the relay cannot read its outcome."""
     job: ClaimedJob | None
     """The job, without large arguments; `None` if the relay cannot read the message."""
     problem: str = ""
-    """Which message the relay cannot read, and why."""
+    """If the relay cannot read the message: which message, and why."""
 
 
 class BegunJob(NamedTuple):
-    """A process of the carrier begins a job, after another process that had the job is gone."""
+    """A process of the carrier has begun a job that another process had when it died."""
 
     delivery: int
     ref: LeaseRef
@@ -82,19 +83,19 @@ class BegunJob(NamedTuple):
 class TooLarge(NamedTuple):
     job: ClaimedJob
     size: int
-    """Bytes of the message."""
+    """The size of the message in bytes."""
     most: int
-    """Bytes that it may have."""
+    """The largest allowed size in bytes."""
 
 
 @dataclass
 class Taken:
-    """What the carrier has sent since the last call of `take`."""
+    """Everything that the carrier has sent since the last call of `take`."""
 
     confirmed: list[LeaseRef] = field(default_factory=list)
-    """The jobs that the carrier holds from now on."""
+    """The jobs that the carrier has accepted."""
     refused: list[LeaseRef] = field(default_factory=list)
-    """The jobs that the carrier has refused: its queue is full, or gone."""
+    """The jobs that the carrier has refused, because its queue is full or no longer exists."""
     outcomes: list[ReturnedOutcome] = field(default_factory=list)
     jobs: list[ReturnedJob] = field(default_factory=list)
     begun: list[BegunJob] = field(default_factory=list)
@@ -104,54 +105,54 @@ class Taken:
 
 
 class Carrier(Protocol):
-    """Used by the thread of the relay's control loop. Every method may raise `CarrierUnreachable`.
+    """The interface of a carrier. Only the relay's control loop uses it. Every method may raise `CarrierUnreachable`.
 
-    After that, the relay calls `close` and then `connect`. The new connection delivers again what the old connection
-    delivered. Nobody knows whether the carrier has the unconfirmed jobs: the relay releases them.
+    After this error, the relay calls `close` and then `connect`. The new connection delivers again what the old one had
+    delivered. Nobody knows whether the carrier has the unconfirmed jobs, so the relay releases them.
     """
 
     name: str
     home: str
-    """The address for outcomes, made by `home_of`. The relay sets it before it connects."""
+    """The place for outcomes, made by `home_of`. The relay sets it before it connects."""
 
     def connect(self) -> None:
-        """Open the connection, and declare missing queues. Raises `CarrierMisconfigured` too."""
+        """Open the connection, and declare missing queues. May also raise `CarrierMisconfigured`."""
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
-        """Send the jobs, but return the jobs that are too large.
+        """Send the jobs, except jobs that are too large, which are returned.
 
-        Each job that was sent is in `confirmed` or `refused` of a later `take`.
+        A later `take` lists each job that was sent in `confirmed` or `refused`.
         """
 
     def take(self) -> Taken:
-        """Return what has come since the last call. Does not wait."""
+        """Return what has arrived since the last call. Does not wait."""
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        """Let the carrier forget these outcomes and jobs: the database has their content."""
+        """Let the carrier forget these outcomes and jobs, because the database has stored them."""
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
-        """Ask the carrier not to begin these jobs, if it can."""
+        """Ask the carrier not to begin these jobs, if it is able to."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the carrier takes no jobs for now: it lacks memory or space on its disk."""
+        """Whether the carrier accepts no jobs at the moment, because it lacks memory or disk space."""
 
     def fileno(self) -> int:
-        """Return the file that can be read when there is something to take."""
+        """Return a file descriptor that becomes readable when there is something to take."""
 
     def close(self) -> None:
         """Close the connection, if it is open. Raises nothing."""
 
 
 FIRST_CONNECT_DELAY, LONGEST_CONNECT_DELAY = 0.25, 10.0
-"""Seconds until the next try after a failure, doubled up to the second each time."""
+"""Seconds until the next try after a failure: the first delay doubles with each failure, up to the longest."""
 
 CONNECT_TIME = 120.0
-"""Seconds that opening the connection may take: each of its steps up to 10, and there is one for each queue."""
+"""Seconds that opening the connection may take: up to 10 for each step, with one step per queue."""
 
 
 class CarrierConnection(Service):
-    """Used by the control loop's thread. As a service it opens the connection."""
+    """A service of the relay that opens the connection to the carrier, and reopens it after errors."""
 
     name = "carrier_connection"
     loop_handles_errors = False
@@ -165,9 +166,9 @@ class CarrierConnection(Service):
         lost: Callable[[], object],
         stamp: Callable[[float], object],
     ) -> None:
-        """home: returns the address for outcomes, made by `home_of`. While it is empty, the relay opens no connection.
+        """home: returns the place for outcomes, made by `home_of`. While it is empty, no connection is opened.
 
-        lost: called after the connection broke. stamp: called with the seconds that opening the connection may take.
+        lost: called when the connection has broken. stamp: called with the seconds that opening it may take.
         """
         self.carrier = carrier
         self.is_open = False
@@ -190,12 +191,12 @@ class CarrierConnection(Service):
 
     @property
     def files(self) -> list[int]:
-        """The file that can be read when the carrier has sent something; empty while the connection is closed."""
+        """The file descriptor to wait for, which is readable when the carrier has sent something; empty if closed."""
         return [self.carrier.fileno()] if self.is_open else []
 
     @contextmanager
     def handling_errors(self) -> Iterator[None]:
-        """Run a block that uses the carrier. An error of the carrier closes the connection, and is not raised."""
+        """Run a block that uses the carrier. If the carrier fails, close the connection instead of raising."""
         try:
             yield
         except (CarrierUnreachable, CarrierMisconfigured) as error:
@@ -210,7 +211,7 @@ class CarrierConnection(Service):
                 self._lost()
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        """Acknowledge these deliveries, if the connection is open. A new connection delivers them again."""
+        """Acknowledge these deliveries. If the connection is closed, do nothing: a new one delivers them again."""
         if deliveries and self.is_open:
             with self.handling_errors():
                 self.carrier.acknowledge(deliveries)

@@ -1,10 +1,10 @@
-"""A carrier whose jobs run in Celery's workers, behind RabbitMQ.
+"""The carrier that lets Celery's workers run jobs, through RabbitMQ.
 
-The carrier has two connections, one to publish and one to consume. If a broker lacks memory or space, it stops reading
-from each connection that publishes, so it would not read acknowledgements there either.
+It has two connections, one to publish and one to consume. A broker that lacks memory or disk space stops reading from
+connections that publish, so it would not read acknowledgements from such a connection either.
 
-Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. The carrier
-acknowledges a message of the broker when the relay says so. Otherwise the broker sends it again.
+A job counts as confirmed once the broker has acknowledged its message without returning it. The carrier acknowledges
+the broker's messages only when the relay says so; otherwise the broker sends them again.
 """
 
 import time
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .settings import CarrierSettings
 
 MOST_PREFETCHED_DELIVERIES = 2_000
-"""Outcomes, and jobs that come back, which the broker sends before the relay has acknowledged any."""
+"""The maximum number of unacknowledged outcomes and returned jobs that the broker sends."""
 
 MOST_DELIVERED = 64_000_000
-"""Bytes of unacknowledged outcomes and jobs from which on the relay reads no more of them."""
+"""If unacknowledged outcomes and returned jobs have this many bytes, the relay reads no more of them."""
 
 CELERY_TASK = "django_skipqueue.run"
 """The name of the Celery task that runs jobs."""
@@ -39,70 +39,70 @@ class CeleryCarrier:
         self._app, self._queues, self._declare = app, settings.queues, settings.declare
         self._expiration = str(int(settings.wait * 1000))  # in milliseconds
         self._max_message_size = settings.max_message_size
-        self._publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
-        self._consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
-        self._links = self._publishing, self._consuming
+        self.publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
+        self.consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
+        self.links = self.publishing, self.consuming
         self._selector: DefaultSelector | None = None
         self._watches_deliveries = False
-        self._waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # jobs to publish once the broker is not blocked
+        self.waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # jobs to publish once the broker is not blocked
         self._confirms: Confirms[LeaseRef]
         self._channel: Any = None  # the channel of the deliveries
         self._orders: Any = None  # the channel of the orders to revoke
-        self._deliveries = Deliveries()
+        self.deliveries = Deliveries()
         self._taken = Taken()
         self._broken: CarrierUnreachable | None = None  # raised by the next `take` that has nothing to return
 
     def connect(self) -> None:
         self._broken, self._taken = None, Taken()
-        self._waiting.clear()
-        for link in self._links:
+        self.waiting.clear()
+        for link in self.links:
             link.connect()
-        with self._consuming.translated_errors():
-            channel = self._channel = self._consuming.channel()
+        with self.consuming.translated_errors():
+            channel = self._channel = self.consuming.channel()
             rabbitmq.declare(channel, set(self._queues.values()), self.home, create=self._declare)
-        with self._publishing.translated_errors():
-            self._confirms = Confirms(self._publishing.channel())
+        with self.publishing.translated_errors():
+            self._confirms = Confirms(self.publishing.channel())
             self._orders = None
-            if self._declare:  # a channel of their own: on the other channel the broker would confirm the orders too
-                self._orders = self._publishing.channel()
+            if self._declare:  # a separate channel, because the broker would confirm the orders on the other one
+                self._orders = self.publishing.channel()
                 self._app.control.mailbox.exchange(self._orders).declare()
-        with self._consuming.translated_errors():
-            self._deliveries = Deliveries()
+        with self.consuming.translated_errors():
+            self.deliveries = Deliveries()
             channel.basic_qos(0, MOST_PREFETCHED_DELIVERIES, False)
-            channel.basic_consume(rabbitmq.outcome_queue(self.home), callback=self._outcomes)
-            channel.basic_consume(rabbitmq.back_queue(self.home), callback=self._came_back)
+            channel.basic_consume(rabbitmq.outcome_queue(self.home), callback=self._receive_outcomes)
+            channel.basic_consume(rabbitmq.back_queue(self.home), callback=self._receive_returned_job)
         self._selector, self._watches_deliveries = DefaultSelector(), False
-        self._selector.register(self._publishing.fileno(), EVENT_READ)
+        self._selector.register(self.publishing.fileno(), EVENT_READ)
         self._watch_deliveries()
 
     def definitions(self, homes: Collection[str]) -> dict[str, Any]:
-        """Return what the relays of these homes and Celery's workers need, for `rabbitmqctl import_definitions`."""
-        place = self._publishing
-        return rabbitmq.definitions(sorted({*self._queues.values()}), homes, vhost=place.vhost, user=place.user)
+        """Return the queues that relays and Celery's workers need, for `rabbitmqctl import_definitions`."""
+        link = self.publishing
+        return rabbitmq.definitions(sorted({*self._queues.values()}), homes, vhost=link.vhost, user=link.user)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
-        """Send the jobs as `Carrier.publish` says. Raises `KeyError` for a job of a queue that is not carried."""
-        most = self._publishing.most(self._max_message_size)
+        """Send the jobs: see `Carrier.publish`. Raises `KeyError` for a job in a queue without a carrier."""
+        most = self.publishing.most(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
             body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, self.home)), b"],{},{}]"))
             if len(body) > most:
                 too_large.append(TooLarge(job, len(body), most))
             else:
-                self._waiting.append((job, body))
-        if self._waiting:
+                self.waiting.append((job, body))
+        if self.waiting:
             self.fileno()  # raises if the connection is not open
             self._publish_waiting()
         return too_large
 
     def _publish_waiting(self) -> None:
-        """Publish until the broker says that it is blocked: it would read no more, and the relay would wait."""
+        """Publish waiting jobs until the broker says that it is blocked, because the relay would then wait for it."""
         headers = {"lang": "py", "task": CELERY_TASK, rabbitmq.DATABASE_HEADER: self.home}
         try:
-            while self._waiting and not self._broken and not self._publishing.is_blocked:
-                job, body = self._waiting.popleft()
+            while self.waiting and not self._broken and not self.publishing.is_blocked:
+                job, body = self.waiting.popleft()
                 id = wire.message_id(self.home, job.ref)
-                with self._publishing.translated_errors():
+                with self.publishing.translated_errors():
                     self._confirms.publish(
                         job.ref,
                         body,
@@ -111,20 +111,20 @@ class CeleryCarrier:
                         expiration=self._expiration,
                         application_headers=headers | {"id": id},
                     )
-                if self._publishing.has_come():
-                    self._publishing.receive()
+                if self.publishing.has_input():
+                    self.publishing.receive()
         except CarrierUnreachable as error:
             self._broken = error
 
     def take(self) -> Taken:
-        """Return what has come. If a connection breaks, first return the confirmed jobs, which must not run twice."""
+        """Return what has arrived. If a connection broke, first return confirmed jobs, which must not run twice."""
         self.fileno()  # raises if the connection is not open
-        for link, is_enough in ((self._consuming, self._has_enough), (self._publishing, lambda: False)):
+        for link, is_enough in ((self.consuming, self._has_enough), (self.publishing, lambda: False)):
             try:
                 link.receive(is_enough)
             except CarrierUnreachable as error:
                 self._broken = self._broken or error
-        # The publishing link comes last, since the confirm of a job may come together with its outcome.
+        # The publishing link is read last, because a job's confirm may arrive together with its outcome.
         confirms = self._confirms
         self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
         self._taken.refused, confirms.refused = confirms.refused, []
@@ -140,23 +140,23 @@ class CeleryCarrier:
         return taken
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        with self._consuming.translated_errors():
-            for tag, is_multiple in self._deliveries.acknowledge(deliveries):
+        with self.consuming.translated_errors():
+            for tag, is_multiple in self.deliveries.acknowledge(deliveries):
                 self._channel.basic_ack(tag, is_multiple)
         self._watch_deliveries()
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
-        """Have Celery's workers drop the messages of these jobs. Workers without remote control run them."""
+        """Tell Celery's workers to drop the messages of these jobs. Workers without remote control still run them."""
         if refs and self._orders is not None and not self.is_blocked:
             ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
             message = amqp.Message(wire.encode(order), content_type="application/json", content_encoding="utf-8")
-            with self._publishing.translated_errors():
+            with self.publishing.translated_errors():
                 self._orders.basic_publish(message, exchange=self._app.control.mailbox.exchange.name)
 
     @property
     def is_blocked(self) -> bool:
-        return self._publishing.is_blocked
+        return self.publishing.is_blocked
 
     def fileno(self) -> int:
         if self._selector is None:
@@ -167,11 +167,11 @@ class CeleryCarrier:
         if self._selector is not None:
             self._selector.close()
             self._selector = None
-        for link in self._links:
+        for link in self.links:
             link.close()
 
     def _has_enough(self) -> bool:
-        return self._deliveries.size >= MOST_DELIVERED
+        return self.deliveries.size >= MOST_DELIVERED
 
     def _watch_deliveries(self) -> None:
         watches = not self._has_enough()
@@ -179,19 +179,19 @@ class CeleryCarrier:
             return
         self._watches_deliveries = watches
         if watches:
-            self._selector.register(self._consuming.fileno(), EVENT_READ)
+            self._selector.register(self.consuming.fileno(), EVENT_READ)
         else:
-            self._selector.unregister(self._consuming.fileno())
+            self._selector.unregister(self.consuming.fileno())
 
-    # Called while the consuming link receives
+    # Callbacks, called while the consuming link receives
 
-    def _outcomes(self, message: Any) -> None:
+    def _receive_outcomes(self, message: Any) -> None:
         tag, id = message.delivery_tag, message.properties.get("correlation_id")
         parts = wire.add_outcomes(self._taken, tag, message.body, id, now=time.monotonic())
-        self._deliveries.add(tag, len(message.body), parts=parts)
+        self.deliveries.add(tag, len(message.body), parts=parts)
 
-    def _came_back(self, message: Any) -> None:
+    def _receive_returned_job(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
-        self._deliveries.add(tag, len(message.body))
+        self.deliveries.add(tag, len(message.body))
         headers = properties.get("application_headers")
         self._taken.jobs.append(wire.returned_job(tag, message.body, properties.get("correlation_id"), headers))

@@ -1,6 +1,6 @@
-"""What carriers give to operators: what each holds, and whether its relays and its broker can be reached.
+"""What operators see of carriers: how many jobs each has, and whether its relays and its broker can be reached.
 
-The command line, the doctor, the metrics and the admin show it. Each statement reads a bounded number of rows by an
+The command line, the doctor, the metrics and the admin show this. Each statement reads a limited number of rows by an
 index.
 """
 
@@ -22,8 +22,8 @@ from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
-from ...console.rules.jobs_and_workers import listed
-from ...console.rules.rule import Finding, PageLink, Rule, Severity, database_time
+from ...console.rules.jobs_and_workers import WORKERS_PAGE, listed
+from ...console.rules.rule import Finding, Rule, Severity, database_time
 from ...console.waiting import LONGEST_NAME_IN_SENTENCE, place_in_queue
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
@@ -36,10 +36,10 @@ from .models import WorkerOfCelery
 from .rows import is_window_lost, time_limit
 from .settings import CarrierSettings, carrier_for, carriers
 
-# pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest
-# job is, and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since a
-# relay last reached the broker; how many jobs it has refused. The statement reads once the `limit` running jobs that
-# workers claimed first, and none if there is no carrier. Index: recover.
+# pages, commands, metrics → for each carrier: name, queues, window; how many jobs it has, since when it has the oldest,
+# and for how many seconds; how many of its relays are alive; the seconds since a relay's last heartbeat, and since a
+# relay last reached the broker; how many jobs it has refused. Reads the first `limit` running jobs once, or none if
+# there is no carrier. Index: recover.
 CARRIERS_NOW = """
 WITH held AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
@@ -78,8 +78,8 @@ ORDER BY carrier.name
 LIMIT 200
 """
 
-# doctor → the jobs that a carrier has held for longer than `seconds`, the oldest first, with their own time limits. The
-# statement looks at 5,000 jobs that were claimed that long ago. Index: recover.
+# doctor → the jobs that a carrier has had for longer than `seconds`, the oldest first, with their time limits. Reads up
+# to 5,000 jobs that were claimed that long ago. Index: recover.
 HELD_FOR_LONG = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age, timeout
 FROM (
@@ -94,63 +94,63 @@ ORDER BY locked_at
 LIMIT 1000
 """
 
-MOST_RUNNING_READ = 100_000
+MOST_CARRIED_COUNTED = 100_000
 """Running jobs that a statement reads: the largest window."""
 
 DELIVERIES = 3
-"""The maximum of times that the broker delivers a job."""
+"""The broker delivers a job at most this many times."""
 
 
 @dataclass(frozen=True)
 class CarrierNow:
     name: str
     queues: tuple[str, ...]
-    """The queues whose jobs it runs, by the settings of the relay that wrote its row last."""
+    """The queues whose jobs the carrier runs, by the settings of the relay that last wrote its row."""
     window: int
     held: int
-    """How many jobs are with it."""
+    """How many jobs the carrier has."""
     oldest: datetime | None
-    """When a relay claimed the oldest job that is with it."""
+    """When a relay claimed the oldest of these jobs."""
     oldest_seconds: float | None
     relays: int
-    """How many of its relays do not count as dead."""
+    """How many of the carrier's relays are alive."""
     heartbeat_age: float
     """Seconds since a relay was last alive."""
     reached_age: float | None
-    """Seconds since a relay last reached the broker; `None`: no relay ever has."""
+    """Seconds since a relay last reached the broker; `None` if none ever has."""
     refused: int
-    """How many jobs it has refused in total: its queue was full, or gone."""
+    """How many jobs the carrier has ever refused, because its queue was full or did not exist."""
 
     @property
     def is_reachable(self) -> bool | None:
-        """Whether a relay reaches the broker; `None`: nobody knows, since no relay is alive."""
+        """Whether a relay reaches the broker; `None` if no relay is alive to tell."""
         if not self.relays:
             return None
         return self.reached_age is not None and state_after(timedelta(seconds=self.reached_age)) == "live"
 
 
 def carriers_now(store: Store) -> list[CarrierNow]:
-    """Read the carriers that relays have ever served in this database, by name.
+    """Return the carriers that relays have served in this database, sorted by name.
 
-    A carrier that is not in the settings any more is among them as long as it holds jobs.
+    A carrier that is no longer in the settings is included while it still has jobs.
     """
-    limits = {"limit": MOST_RUNNING_READ, "worker_timeout": settings.worker_timeout}
+    limits = {"limit": MOST_CARRIED_COUNTED, "worker_timeout": settings.worker_timeout}
     rows = store.rows(CARRIERS_NOW, limits)
-    found = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
-    return [carrier for carrier in found if carrier.held or carrier.name in carriers()]
+    known = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
+    return [carrier for carrier in known if carrier.held or carrier.name in carriers()]
 
 
 def relay_names(store: Store, worker_ids: Collection[str]) -> dict[str, str]:
-    """Return the carriers of the relays among these workers, by the id of the worker."""
+    """Return the relays among these workers, each with the name of its carrier."""
     rows = WorkerOfCelery.objects.using(store.alias).filter(pk__in=worker_ids).exclude(relay_of="")
     return dict(rows.values_list("pk", "relay_of"))
 
 
 def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:
-    """Yield the jobs that the carrier should have sent back long ago: id, task, holder and seconds, the oldest first.
+    """Yield the jobs that the carrier should have returned long ago: id, task, holder and seconds, the oldest first.
 
-    After `wait` seconds a job comes back unless a worker has it, and each of `DELIVERIES` workers may take as long as
-    the time limit of the job.
+    After `wait` seconds a job comes back unless a worker has it, and at most `DELIVERIES` workers may each take as long
+    as the job's time limit.
     """
     parameters = {"seconds": carrier.wait, "carrier_id": carrier_id(carrier.name)}
     for job_id, task, holder, age, timeout in store.rows(HELD_FOR_LONG, parameters):
@@ -162,7 +162,7 @@ def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, 
 
 
 def carrier_with(job: Job) -> str:
-    """Return the name of the carrier that has this running job; empty: no carrier has it."""
+    """Return the name of the carrier that has this running job; empty if none has it."""
     return carrier_of(job.locked_by) if job.status == Status.RUNNING else ""
 
 
@@ -177,11 +177,11 @@ def relays_in_words(number: int) -> str:
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """Return for what a queued job of a carrier waits, or since when the carrier has the job; else an empty string."""
+    """Explain what a queued job of a carrier waits for, or since when the carrier has it; otherwise empty."""
     if job.status == Status.QUEUED and (carrier := carrier_for(job.queue_name)):
         if not workforce.serving(job.queue_name):
-            return gettext("It waits for a relay: none of %(carrier)s is alive.") % {"carrier": carrier.name}
-        text = gettext("It is the next job of the queue “%(queue)s”: it goes to %(carrier)s once there is room.")
+            return gettext("It waits for a relay, but no relay of %(carrier)s is alive.") % {"carrier": carrier.name}
+        text = gettext("It is the next job in the queue “%(queue)s”, and goes to %(carrier)s once there is room.")
         return place_in_queue(job, text % {"queue": "%(queue)s", "carrier": carrier.name})
     name = carrier_with(job)
     if not name or job.locked_at is None:
@@ -191,24 +191,24 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     if not relays or name not in relay_names(Store.default(), relays).values():
         return (
             gettext(
-                "It has been with %(carrier)s since %(time)s. No relay is alive: its outcome is written once one is."
+                "It has been with %(carrier)s since %(time)s. No relay is alive, so its outcome cannot be stored yet."
             )
             % values
         )
-    return gettext("It has been with %(carrier)s since %(time)s: it waits there, or runs.") % values
+    return gettext("It has been with %(carrier)s since %(time)s, where it waits or runs.") % values
 
 
 def _line(carrier: CarrierNow) -> str:
-    oldest = "" if carrier.oldest_seconds is None else f", the first for {in_words(carrier.oldest_seconds)}"
+    oldest = "" if carrier.oldest_seconds is None else f", the oldest for {in_words(carrier.oldest_seconds)}"
     relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
     refused = f", {carrier.refused:,} refused" if carrier.refused else ""
-    held = f"{carrier.held:,} of {carrier.window:,} jobs with it{oldest}"
-    return f"Carrier {carrier.name}: {held}; {relays}{broker_in_words(carrier)}{refused}."
+    held = f"has {carrier.held:,} of at most {carrier.window:,} jobs{oldest}"
+    return f"Carrier {carrier.name} {held}; {relays}{broker_in_words(carrier)}{refused}."
 
 
 def status(store: Store) -> PartStatus:
-    found = carriers_now(store)
-    shown = [
+    carriers_here = carriers_now(store)
+    as_json = [
         {
             "carrier": carrier.name,
             "queues": carrier.queues,
@@ -221,63 +221,63 @@ def status(store: Store) -> PartStatus:
             "heartbeat_age_seconds": carrier.heartbeat_age,
             "refused": carrier.refused,
         }
-        for carrier in found
+        for carrier in carriers_here
     ]
-    return PartStatus(lines=list(map(_line, found)), as_json={"carriers": shown})
+    return PartStatus(lines=[_line(carrier) for carrier in carriers_here], as_json={"carriers": as_json})
 
 
 # Metrics
 
 
 CARRIER_LABELS = ("carrier",)
-REFUSED_HELP = "Jobs that the carrier has not taken: its queue was full."
+REFUSED_HELP = "Jobs that the carrier refused because its queue was full."
 
 
 @measured(
     "carriers",
+    Metric("skipqueue_carried_jobs", "gauge", "Jobs that the carrier has, counted up to 100,000.", CARRIER_LABELS),
     Metric(
-        "skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER_LABELS
+        "skipqueue_carrier_window", "gauge", "The maximum number of jobs that the carrier may have.", CARRIER_LABELS
     ),
-    Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER_LABELS),
     Metric(
-        "skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER_LABELS
+        "skipqueue_carrier_oldest_seconds",
+        "gauge",
+        "Seconds since the oldest of these jobs was handed over.",
+        CARRIER_LABELS,
     ),
-    Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER_LABELS),
+    Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are alive.", CARRIER_LABELS),
     Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER_LABELS),
     Metric("skipqueue_carrier_refused_total", "counter", REFUSED_HELP, CARRIER_LABELS),
     Metric("skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER_LABELS),
 )
 def metrics(store: Store) -> Iterator[Values]:
-    found = {(carrier.name,): carrier for carrier in carriers_now(store)}
-    yield {name: carrier.held for name, carrier in found.items()}
-    yield {name: carrier.window for name, carrier in found.items()}
-    yield {name: max(carrier.oldest_seconds or 0.0, 0.0) for name, carrier in found.items()}
-    yield {name: carrier.relays for name, carrier in found.items()}
-    yield {name: int(carrier.is_reachable is True) for name, carrier in found.items()}
-    yield {name: carrier.refused for name, carrier in found.items()}
-    yield {name: max(carrier.heartbeat_age, 0.0) for name, carrier in found.items()}
+    by_name = {(carrier.name,): carrier for carrier in carriers_now(store)}
+    yield {name: carrier.held for name, carrier in by_name.items()}
+    yield {name: carrier.window for name, carrier in by_name.items()}
+    yield {name: max(carrier.oldest_seconds or 0.0, 0.0) for name, carrier in by_name.items()}
+    yield {name: carrier.relays for name, carrier in by_name.items()}
+    yield {name: int(carrier.is_reachable is True) for name, carrier in by_name.items()}
+    yield {name: carrier.refused for name, carrier in by_name.items()}
+    yield {name: max(carrier.heartbeat_age, 0.0) for name, carrier in by_name.items()}
 
 
 # The doctor
 
 
-WORKERS_PAGE = PageLink("worker_changelist")
-
-
 def carriers_without_relay(store: Store) -> Iterator[Finding]:
-    found = carriers_now(store)
-    held = {each.name: each.held for each in found}
-    ages = {each.name: each.heartbeat_age for each in found}
-    workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
-    relayed, waits = {each.name for each in found if each.relays}, gettext("Jobs wait for it.")
+    known = carriers_now(store)
+    held = {carrier.name: carrier.held for carrier in known}
+    ages = {carrier.name: carrier.heartbeat_age for carrier in known}
+    with_relay = {carrier.name for carrier in known if carrier.relays}
+    workforce, waiting, waits = Workforce.now(using=store.alias), set(store.queues_with_jobs()), gettext("Jobs wait.")
     for name, carrier in carriers().items():
         is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
-        if name not in relayed and (is_unserved or held.get(name)):
+        if name not in with_relay and (is_unserved or held.get(name)):
             yield Finding.of(
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
                 " ".join([waits] * is_unserved + [_held_in_words(held.get(name, 0))]),
-                gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
+                gettext("Start a relay. Until then no job goes there, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
                 subject=name,
                 since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,
@@ -292,10 +292,10 @@ def unreachable_carriers(store: Store) -> Iterator[Finding]:
             yield Finding.of(
                 Severity.CRITICAL,
                 gettext("The broker of the carrier %(name)s cannot be reached"),
-                gettext("Its relays: %(relays)s. The last contact: %(age)s."),
+                gettext("Relays: %(relays)s. Time since the last contact: %(age)s."),
                 gettext(
-                    "Look at the broker, and at “carrier lost” in the relay's log. If it stays down, workers can run "
-                    "the jobs that wait: name the queues."
+                    "Check the broker, and look for “carrier lost” in the relay's log. If the broker stays down, "
+                    "workers can run the waiting jobs, if you name the queues."
                 ),
                 shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
                 facts={"name": carrier.name, "relays": carrier.relays, "age": age},
@@ -306,42 +306,42 @@ def unreachable_carriers(store: Store) -> Iterator[Finding]:
 
 
 def lost_jobs(store: Store) -> Iterator[Finding]:
-    """Find jobs that a carrier should have sent back long ago, and jobs of a carrier that the settings do not have."""
+    """Find jobs that a carrier should have returned long ago, and jobs of a carrier that is not in the settings."""
     for now in carriers_now(store):
         carrier = carriers().get(now.name)
         rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
         if carrier and now.held >= carrier.window and now.is_reachable and is_window_lost(store, carrier):
             severity, title = Severity.CRITICAL, gettext("The broker of the carrier %(name)s has lost its jobs")
-            found = gettext(
-                "Jobs that are with it: %(held)s. Its window is full of them, so no other job goes there."
+            details = gettext(
+                "Jobs that it should have: %(held)s. They fill its window, so no other jobs are handed over."
             ) % {"held": now.held}
             advice = gettext(
-                "None was handed over within WAIT and the time limit of these jobs: each should have ended or come "
-                "back. This command releases all of them."
+                "All of these jobs should have ended or come back, because WAIT and their time limits are over. This "
+                "command releases all of them."
             )
         elif rows or (now.held and not carrier):
             severity, title = Severity.WARNING, gettext("The broker of the carrier %(name)s may have lost jobs")
-            found = listed(store, rows) if rows else _held_in_words(now.held)
+            details = listed(store, rows) if rows else _held_in_words(now.held)
             advice = (
                 gettext(
-                    "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are "
-                    "empty, it has lost them: this command releases all that the carrier holds. Jobs that it still has "
-                    "run twice then."
+                    "The carrier has had each of these jobs for longer than WAIT and three times the timeout. If the "
+                    "broker's queues are empty, it has lost the jobs, and this command releases all of the carrier's "
+                    "jobs. Any jobs that the broker still has then run twice."
                 )
                 if rows
-                else gettext("The settings do not have it: add it again, or release its jobs.")
+                else gettext("The settings no longer contain this carrier. Add it again, or release its jobs.")
             )
         else:
             continue
         command = _run_relay("--reclaim", now.name)
         name, since = now.name, now.oldest
         yield Finding.of(
-            severity, title % {"name": name}, found, advice, command, subject=name, since=since, link=WORKERS_PAGE
+            severity, title % {"name": name}, details, advice, command, subject=name, since=since, link=WORKERS_PAGE
         )
 
 
 def _held_in_words(number: int) -> str:
-    return gettext("Jobs that are with it: %(held)s.") % {"held": number}
+    return gettext("Jobs that the carrier has: %(held)s.") % {"held": number}
 
 
 def _run_relay(option: str, carrier: str) -> str:
@@ -355,14 +355,15 @@ DETAIL_CELL = '<span class="skipqueue-detail">{}</span>'
 
 
 def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
-    """Return cells of the rows of carriers and relays in the list of workers, with two queries at most."""
+    """Return the cells for carriers and relays in the list of workers, by at most two queries."""
     shown: dict[str, dict[str, str]] = {}
-    found = {each.name: each for each in carriers_now(store)} if any(each.is_external for each in workers) else {}
-    relays = relay_names(store, [each.pk for each in workers if not each.concurrency])
+    has_carriers = any(worker.is_external for worker in workers)
+    by_name = {carrier.name: carrier for carrier in carriers_now(store)} if has_carriers else {}
+    relays = relay_names(store, [worker.pk for worker in workers if not worker.concurrency])
     for worker in workers:
         if worker.pk in relays:
             shown[worker.pk] = {"detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}}
-        elif worker.is_external and (carrier := found.get(worker.name)):
+        elif worker.is_external and (carrier := by_name.get(worker.name)):
             shown[worker.pk] = _cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
     return shown
 
@@ -375,7 +376,7 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     return {
         "state": badge(state, broker_in_words(carrier)),
         "worker": format_html('<span class="skipqueue-name">{}</span> ' + DETAIL_CELL, shortened(carrier.name), kind),
-        "slots": gettext("%(held)s/%(window)s with it") % held,
+        "slots": gettext("%(held)s/%(window)s jobs") % held,
         "memory": format_html(DETAIL_CELL, refused % {"number": grouped(carrier.refused)} if carrier.refused else ""),
         "runs_now": gettext("the oldest since %(time)s") % {"time": clock_time(carrier.oldest, now)}
         if carrier.oldest
@@ -397,8 +398,13 @@ CONSOLE = PartConsole(
         Rule(
             "carrier-without-relay", carriers_without_relay, _("Every carrier with jobs has a relay"), is_watched=True
         ),
-        Rule("carrier-unreachable", unreachable_carriers, _("The broker of every carrier is reached"), is_watched=True),
-        Rule("carrier-lost-jobs", lost_jobs, _("No carrier holds jobs for too long"), is_watched=True),
+        Rule(
+            "carrier-unreachable",
+            unreachable_carriers,
+            _("The broker of every carrier can be reached"),
+            is_watched=True,
+        ),
+        Rule("carrier-lost-jobs", lost_jobs, _("No carrier has had jobs for too long"), is_watched=True),
     ),
     metrics=(metrics,),
 )

@@ -1,4 +1,4 @@
-"""The log lines of relays, and of Celery's workers about carried jobs, in the format of `events.logs`."""
+"""The log lines of relays, and of Celery's workers that run jobs of a carrier, in the format of `events.logs`."""
 
 import logging
 
@@ -7,7 +7,7 @@ from ...events.logs import write_about_worker
 
 
 def outcomes_wait(worker: str, error: BaseException) -> None:
-    """A process of Celery cannot send outcomes to the broker. It tries again until the broker confirms them."""
+    """Log that a Celery process cannot send outcomes to the broker. It tries again until the broker confirms them."""
     write_about_worker(logging.ERROR, "outcomes_wait", worker, reason=in_a_line(error), hint="they are sent again")
 
 
@@ -16,7 +16,7 @@ def outcomes_sent(worker: str) -> None:
 
 
 def carried_process_ends(worker: str, error: BaseException) -> None:
-    """A process of Celery cannot run jobs any more. It ends at once, and the broker delivers its jobs again."""
+    """Log that a Celery process can no longer run jobs. It ends immediately, and the broker delivers its jobs again."""
     write_about_worker(logging.CRITICAL, "carried_process_ends", worker, error, reason=in_a_line(error))
 
 
@@ -31,7 +31,7 @@ def carrier_lost(relay: str, carrier: str, error: BaseException, retry_in: float
 
 
 def carrier_reached(relay: str, carrier: str) -> None:
-    """The relay has opened its connection to the carrier at the first try."""
+    """Log that the relay has connected to the carrier at the first try."""
     write_about_worker(logging.INFO, "carrier_reached", relay, carrier=carrier)
 
 
@@ -40,7 +40,7 @@ def carrier_back(relay: str, carrier: str) -> None:
 
 
 def carrier_refused(relay: str, carrier: str, count: int, retry_in: float) -> None:
-    """The carrier has refused jobs: its queue is full or gone. The relay releases the jobs."""
+    """Log that the carrier has refused jobs, because its queue is full or does not exist. The relay releases them."""
     hint, again = "its queue is full, or gone", in_words(retry_in)
     write_about_worker(
         logging.WARNING, "carrier_refused", relay, carrier=carrier, count=count, retry_in=again, hint=hint
@@ -57,7 +57,7 @@ def carrier_unblocked(relay: str, carrier: str) -> None:
 
 
 def message_unreadable(relay: str, carrier: str, count: int, total: int, reason: str) -> None:
-    """A relay cannot read messages: `total` of them since it started. `reason` names the first one."""
+    """Log that a relay cannot read messages, `total` of them since it started. `reason` is about the first of them."""
     hint = "it is acknowledged: somebody else writes to the broker, or another version of django_skipqueue"
     write_about_worker(
         logging.ERROR, "message_unreadable", relay, carrier=carrier, count=count, total=total, reason=reason, hint=hint
@@ -69,7 +69,7 @@ def carried_returned(relay: str, carrier: str, count: int, reason: str) -> None:
 
 
 def returns_dropped(relay: str, carrier: str, count: int, job_id: int) -> None:
-    """A relay leaves jobs that came back as they are. `job_id` is the first of them."""
+    """Log that a relay ignores jobs that came back. `job_id` is the first of them."""
     reason = "the carrier does not hold them under these leases"
     write_about_worker(
         logging.INFO, "carried_returns_dropped", relay, carrier=carrier, count=count, id=job_id, reason=reason
@@ -77,12 +77,12 @@ def returns_dropped(relay: str, carrier: str, count: int, job_id: int) -> None:
 
 
 def carried_not_begun(relay: str, carrier: str, count: int) -> None:
-    """Jobs came back because processes of the carrier ended, and no process had begun them. This costs no attempt."""
+    """Log that jobs came back, because processes of the carrier died before they began them. This costs no attempt."""
     hint = "processes of the carrier end before they begin their jobs: their own log says why"
     write_about_worker(logging.WARNING, "carried_jobs_not_begun", relay, carrier=carrier, count=count, hint=hint)
 
 
 def carrier_window_lost(relay: str, carrier: str, count: int) -> None:
-    """The window is full of jobs that the broker has lost. Relays hand over no job until an operator acts."""
+    """Log that jobs that the broker has lost fill the window. Relays hand over no jobs until an operator acts."""
     hint = f"the broker has lost them, and no job is handed over: python manage.py runrelay --reclaim {carrier}"
     write_about_worker(logging.ERROR, "carrier_window_lost", relay, carrier=carrier, count=count, hint=hint)

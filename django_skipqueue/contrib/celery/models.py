@@ -1,4 +1,4 @@
-"""`WorkerOfCelery`: columns of relays and carriers that the table of workers does not have."""
+"""`WorkerOfCelery`: extra columns for relays and carriers, which both have a row in the table of workers."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -7,14 +7,14 @@ from ...models.expressions import are_times
 
 
 class WorkerOfCelery(models.Model):
-    """A relay or a carrier. Relays write the rows, and delete the rows of workers that are gone."""
+    """A relay or a carrier. Relays write these rows, and delete the rows of workers that no longer exist."""
 
     worker_id = models.TextField(primary_key=True)
     """The id of the row in `skipqueue_worker`."""
     relay_of = models.TextField(_("relay of"), db_default="")
-    """The name of the carrier that gets the relay's jobs; empty: the row is a carrier's."""
+    """The name of the carrier that gets the relay's jobs; empty if the row belongs to a carrier."""
     reached_at = models.DateTimeField(_("broker reached at"), null=True)
-    """When a relay last wrote this carrier's heartbeat while its connection to the carrier was open."""
+    """When a relay that was connected to this carrier last wrote the carrier's heartbeat."""
     refused = models.BigIntegerField(_("refused jobs"), db_default=0)
     """The total number of jobs that this carrier has refused."""
 

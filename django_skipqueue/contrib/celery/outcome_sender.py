@@ -1,7 +1,7 @@
-"""Sends the outcomes of a process of Celery to the broker.
+"""Send the outcomes of jobs from a Celery process to the broker.
 
-Invariant: `send` returns once the broker has confirmed the outcome. It sends a failure in place of an outcome that the
-broker never takes. Invariant: the message of the failure is smaller than the least `MAX_MESSAGE_SIZE`.
+`send` returns once the broker has confirmed the outcome. If the broker would never accept an outcome, a failure is sent
+instead, whose message is smaller than the smallest `MAX_MESSAGE_SIZE`.
 """
 
 import threading
@@ -21,11 +21,11 @@ from .rabbitmq import LARGEST_MESSAGE, LONGEST_CONFIRM_SECONDS, AmqpLink, Confir
 from .settings import carrier_for
 
 MOST_CHARACTERS_KEPT = 1_000
-"""Characters up to which arguments, and metadata, go back with the failure."""
+"""Arguments and metadata up to this number of characters are returned with the failure."""
 
 
 def fitting_outcome(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.EncodedOutcome:
-    """Return the outcome, or a failure in its place if its message is too large."""
+    """Return the outcome, or a failure if the outcome's message is too large."""
     attempt = wire.attempt_from_wire(wire.decode(outcome.body), now=time.monotonic())
     carrier = carrier_for(attempt.job.queue_name)
     most = link.most(carrier.max_message_size if carrier else LARGEST_MESSAGE)
@@ -35,9 +35,9 @@ def fitting_outcome(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.Encode
 
 
 def _too_large(attempt: Attempt, size: int, most: int) -> Attempt:
-    """Return the attempt as failed: the task has run, so the job must not run again.
+    """Return the attempt as failed without a retry, because the task has run and must not run again.
 
-    An atomic task has written its outcome itself. Then the relay gets the outcome without its result.
+    If the task was atomic, its outcome is already in the database, so only the result is removed.
     """
     job, outcome = attempt.job, attempt.outcome
     metadata = job.metadata if len(job.metadata) <= MOST_CHARACTERS_KEPT else "{}"
@@ -45,9 +45,9 @@ def _too_large(attempt: Attempt, size: int, most: int) -> Attempt:
     if attempt.is_written:
         return attempt._replace(job=lean, outcome=replace(outcome, result=None, error=None, notes=None))
     error = MessageTooLarge(
-        f"The job has run ({outcome.status}), but the message of its outcome has {size:,} bytes, and the carrier takes "
-        f"{most:,} at most. Return less, such as the key of a row or the name of a file; or raise max_message_size of "
-        "RabbitMQ, and MAX_MESSAGE_SIZE of the carrier in SKIPQUEUE['CARRIERS']."
+        f"The job has run ({outcome.status}), but its outcome needs a message of {size:,} bytes, and the carrier "
+        f"accepts at most {most:,}. Return less, such as the key of a row or the name of a file; or raise RabbitMQ's "
+        "max_message_size, and the carrier's MAX_MESSAGE_SIZE in SKIPQUEUE['CARRIERS']."
     )
     entry = error_entry(
         error, attempt=job.attempt, worker=attempt.worker, duration_ms=attempt.duration_ms, wait_ms=attempt.wait_ms
@@ -56,42 +56,42 @@ def _too_large(attempt: Attempt, size: int, most: int) -> Attempt:
 
 
 FIRST_SEND_DELAY, LONGEST_SEND_DELAY = 0.2, 15.0
-"""Seconds until the next try to reach the broker, doubled after each try up to the second number."""
+"""Seconds until the next try to reach the broker: the first delay doubles with each try, up to the longest."""
 
-LATE_CONFIRM_LOOK_SECONDS = 1.0
-"""Seconds between two checks whether the confirm of an outcome takes too long."""
+LATE_CONFIRM_CHECK_SECONDS = 1.0
+"""Seconds between two checks whether the broker takes too long to confirm an outcome."""
 
 SMALL_MESSAGE = 16_384
-"""Bytes of a message that every broker takes."""
+"""Every broker accepts messages up to this number of bytes."""
 
 
 @dataclass(eq=False)
 class Outgoing:
-    """An outcome that the broker may not have yet."""
+    """An outcome that the broker may not have received yet."""
 
     outcome: wire.EncodedOutcome
     is_confirmed: bool = False
 
 
 class OutcomeSender:
-    """Several threads may send at the same time. One of the waiting threads sends for all."""
+    """Sends outcomes for several threads at the same time. One of the waiting threads sends for all of them."""
 
     def __init__(self, app: Any, *, who: str) -> None:
-        self._link = AmqpLink(app)
+        self.link = AmqpLink(app)
         self._who = who
         self._new: deque[Outgoing] = deque()
         self._wakeup = Wakeup()
-        self._turns = threading.Lock()  # the thread that sends for all holds it; it guards the attributes below
+        self._turns = threading.Lock()  # held by the thread that sends for all; guards the attributes below
         self._confirms: Confirms[Outgoing] | None = None
         self._delay = FIRST_SEND_DELAY
         self._is_trouble_logged = False
 
     def send(self, attempt: Attempt, home: str) -> None:
-        """Send the outcome of this attempt, and return once the broker has confirmed it, however long that takes."""
+        """Send an attempt's outcome, and return once the broker has confirmed it, however long that takes."""
         self.send_encoded(wire.encode_outcome(attempt, home))
 
     def send_encoded(self, outcome: wire.EncodedOutcome) -> None:
-        """Send an encoded outcome as `send` does."""
+        """Send an outcome that is already encoded: see `send`."""
         outgoing = Outgoing(outcome)
         self._new.append(outgoing)
         self._wakeup.call()
@@ -100,24 +100,24 @@ class OutcomeSender:
                 self._turn()
 
     def _turn(self) -> None:
-        """Publish new outcomes, wait for the broker or for another outcome, and take the confirms."""
+        """Publish new outcomes, wait for the broker or for another outcome, and receive confirms."""
         was_open = self._confirms is not None
         try:
             if self._confirms is None:
-                self._link.connect()
-                with self._link.translated_errors():
-                    self._confirms = Confirms(self._link.channel())
+                self.link.connect()
+                with self.link.translated_errors():
+                    self._confirms = Confirms(self.link.channel())
             while self._new:
                 self._publish(self._confirms)
-            self._wakeup.wait(LATE_CONFIRM_LOOK_SECONDS, unless=lambda: self._new, files=[self._link.fileno()])
+            self._wakeup.wait(LATE_CONFIRM_CHECK_SECONDS, unless=lambda: self._new, files=[self.link.fileno()])
             try:
-                self._link.receive()
+                self.link.receive()
             finally:
                 self._note_confirmed(self._confirms)
             self._require_answers(self._confirms)
         except (CarrierUnreachable, CarrierMisconfigured) as error:
             self._broke()
-            if not was_open:  # else the broker may have closed a connection that was idle
+            if not was_open:  # otherwise the broker may just have closed an idle connection
                 if not self._is_trouble_logged:
                     self._is_trouble_logged = True
                     carried_logs.outcomes_wait(self._who, error)
@@ -127,10 +127,10 @@ class OutcomeSender:
     def _publish(self, confirms: Confirms[Outgoing]) -> None:
         outgoing = self._new[0]
         if outgoing.outcome.size > SMALL_MESSAGE:
-            outgoing.outcome = fitting_outcome(outgoing.outcome, self._link)
+            outgoing.outcome = fitting_outcome(outgoing.outcome, self.link)
         outcome = outgoing.outcome
         queue, body = outcome_queue(outcome.home), wire.join_outcomes([outcome])
-        with self._link.translated_errors():
+        with self.link.translated_errors():
             confirms.publish(outgoing, body, queue=queue, correlation_id=outcome.id)
         self._new.popleft()
 
@@ -146,13 +146,15 @@ class OutcomeSender:
     def _require_answers(self, confirms: Confirms[Outgoing]) -> None:
         if confirms.refused:
             queues = sorted({outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
-            raise CarrierUnreachable(f"The broker does not take it: {', '.join(queues)} is full, or gone.")
-        if confirms.are_late(is_blocked=self._link.is_blocked):
+            raise CarrierUnreachable(
+                f"The broker refuses the outcome, because {', '.join(queues)} is full or does not exist."
+            )
+        if confirms.are_late(is_blocked=self.link.is_blocked):
             raise CarrierUnreachable(f"The broker has not confirmed an outcome for {LONGEST_CONFIRM_SECONDS:g} s.")
 
     def _broke(self) -> None:
-        """Close the connection, and send unconfirmed outcomes again. The relay drops an outcome that comes twice."""
-        self._link.close()  # takes confirms that arrive meanwhile
+        """Close the connection, and queue unconfirmed outcomes again. The relay drops an outcome that comes twice."""
+        self.link.close()  # this also receives the confirms that have just arrived
         if self._confirms is not None:
             self._note_confirmed(self._confirms)
             self._new.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))

@@ -1,19 +1,18 @@
-"""RabbitMQ as relays and Celery's workers use it: its exchanges and queues, and a connection by kombu and py-amqp.
+"""RabbitMQ for relays and Celery's workers: its exchanges and queues, and a connection by kombu and py-amqp.
 
-Invariant: a job's message is in one place until its content is safe elsewhere. A queue drops no message: a full queue
-refuses it. A message that waits too long, or is delivered too often, goes to the back queue of the job's database.
+A job's message is kept until its content is safe elsewhere. No queue drops a message: a full queue refuses it. A
+message that waits too long, or is delivered too often, goes to the back queue of the job's database.
 
-Invariant: `receive` takes what has come, and waits for nothing else. Any other call waits for the broker for
-`STEP_SECONDS` at most.
+`receive` takes what has arrived and does not wait for more. All other calls wait at most `STEP_SECONDS` for the broker.
 
-Invariant: each published message is either confirmed or refused, once. A returned message counts as refused, although
-the broker then confirms it.
+Each published message is either confirmed or refused, exactly once. A message that the broker returns counts as
+refused, although the broker then confirms it.
 
-Invariant: a link acknowledges a delivery once, after the relay has acknowledged each of its parts.
+A link acknowledges a delivery once, after the relay has acknowledged all of its parts.
 
-RabbitMQ does not announce its `max_message_size`: it closes the channel on which a larger message comes. So the setting
+RabbitMQ does not announce its `max_message_size`, but closes the channel if a message is larger. So the setting
 `MAX_MESSAGE_SIZE` says how large a message may be. If RabbitMQ refuses a message and names a smaller size, that size
-counts. Invariant: no link sends a message a second time that RabbitMQ has refused for its size.
+counts. A link never sends a message again that RabbitMQ has refused for its size.
 """
 
 import re
@@ -33,22 +32,22 @@ from ...values.records import NEVER
 from .carrier import CarrierMisconfigured, CarrierUnreachable
 
 BACK_EXCHANGE = "skipqueue.back"
-"""Gets all dead letters of the carried queues, and gives each to the back queue of its database."""
+"""The exchange for dead letters of jobs. It routes each to the back queue of the job's database."""
 
 FOREIGN = "skipqueue.foreign"
-"""The exchange and the queue for dead letters of other Celery tasks, which would hold up all dead letters otherwise."""
+"""The exchange and queue for dead letters of other Celery tasks, which would otherwise block all dead letters."""
 
 FOREIGN_KEPT = 10_000
-"""The maximum of messages in the queue `FOREIGN`."""
+"""The maximum number of messages in the queue `FOREIGN`."""
 
 DATABASE_HEADER = "skipqueue-database"
-"""The header of a job's message with the home of its outcome."""
+"""The header of a job's message that says where its outcome must be sent."""
 
 DELIVERY_LIMIT = 2
-"""How often a message is delivered again after its worker has died."""
+"""How often a message is delivered again after a worker has died."""
 
 NO_DELIVERY_LIMIT = 1_000_000_000
-"""The delivery limit of the package's own queues: by default RabbitMQ 4 drops a message after 20 deliveries."""
+"""The delivery limit of the package's own queues, because RabbitMQ 4 by default drops a message after 20 deliveries."""
 
 CARRIED_QUEUE: Mapping[str, Any] = {
     "x-queue-type": "quorum",
@@ -57,10 +56,10 @@ CARRIED_QUEUE: Mapping[str, Any] = {
     "x-dead-letter-strategy": "at-least-once",
     "x-overflow": "reject-publish",
 }
-"""The arguments of a queue that Celery's workers take jobs from."""
+"""The arguments of a queue from which Celery's workers take jobs."""
 
 OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO_DELIVERY_LIMIT}
-"""The arguments of the queues that relays take outcomes and jobs from."""
+"""The arguments of the queues from which relays take outcomes and returned jobs."""
 
 FOREIGN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-max-length": FOREIGN_KEPT}
 """The arguments of the queue `FOREIGN`, which drops its oldest messages."""
@@ -77,18 +76,18 @@ def outcome_queue(home: str) -> str:
 
 
 def back_queue(home: str) -> str:
-    """Return the queue for the jobs of this home that come back without an outcome."""
+    """Return the name of the queue for jobs of this home that come back without an outcome."""
     return f"skipqueue.back.{home}"
 
 
 def queues_of(carried: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]:
-    """Return the arguments of each queue that the relays of this home use. carried: Celery's queues."""
+    """Return the arguments of each queue that relays of this home use. `carried`: the names of Celery's queues."""
     own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
     return {**own, **dict.fromkeys(carried, CARRIED_QUEUE)}
 
 
 def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Return the exchange, the queue and the arguments of each binding."""
+    """Return the exchange, queue and arguments of each binding."""
     return [(FOREIGN, FOREIGN, {}), (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home})]
 
 
@@ -108,33 +107,33 @@ def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) ->
 
 @contextmanager
 def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
-    """Explain a refused declaration: what the broker needs."""
+    """If the broker refuses a declaration, raise `CarrierMisconfigured` with what is needed."""
     needs = f"the {what}, {how}, with the arguments {dict(arguments)}"
     try:
         yield
     except amqp.PreconditionFailed as error:
         raise CarrierMisconfigured(
-            f"The {what} is there with other arguments. The carrier needs {needs}. "
+            f"The {what} exists with other arguments. The carrier needs {needs}. "
             'Delete it once it is empty, or name another queue in QUEUES. With "DECLARE": False the arguments are '
-            f"not checked: then it is yours to give the queue what it needs. The broker says: {error.reply_text}"
+            f"not checked, and you must make sure that they are right. The broker says: {error.reply_text}"
         ) from error
     except amqp.NotFound as error:
-        told = (
+        problem = (
             f"The broker cannot declare {needs}."
             if create
-            else f'There is no {what}. "DECLARE" is False: create {needs}.'
+            else f'There is no {what}. Because "DECLARE" is False, you must create {needs}.'
         )
-        raise CarrierMisconfigured(f"{told} The broker says: {error.reply_text}") from error
+        raise CarrierMisconfigured(f"{problem} The broker says: {error.reply_text}") from error
     except amqp.AccessRefused as error:
         raise CarrierMisconfigured(
-            f"The broker's user may not declare {needs}. Give it the right to, or create all that "
-            f'`manage.py runrelay --show-topology` prints, and set "DECLARE": False. The broker says: '
+            f"The broker's user may not declare {needs}. Give the user this right, or create everything that "
+            f'`manage.py runrelay --show-topology` prints and set "DECLARE": False. The broker says: '
             f"{error.reply_text}"
         ) from error
 
 
 def definitions(carried: Iterable[str], homes: Iterable[str], *, vhost: str, user: str) -> dict[str, Any]:
-    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`. carried: Celery's queues."""
+    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`. `carried`: Celery's queues."""
     carried, homes = list(carried), list(homes)
     queues = {name: needed for home in homes for name, needed in queues_of(carried, home).items()}
     bindings = {binding[:2]: binding for home in homes for binding in bindings_of(home)}
@@ -173,22 +172,22 @@ def definitions(carried: Iterable[str], homes: Iterable[str], *, vhost: str, use
 # A connection
 
 STEP_SECONDS = 10
-"""Seconds that each step may take, such as to connect, to declare a queue, or to write a message."""
+"""Seconds that each step may take, such as connecting, declaring a queue, or writing a message."""
 
 HEARTBEAT_SECONDS = 60
-"""A connection counts as broken once it has received nothing for twice this time. The broker may ask for less."""
+"""A connection counts as broken if it receives nothing for twice this time. The broker may ask for a shorter time."""
 
 HEARTBEAT_CHECK_SECONDS = 1.0
 
 REST_SECONDS = 1.0
-"""Seconds for the rest of a frame whose beginning has come."""
+"""Seconds to wait for the rest of a frame whose beginning has arrived."""
 
 CLOSE_SECONDS = 1.0
 
 RABBITMQ_NEEDED = "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://."
 
 _PATIENT = {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
-"""Options of a socket that outlives a busy broker: by default py-amqp drops a socket if nobody reads for a second."""
+"""Socket options for a busy broker: by default, py-amqp gives up if the other side reads nothing for a second."""
 
 CONNECTION_ERRORS = (OSError, amqp.AMQPError, KombuError)
 """The errors of a broken connection."""
@@ -200,12 +199,12 @@ _REFUSAL = re.compile(r"message size \d+ is larger than (?:configured )?max size
 
 
 class AmqpLink:
-    """Used by one thread at a time."""
+    """A connection to the broker. Only one thread at a time may use it."""
 
     def __init__(self, app: Any, *, heartbeat: int = 0) -> None:
-        """heartbeat: the interval in seconds; 0: none, for a connection that nobody reads regularly.
+        """heartbeat: the interval in seconds; 0 for a connection that is not read regularly.
 
-        Raises `CarrierMisconfigured` for a broker of another kind.
+        Raises `CarrierMisconfigured` if the broker is not RabbitMQ.
         """
         options = {
             "on_blocked": self._blocked,
@@ -220,13 +219,13 @@ class AmqpLink:
         if kind != "amqp":
             raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {RABBITMQ_NEEDED}")
         self._place = ""  # for error messages, since there may be several brokers
-        self._connection: Any = None  # a connection of py-amqp
+        self.connection: Any = None  # a connection of py-amqp
         self._poll = select.poll()
         self._failure: Exception | None = None  # the error that has ended the connection
         self._checked_at = 0.0
-        self._largest = LARGEST_MESSAGE  # the bytes of the largest message, as far as the broker has said
+        self._largest = LARGEST_MESSAGE  # the largest message in bytes, as far as the broker has said
         self.is_blocked = False
-        """Whether the broker has said that it lacks memory or space: it reads no message from this connection."""
+        """Whether the broker has said that it lacks memory or disk space, so it reads nothing from this connection."""
 
     @property
     def vhost(self) -> str:
@@ -238,28 +237,28 @@ class AmqpLink:
         return str(self._broker.userid or self._broker.transport.default_connection_params["userid"])
 
     def most(self, setting: int) -> int:
-        """Return how many bytes the body of a message may have, by the setting and by what the broker has said."""
+        """Return how many bytes a message may have, by the setting and by what the broker has said."""
         return min(setting, self._largest)
 
     def connect(self) -> None:
-        """Open the connection. After a failure the next try takes the next of the app's URLs."""
+        """Open the connection. After a failure, the next try uses the next of the app's broker URLs."""
         self.is_blocked, self._failure = False, None
         broker = self._broker
         port = broker.port or broker.transport.default_connection_params["port"]
         self._place = f" (broker {broker.hostname}:{port}, vhost {self.vhost!r})"
         with self.translated_errors():
             try:
-                self._connection = broker.transport.establish_connection()
+                self.connection = broker.transport.establish_connection()
             except (amqp.AccessRefused, amqp.NotAllowed) as error:
                 raise CarrierMisconfigured(f"The broker refuses the connection: {error}{self._place}") from error
             except CONNECTION_ERRORS:
                 broker.maybe_switch_next()
                 raise
-            self._connection.sock.settimeout(STEP_SECONDS)
+            self.connection.sock.settimeout(STEP_SECONDS)
             self._poll = select.poll()
-            self._poll.register(self._connection.sock, select.POLLIN)
-            # With this, py-amqp would look for notices of a blocked broker before each message. `receive` takes them.
-            self._connection.client_properties.get("capabilities", {}).pop("connection.blocked", None)
+            self._poll.register(self.connection.sock, select.POLLIN)
+            # Otherwise py-amqp would check before each message whether the broker is blocked. `receive` does that.
+            self.connection.client_properties.get("capabilities", {}).pop("connection.blocked", None)
 
     def channel(self) -> Any:
         """Open a channel. If the broker closes it, `receive` raises the reason, and the connection has ended."""
@@ -268,20 +267,20 @@ class AmqpLink:
     def fileno(self) -> int:
         return int(self._open_connection().sock.fileno())
 
-    def has_come(self) -> bool:
+    def has_input(self) -> bool:
         """Return whether there is something to receive."""
         sock = self._open_connection().sock
         return bool((isinstance(sock, ssl.SSLSocket) and sock.pending()) or self._poll.poll(0))
 
     def receive(self, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Dispatch what has come to the callbacks of its channels, until nothing is left, or until it is enough.
+        """Pass what has arrived to the callbacks of the channels, until nothing is left or `is_enough` returns true.
 
-        The broker keeps the rest. If it is enough before the call, a silent broker is no error.
+        The broker keeps the rest. If `is_enough` is true before the call, a silent broker is not an error.
         """
         connection = self._open_connection()
         with self.translated_errors():
             try:
-                while not is_enough() and self.has_come():
+                while not is_enough() and self.has_input():
                     with suppress(TimeoutError):  # the rest comes later
                         connection.drain_events(timeout=REST_SECONDS)
                 now = time.monotonic()
@@ -294,7 +293,7 @@ class AmqpLink:
 
     def close(self) -> None:
         """Close the connection, if it is open. Raises nothing."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is None:
             return
         with suppress(*CONNECTION_ERRORS, AttributeError):
@@ -306,21 +305,21 @@ class AmqpLink:
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Raise `CarrierUnreachable` in place of the errors of a broken connection."""
+        """Turn the errors of a broken connection into `CarrierUnreachable`."""
         try:
             yield
         except CONNECTION_ERRORS as error:
-            if found := _REFUSAL.search(str(error)):
-                self._largest = min(self._largest, int(found[1]))
+            if refusal := _REFUSAL.search(str(error)):
+                self._largest = min(self._largest, int(refusal[1]))
             raise CarrierUnreachable(f"{type(error).__name__}: {error}{self._place}") from error
 
     def _open_connection(self) -> Any:
-        if self._connection is None:
+        if self.connection is None:
             raise CarrierUnreachable("The connection is not open.")
         if self._failure is not None:
             with self.translated_errors():
                 raise self._failure
-        return self._connection
+        return self.connection
 
     def _blocked(self, reason: str) -> None:
         self.is_blocked = True
@@ -330,13 +329,13 @@ class AmqpLink:
 
 
 LONGEST_CONFIRM_SECONDS = 60.0
-"""A link opens its connection again if a broker that is not blocked has not confirmed a message for this time."""
+"""If a broker that is not blocked has not confirmed a message for this time, the connection is opened again."""
 
 Key = TypeVar("Key")
 
 
 class Confirms(Generic[Key]):
-    """A channel in confirm mode, on which the broker numbers the messages from 1 on. Its keys name the messages."""
+    """A channel on which the broker confirms each message. Keys of the caller's choice identify the messages."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -345,16 +344,16 @@ class Confirms(Generic[Key]):
         self._excused_at = -NEVER
         self._returned: set[str] = set()
         self.confirmed: list[Key] = []
-        """The messages that the broker has confirmed, since the owner emptied this list."""
+        """The keys of messages that the broker has confirmed, since the owner last emptied this list."""
         self.refused: list[Key] = []
-        """The messages that the broker has refused: their queue is full, or gone."""
+        """The keys of messages that the broker has refused, because the queue is full or does not exist."""
         channel.events["basic_ack"].add(self._confirm)
         channel.events["basic_nack"].add(self._refuse)
         channel.events["basic_return"].add(self._return)
         channel.confirm_select()
 
     def publish(self, key: Key, body: bytes, *, queue: str, **properties: Any) -> None:
-        """Publish a persistent message of JSON to this queue."""
+        """Publish a persistent JSON message to this queue."""
         self._published += 1
         self._open[self._published] = key, time.monotonic()
         message = amqp.Message(
@@ -369,11 +368,11 @@ class Confirms(Generic[Key]):
 
     @property
     def unsettled(self) -> list[Key]:
-        """The published messages that the broker has neither confirmed nor refused."""
+        """The keys of published messages that the broker has neither confirmed nor refused."""
         return [key for key, _ in self._open.values()]
 
     def are_late(self, *, is_blocked: bool) -> bool:
-        """Return whether the oldest confirm is late. While the broker is blocked, all messages count as new."""
+        """Return whether a confirm is late. While the broker is blocked, no confirm is late."""
         now = time.monotonic()
         if is_blocked:
             self._excused_at = now
@@ -382,45 +381,45 @@ class Confirms(Generic[Key]):
         return max(published_at, self._excused_at) + LONGEST_CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:
-        for each in self._numbers(number, multiple):
-            key, _ = self._open.pop(each)
-            if self._returned and str(each) in self._returned:
-                self._returned.remove(str(each))
+        for confirmed_number in self._numbers(number, multiple):
+            key, _ = self._open.pop(confirmed_number)
+            if self._returned and str(confirmed_number) in self._returned:
+                self._returned.remove(str(confirmed_number))
                 self.refused.append(key)
             else:
                 self.confirmed.append(key)
 
     def _refuse(self, number: int, multiple: bool) -> None:
-        self.refused += [self._open.pop(each)[0] for each in self._numbers(number, multiple)]
+        self.refused += [self._open.pop(refused_number)[0] for refused_number in self._numbers(number, multiple)]
 
     def _return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         self._returned.add(message.properties["message_id"])
 
     def _numbers(self, number: int, multiple: bool) -> list[int]:
-        """Return the number of the open message; with `multiple` also the numbers of all messages before it."""
+        """Return the number if its message is open; with `multiple`, also the numbers of open messages before it."""
         if multiple:
             return list(takewhile(number.__ge__, self._open))
         return [number] if number in self._open else []
 
 
 class Deliveries:
-    """The unacknowledged deliveries of one channel. The broker numbers them in ascending order."""
+    """The unacknowledged deliveries of one channel. The broker numbers deliveries in ascending order."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are not acknowledged
         self.size = 0
-        """The bytes of all deliveries."""
+        """The total number of bytes of these deliveries."""
 
     def add(self, tag: int, size: int = 0, *, parts: int = 1) -> None:
-        """Note a delivery of `size` bytes, which holds `parts` outcomes."""
+        """Record a delivery of `size` bytes that contains `parts` outcomes."""
         self._open[tag] = size, parts
         self.size += size
 
     def acknowledge(self, tags: Iterable[int]) -> list[tuple[int, bool]]:
-        """Note one part of each delivery as acknowledged. Return the numbers for the broker.
+        """Record that one part of each delivery is acknowledged. Return the numbers to acknowledge at the broker.
 
-        With each number: whether it stands for all numbers before it. This ignores unknown numbers, which belong to an
-        earlier connection: their messages come again under other numbers.
+        Each number comes with a flag: whether it stands for all numbers before it too. Unknown numbers are ignored,
+        because they belong to an earlier connection, and their messages come again under other numbers.
         """
         done: set[int] = set()
         for tag in filter(self._open.__contains__, tags):

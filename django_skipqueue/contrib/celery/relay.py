@@ -1,11 +1,12 @@
-"""A relay process: gives jobs to a carrier, and settles the outcomes that come back.
+"""The relay process: it hands jobs over to a carrier, and settles the outcomes that come back.
 
-Invariant: no job is lost. While its row names the relay, the relay acts on it; if the relay dies, its supervisor
-releases the job. Once its row names the carrier, the carrier has confirmed the job, and delivers it or gives it back.
+No job is lost. While a job's row names the relay, the relay is responsible; if the relay dies, its supervisor releases
+the job. Once the row names the carrier, the carrier has confirmed the job, and either runs it or gives it back.
 
-Invariant: the relay acknowledges an outcome after its settle is committed, and publishes or releases each claimed job.
+The relay publishes or releases each job that it has claimed, and acknowledges an outcome only after its settle is
+committed.
 
-The pure functions at the top make the attempts of jobs without an outcome of the carrier.
+The pure functions at the top make attempts for jobs that came back without an outcome.
 """
 
 import time
@@ -37,24 +38,24 @@ from .settings import carriers, make_carrier
 from .window import CarriedJobs, CarrierWindow
 
 REJECTED_DELAY = 10.0
-"""Seconds until the next attempt of a refused job: the carrier's worker that refused it may have another version."""
+"""Seconds until the next attempt of a job that a worker of the carrier refused, perhaps because of its version."""
 
 UNREADABLE_NAME = "?"
-"""The task and the queue in events and roll-ups about a job whose outcome the relay cannot read."""
+"""The name of the task and queue in events about a job whose outcome the relay cannot read."""
 
 
 def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
-    """Return the attempt of a job that came back; `None`: there is nothing to settle.
+    """Return the attempt of a job that came back without an outcome; `None` if there is nothing to settle.
 
-    A refused job is scheduled again, and costs no attempt. If the relay cannot read an outcome, the job fails, because
-    it has run. The relay knows only its lease.
+    A refused job is scheduled again, which costs no attempt. If the relay cannot read an outcome, the job fails,
+    because it has run; then only its id and lease are known.
     """
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:
         job = job or ClaimedJob(*returned.ref, UNREADABLE_NAME, UNREADABLE_NAME, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
         outcome = _failure(job, UnreadableOutcome(), carrier)
     elif returned.reason == "rejected" and job is not None:
-        line = f"A worker of {carrier} refused the job: it may have another version of django_skipqueue."
+        line = f"A worker of {carrier} refused the job. It may have another version of django_skipqueue."
         outcome = Outcome("scheduled", delay=REJECTED_DELAY, refund=1, last_error=line, is_unknown=True)
     else:
         return None
@@ -62,12 +63,12 @@ def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, n
 
 
 def failed_too_large(too_large: TooLarge, *, carrier: str, database: str, now: float) -> Attempt:
-    """Return the failed attempt of a job that no relay can send, since its message is too large. It has not begun."""
+    """Return the failed attempt of a job that cannot be sent because its message is too large. It has not begun."""
     job, size, most = too_large
     error = MessageTooLarge(
-        f"The message of the job has {size:,} bytes, and the carrier {carrier} takes {most:,} at most. The job has not "
-        "begun. Pass less, such as the key of a row or the name of a file; or raise max_message_size of RabbitMQ, and "
-        "MAX_MESSAGE_SIZE of the carrier in SKIPQUEUE['CARRIERS'], and retry the job."
+        f"The job needs a message of {size:,} bytes, but the carrier {carrier} accepts at most {most:,}. The job has "
+        "not begun. Pass less, such as the key of a row or the name of a file; or raise RabbitMQ's max_message_size, "
+        "and the carrier's MAX_MESSAGE_SIZE in SKIPQUEUE['CARRIERS'], and retry the job."
     )
     outcome, lean_job = _failure(job, error, carrier), wire.without_large_arguments(job)
     return Attempt(lean_job, outcome, now, now, carrier, database=database)
@@ -79,25 +80,25 @@ def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
 
 
 GATHER_SECONDS = 0.02
-"""Seconds between two reads of what the carrier has sent, if the first brought something. Each read leads to
-statements, which cost little more for many outcomes than for one outcome."""
+"""Seconds until the next read, after a read that brought something from the carrier. The pause gathers outcomes,
+because statements for many outcomes cost little more than for one."""
 
 CONFIRM_TIME = 5.0
-"""How many seconds a stopping relay waits for the confirms of its published jobs."""
+"""A stopping relay waits at most this many seconds for the carrier to confirm published jobs."""
 
 LAST_RELAY_EVENTS = 2.0
-"""Seconds for which signal receivers may delay the end of a relay."""
+"""Signal receivers may delay the end of a relay by at most this many seconds."""
 
-NOT_THE_CARRIERS = "the carrier does not hold the job"
-"""The reason for which the relay drops an outcome of such a job."""
+NOT_WITH_CARRIER = "the carrier does not have the job"
+"""The reason in the log when the relay drops the outcome of a job that the carrier does not have."""
 
 MOST_REPORTED_REMEMBERED = 10_000
-"""The reported outcomes that a relay remembers: the carrier may run a job twice."""
+"""How many reported outcomes a relay remembers, because the carrier may run a job twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayOptions(WorkerOptions):
-    """The options of a supervisor of relays. A relay has no slots."""
+    """The options of a supervisor whose processes are relays. A relay has no slots."""
 
     carrier: str
     """The name of the carrier that gets the jobs."""
@@ -109,7 +110,7 @@ class RelayOptions(WorkerOptions):
 
 
 class Relay(ControlLoop):
-    """A `JobHolder` of `worker.exchange`."""
+    """The control loop of a relay. It is a `JobHolder` for the exchanges of `worker.exchange`."""
 
     kind = "relay"
 
@@ -125,114 +126,114 @@ class Relay(ControlLoop):
         shared: SharedCounts | None = None,
         carrier: Carrier | None = None,
     ) -> None:
-        """running_jobs stays empty: no job runs in this process. carrier: replaces the carrier of the setting."""
+        """running_jobs: stays empty, because no job runs in this process. carrier: replaces the one of the settings."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
         store = self._store
         store.guards, store.holder = GUARDS, {"carrier": chosen.name, "carrier_id": holder}
-        self._is_paused = False  # the relay claims and publishes nothing while it stops, or has no row
-        self._check_at = 0.0  # the monotonic time of the next read of what the carrier has sent
+        self._is_paused = False  # while the relay stops, or has no row, it claims and publishes nothing
+        self._check_at = 0.0  # when to read from the carrier next, in monotonic time
         self._unreadable = 0  # the number of unreadable messages since the start
-        self._jobs = CarriedJobs()
-        self._window = CarrierWindow(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
-        self._connection = connection = CarrierConnection(
+        self.jobs = CarriedJobs()
+        self.window = CarrierWindow(store, self.jobs, size=chosen.window, worker_timeout=options.worker_timeout)
+        self.connection = connection = CarrierConnection(
             carrier or make_carrier(chosen, options.database),
             who=name,
-            home=lambda: self._row.home,
-            lost=self._jobs.connection_lost,
+            home=lambda: self.row.home,
+            lost=self.jobs.connection_lost,
             stamp=self._stamp,
         )
-        self._exchanges = ExchangeService(
+        self.exchanges = ExchangeService(
             self,
-            ClaimPolicy(options, self._shared),
+            ClaimPolicy(options, self.shared),
             id=id,
             store=store,
-            control=self._control,
-            dispatcher=self._dispatcher,
-            shared=self._shared,
+            control=self.control,
+            dispatcher=self.dispatcher,
+            shared=self.shared,
             in_exchange=make_in_exchange(store, id),
             settle_services=settle_services(store),
             write_notes=WriteNotes(store, list),
             delays_full_claims_only=True,
             remembered=MOST_REPORTED_REMEMBERED,
-            not_held=NOT_THE_CARRIERS,
+            not_held=NOT_WITH_CARRIER,
         )
         interval = options.seconds_between_heartbeats
-        self._row = CarrierRow(store, chosen, connection, self._window, relay_id=id, interval=interval)
-        self._hand_over = HandOver(store, self._jobs, carrier_id=holder)
-        self._take_back = TakeBack(store, self._jobs, connection, who=name)
-        self._lost_window = LostWindow(store, chosen, connection, self._window, who=name)
+        self.row = CarrierRow(store, chosen, connection, self.window, relay_id=id, interval=interval)
+        self._hand_over = HandOver(store, self.jobs, carrier_id=holder)
+        self._take_back = TakeBack(store, self.jobs, connection, who=name)
+        self.lost_window = LostWindow(store, chosen, connection, self.window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
-        self._control.on_broken = self._database_broke
-        start_over = self._exchanges.claiming.start_over
+        self.control.on_broken = self._database_broke
+        start_over = self.exchanges.claiming.start_over
         services: list[Service] = [
             ReceiverCheck(
-                self._dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
+                self.dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
             ),
-            self._row,
-            self._window,
+            self.row,
+            self.window,
             connection,
             self._orphans,
-            *([WatchItself(self._control, self._shared, on_listen=start_over)] * options.listen),
-            self._exchanges,
+            *([WatchItself(self.control, self.shared, on_listen=start_over)] * options.listen),
+            self.exchanges,
             self._hand_over,
             self._take_back,
             RevokeCancelled(store, connection, carrier_id=holder),
-            self._lost_window,
-            *self._exchanges.settle_services,
-            *self._exchanges.observing,
-            self._exchanges.write_notes,
+            self.lost_window,
+            *self.exchanges.settle_services,
+            *self.exchanges.observing,
+            self.exchanges.write_notes,
         ]
         self._make_loop(services)
 
     @property
     def jobs_done(self) -> int:
-        return self._exchanges.jobs_done
+        return self.exchanges.jobs_done
 
     # One turn of the loop
 
     def _turn(self) -> None:
         self._stamp()
         self._receive()
-        may_claim = not self._stopping and self._row.is_written and self._own_row.is_alive(time.monotonic())
+        may_claim = not self.stopping and self.row.is_written and self.own_row.is_alive(time.monotonic())
         self._is_paused = not may_claim
         self._loop.run_due()
 
     def _receive(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if not connection.is_open or (now := time.monotonic()) < self._check_at:
             return
         with connection.handling_errors():
             taken = connection.carrier.take()
             self._check_at = now + GATHER_SECONDS if taken else 0.0
-            if (is_blocked := connection.carrier.is_blocked) != self._window.is_blocked:
-                self._window.is_blocked = is_blocked
+            if (is_blocked := connection.carrier.is_blocked) != self.window.is_blocked:
+                self.window.is_blocked = is_blocked
                 log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
                 log(self.name, connection.carrier.name)
             ends = partial(
                 attempt_of_returned, carrier=connection.carrier.name, database=self.options.database, now=now
             )
-            attempts, known = self._jobs.take(taken, ends)
-            self._exchanges.pending.add(map(self._as_of_this_relay, attempts))
+            attempts, known = self.jobs.take(taken, ends)
+            self.exchanges.pending.add(map(self._as_of_this_relay, attempts))
             connection.acknowledge(known)
             self._log(taken)
 
     def _as_of_this_relay(self, attempt: Attempt) -> Attempt:
-        """Give the attempt the time of its claim by this process's monotonic clock, for its waiting time.
+        """Set the time of the claim by this process's monotonic clock, from which the waiting time is computed.
 
-        The database is that of the relay, whatever the message says.
+        Also set the database to the relay's, whatever the message says.
         """
-        job = attempt.job._replace(claimed_at=self._window.claimed_at(attempt.job))
+        job = attempt.job._replace(claimed_at=self.window.claimed_at(attempt.job))
         return attempt._replace(job=job, database=self.options.database)
 
     def _log(self, taken: Taken) -> None:
-        carrier = self._connection.carrier.name
+        carrier = self.connection.carrier.name
         dropped = sum(returned.reason == "maxlen" for returned in taken.jobs)
         if refused := len(taken.refused) + dropped:
-            relay_logs.carrier_refused(self.name, carrier, refused, self._window.pause(refused))
+            relay_logs.carrier_refused(self.name, carrier, refused, self.window.pause(refused))
         elif taken.confirmed:
-            self._window.go_on()
+            self.window.go_on()
         unreadable = [returned.problem for returned in taken.jobs if returned.problem]
         if unreadable:
             self._unreadable += len(unreadable)
@@ -243,51 +244,46 @@ class Relay(ControlLoop):
     # Round trips
 
     def room(self, now: float) -> int:
-        if (
-            self._is_paused
-            or self._dispatcher.is_full
-            or self._exchanges.pending.has_more
-            or not self._connection.is_open
-        ):
+        if self._is_paused or self.dispatcher.is_full or self.exchanges.pending.has_more or not self.connection.is_open:
             return 0
-        return self._window.room(self._exchanges.buffer.claimed, now)
+        return self.window.room(self.exchanges.buffer.claimed, now)
 
     def has_finished(self, now: float) -> bool:
-        return self._exchanges.pending.due_at <= now
+        return self.exchanges.pending.due_at <= now
 
     def take_finished(self) -> Iterable[Attempt]:
         return ()  # `_receive` has added them to the pending outcomes
 
     def settled(self, attempts: list[Attempt]) -> None:
-        self._connection.acknowledge(self._jobs.settled(attempts))
+        self.connection.acknowledge(self.jobs.settled(attempts))
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Publish these jobs. The jobs that are too large fail, since no relay could send them."""
-        self._window.claimed(claimed)
-        if self._is_paused or not self._connection.is_open:
-            self._jobs.release(job.ref for job in claimed)
+        """Publish these jobs. Jobs that are too large fail, because no relay could send them."""
+        self.window.claimed(claimed)
+        if self._is_paused or not self.connection.is_open:
+            self.jobs.release(job.ref for job in claimed)
             return
-        self._jobs.published(claimed)  # first: after an error nobody knows which of them the carrier has
-        with self._connection.handling_errors():
-            carrier = self._connection.carrier
+        self.jobs.published(claimed)  # before the call, because after an error nobody knows which jobs the carrier has
+        with self.connection.handling_errors():
+            carrier = self.connection.carrier
             if too_large := carrier.publish(claimed):
-                self._jobs.not_sent(job.ref for job, *_ in too_large)
+                self.jobs.not_sent(job.ref for job, *_ in too_large)
                 name, alias, now = carrier.name, self._store.alias, time.monotonic()
-                self._exchanges.pending.add(
-                    failed_too_large(each, carrier=name, database=alias, now=now) for each in too_large
+                self.exchanges.pending.add(
+                    failed_too_large(job, carrier=name, database=alias, now=now) for job in too_large
                 )
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
         self.take(claimed, {})
 
     def _database_broke(self) -> None:
-        self._exchanges.apply()
-        self._exchanges.claiming.start_over()
+        self.exchanges.apply()
+        self.exchanges.claiming.start_over()
         self._orphans.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
-        self._exchanges.apply()
-        orphans = self._store.release_orphans(self.id, known=self._jobs.held_ids)
+        self.exchanges.apply()
+        orphans = self._store.release_orphans(self.id, known=self.jobs.held_ids)
         if orphans:
             logs.orphans_released(self.name, len(orphans))
 
@@ -297,56 +293,56 @@ class Relay(ControlLoop):
         return False
 
     def _called(self, queue_name: str) -> None:
-        self._exchanges.claiming.called(queue_name)
+        self.exchanges.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        room = 0 if self._control.is_broken else self.room(time.monotonic())
-        self._shared.offer(slots=room, room=room, claimed=self._exchanges.jobs_claimed, running=self._jobs.count)
+        room = 0 if self.control.is_broken else self.room(time.monotonic())
+        self.shared.offer(slots=room, room=room, claimed=self.exchanges.jobs_claimed, running=self.jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
         gathers = self._check_at - time.monotonic()
         if gathers > 0:
             super()._sleep(min(longest, gathers), files)
         else:
-            super()._sleep(longest, (*files, *self._connection.files))
+            super()._sleep(longest, (*files, *self.connection.files))
 
     # Stopping
 
     def _stop_blocked(self) -> None:
         self._exit_code = EXIT_BLOCKED
-        self._stop()
+        self.stop()
 
     def _recycle(self, reason: str) -> None:
-        if not self._stopping:
+        if not self.stopping:
             liveness_logs.recycling(self.name, reason)
             self._exit_code = EXIT_RECYCLED
-            self._stop()
+            self.stop()
 
     def _shut_down(self) -> None:
         self._is_paused = True
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
-        exchanges, failures = self._exchanges, 0
+        exchanges, failures = self.exchanges, 0
         exchanges.apply()
-        while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
+        while self.jobs.unconfirmed and self.connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
         exchanges.pending.check_now()
         while failures < 2 and exchanges.pending.due_at <= time.monotonic() < deadline:
             exchanges.exchange(Plan(0.0, settles=True))
-            failures += self._control.is_broken
+            failures += self.control.is_broken
         exchanges.apply()
-        self._jobs.release_unconfirmed()
-        while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
-            with self._control.handling_errors(refused=self._hand_over.refused):
+        self.jobs.release_unconfirmed()
+        while not self.control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
+            with self.control.handling_errors(refused=self._hand_over.refused):
                 self._hand_over.run(time.monotonic())
-        for service in (self._hand_over, self._take_back, self._row, *exchanges.observing):
-            with self._control.handling_errors(refused=service.refused):
+        for service in (self._hand_over, self._take_back, self.row, *exchanges.observing):
+            with self.control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()
-        self._dispatcher.flush(timeout=LAST_RELAY_EVENTS)
-        with self._control.handling_errors():
+        self.dispatcher.flush(timeout=LAST_RELAY_EVENTS)
+        with self.control.handling_errors():
             self._store.release_orphans(self.id, known=[])
             self._store.delete_workers([self.id])
-        self._dispatcher.stop(timeout=LAST_RELAY_EVENTS)
-        self._connection.close()
-        self._control.close()
+        self.dispatcher.stop(timeout=LAST_RELAY_EVENTS)
+        self.connection.close()
+        self.control.close()

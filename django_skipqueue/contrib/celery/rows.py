@@ -1,11 +1,11 @@
-"""The statements of a relay, and its services that send them: the row of its carrier, and the jobs that come back.
+"""The statements of a relay, and its services that send them: the carrier's row, and the jobs that come back.
 
-Outcomes from a broker go into rows by statements of the core with a further condition, `OF_CARRIER`.
+Outcomes from a broker are settled by the core's statements with one more condition, `OF_CARRIER`.
 
-Invariant: the row of the carrier exists before a job names the carrier, and stays when all relays are gone. No
-supervisor recovers the jobs of a carrier that has a row: the carrier delivers each confirmed job or gives it back.
+The carrier's row exists before any job names the carrier, and stays when all relays have ended. As long as it exists,
+no supervisor recovers the carrier's jobs: the carrier runs each confirmed job or gives it back.
 
-Invariant: a row names the carrier only after the carrier has confirmed the job.
+A job's row names the carrier only after the carrier has confirmed the job.
 """
 
 import time
@@ -29,27 +29,25 @@ from .carrier import CarrierConnection, carrier_id, home_of
 from .settings import CarrierSettings
 from .window import CarriedJobs, CarrierWindow
 
-# The end of a WHERE: only jobs that the carrier or one of its relays holds. Anybody with access to the broker can name
-# any job with any lease: both are small numbers.
-# A carrier holds the jobs that its relays have handed over. A relay holds the jobs that it has claimed, and an outcome
-# may be quicker than the hand-over. The subquery runs only if a row does not name the carrier; the table has a row for
-# each relay.
+# The end of a WHERE clause: only jobs that the carrier or one of its relays has. It is needed because anybody with
+# access to the broker can name any job and lease, which are small numbers. A carrier has the jobs that its relays have
+# handed over, and a relay has the jobs that it has claimed. An outcome may arrive before the row of its job names the
+# carrier. Only then does the subquery run; its table has one row per relay.
 OF_CARRIER = (
     "\n    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN "
     "(SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))"
 )
 
-# relay, settle → the results of the statements of the core. The store of a relay sends these in their place, since a
-# lease is no secret in the broker. Index: the primary key.
+# relay, settle → the results of the core's statements. A relay's store sends these statements instead, because the
+# broker does not keep leases secret. Index: the primary key.
 GUARDS = guards(OF_CARRIER)
 
 SETTLE_CARRIED, SETTLE_CARRIED_SNOOZES, APPEND_CANCELLED_ERRORS_CARRIED, RELEASE_CARRIED, NOTE_CARRIED_ATTEMPTS = (
     GUARDS.values()
 )
 
-# relay → the ids. Notes that these jobs of a carrier begin again, after another process that had them is gone: now
-# their start is later than their claim, which RECOVER_RETURNED looks for. Index: the primary key, in the order of the
-# arrays.
+# relay → the ids. Records that these jobs begin again after another process that had them has died: `started_at`
+# becomes later than `locked_at`, which RECOVER_RETURNED checks. Index: the primary key, in the order of the arrays.
 NOTE_BEGUN = joined(
     """
 UPDATE skipqueue_job AS job
@@ -61,8 +59,8 @@ RETURNING job.id
     only=OF_CARRIER,
 )
 
-# relay → the rows of RECOVER, for the jobs with these leases that have begun, as NOTE_BEGUN says. The carrier gave them
-# back because its workers are gone. Each return counts as a death. Index: recover.
+# relay → the columns of RECOVER, for the jobs with these leases that NOTE_BEGUN has recorded as begun. The carrier gave
+# the jobs back because its workers died. Each return counts as a death. Index: recover.
 RECOVER_RETURNED = recovering(
     chosen=joined(
         """
@@ -74,7 +72,7 @@ RECOVER_RETURNED = recovering(
 )
 
 # relay, `runrelay --show-topology` → nothing. Writes the row of a carrier, and of a relay unless `relay_id` is NULL.
-# Deletes the rows of workers that are gone. Index: the primary keys.
+# Deletes the rows of workers that no longer exist. Index: the primary keys.
 HEARTBEAT = """
 WITH gone AS (
     DELETE FROM skipqueue_celery_worker AS of_celery
@@ -96,9 +94,9 @@ ON CONFLICT (worker_id) DO UPDATE SET
 WHERE written.relay_of = ''
 """
 
-# relay → id and lease of the jobs that the carrier has confirmed, and holds from now on. The lease stays. If an outcome
-# was quicker, the job has another lease, and matches no row here. `locked_by` is in no index, so the new version of the
-# row stays on its page if there is room. Index: the primary key, in the order of the arrays.
+# relay → id and lease of jobs that the carrier has confirmed; from now on their rows name the carrier. The lease does
+# not change. If an outcome arrived earlier, the job has another lease and is not updated. `locked_by` is in no index,
+# so the new row version stays on its page if there is room. Index: the primary key, in the order of the arrays.
 HAND_OVER = """
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
@@ -107,8 +105,8 @@ WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, held.lease
 """
 
-# relay whose window is full, doctor → the tasks and time limits of the jobs that the carrier holds, with the number of
-# the jobs, and the seconds since the youngest of them was claimed. Index: recover.
+# relay whose window is full, doctor → the tasks and time limits of the carrier's jobs, with the number of jobs, and the
+# seconds since the latest of them was claimed. Index: recover.
 CARRIED_BY_TASK = """
 SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
 FROM skipqueue_job
@@ -116,18 +114,18 @@ WHERE status = 'running' AND locked_by = %(carrier_id)s
 GROUP BY task, timeout
 """
 
-# reclaim → how many jobs the carrier holds that relays claimed by this time. Index: recover.
+# reclaim → how many of the carrier's jobs were claimed until this time. Index: recover.
 CARRIED_BEFORE = """
 SELECT count(*)
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
 """
 
-# reclaim → the time. Reads no table.
+# reclaim → the database's time. Reads no table.
 CLOCK_NOW = "SELECT statement_timestamp()"
 
-# relay → id and lease of the jobs that the carrier held until somebody cancelled or discarded them, since the last
-# look. The cancellation raised the lease by one. Index: prune.
+# relay → id and lease of the carrier's jobs that somebody has recently cancelled or discarded. The cancellation raised
+# the lease by one, so one is subtracted. Index: prune.
 CANCELLED_JOBS = """
 SELECT id, lease - 1
 FROM skipqueue_job
@@ -139,8 +137,8 @@ ORDER BY finished_at DESC
 LIMIT %(limit)s
 """
 
-# relay → when a relay wrote the row of the carrier first: by this time, `home_of` marks the database. Index: the
-# primary key.
+# relay → when a relay first wrote the carrier's row; `home_of` makes a unique mark from this time. Index: the primary
+# key.
 CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s"
 
 
@@ -148,19 +146,19 @@ CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id
 
 
 def home_in(store: Store, settings: CarrierSettings) -> str:
-    """Return the address for the outcomes of this carrier's jobs. Write the row of the carrier, if there is none."""
+    """Return where this carrier's jobs send their outcomes. Write the carrier's row if it is missing."""
     of_carrier = {"carrier_id": carrier_id(settings.name)}
-    if not (found := store.rows(CARRIER_SINCE, of_carrier)):
+    if not (rows := store.rows(CARRIER_SINCE, of_carrier)):
         _write_rows(store, settings)
-        found = store.rows(CARRIER_SINCE, of_carrier)
-    ((since,),) = found
+        rows = store.rows(CARRIER_SINCE, of_carrier)
+    ((since,),) = rows
     return home_of(store.alias, since)
 
 
 def _write_rows(
     store: Store, carrier: CarrierSettings, relay_id: str | None = None, *, is_reached: bool = False, refused: int = 0
 ) -> None:
-    """Write the row of the carrier among the workers, and the rows of the carrier and of its relay in HEARTBEAT."""
+    """Write the carrier's row in the table of workers, and the rows of the carrier and its relay by HEARTBEAT."""
     id, name = carrier_id(carrier.name), carrier.name
     row = {"id": id, "name": name, "hostname": "", "pid": 0, "queues": list(carrier.queues), "is_external": True}
     store.heartbeat_workers([{**row, "concurrency": carrier.window}])
@@ -169,7 +167,7 @@ def _write_rows(
 
 
 class CarrierRow(Periodic):
-    """Writes the row of the carrier as its heartbeat. Used by the control loop's thread."""
+    """Writes the carrier's row regularly, as its heartbeat. Only the control loop's thread uses it."""
 
     name = "carrier_row"
     _next = 0.0
@@ -186,12 +184,12 @@ class CarrierRow(Periodic):
     ) -> None:
         self._store, self._connection, self._window = store, connection, window
         self._settings, self._relay_id, self._interval = settings, relay_id, interval
-        self._is_reached = False  # by the last heartbeat
-        self._refused = 0  # how many refusals of the window the row has
+        self._is_reached = False  # whether the carrier was reached at the last heartbeat
+        self._refused = 0  # how many of the refused jobs are already counted in the row
         self.is_written = False
         """Whether the row exists."""
         self.home = ""
-        """The address for the outcomes of the carrier's jobs, made by `home_of`; empty until the row exists."""
+        """The place for the outcomes of the carrier's jobs, made by `home_of`; empty until the row exists."""
 
     @property
     def due_at(self) -> float:
@@ -203,7 +201,7 @@ class CarrierRow(Periodic):
         self._next = moment
 
     def run(self, now: float) -> None:
-        """Write the row of the carrier. Its heartbeat says when a relay was last alive."""
+        """Write the carrier's row. Its heartbeat says when a relay was last alive."""
         is_reached, refused = self._connection.is_open, self._window.jobs_refused
         _write_rows(self._store, self._settings, self._relay_id, is_reached=is_reached, refused=refused - self._refused)
         self._is_reached, self._refused = is_reached, refused
@@ -216,20 +214,20 @@ class CarrierRow(Periodic):
 # The jobs that the carrier has, and the jobs that it gives back
 
 RELAY_BATCH = 1_000
-"""Jobs in one statement."""
+"""The maximum number of jobs in one statement."""
 
 LOCKED_ROW_DELAY = 0.5
-"""Seconds until the next try for jobs whose rows another transaction has locked."""
+"""If another transaction has locked the rows of jobs, seconds until the next try."""
 
 REFUSED_STATEMENT_DELAY = 5.0
-"""Seconds until the next try after PostgreSQL has refused the statement."""
+"""If PostgreSQL has refused the statement, seconds until the next try."""
 
 RETURNED_REASON = "each worker of the carrier that got the job has died"
 """The reason of a recovery by RECOVER_RETURNED."""
 
 
 class HandOver(Service):
-    """Writes that the carrier has these jobs. Used by the control loop's thread."""
+    """Writes the carrier's name into the rows of confirmed jobs. Only the control loop's thread uses it."""
 
     name = "hand_over"
 
@@ -242,7 +240,7 @@ class HandOver(Service):
         return self._not_before if self._jobs.confirmed else NEVER
 
     def run(self, now: float) -> None:
-        """Write one batch. A job that has had an outcome meanwhile matches no row."""
+        """Update one batch of rows. A job whose outcome has arrived meanwhile is not updated."""
         refs = self._jobs.confirmed[:RELAY_BATCH]
         locked = self._store.locked(refs) if self._not_before else set()
         free = [ref for ref in refs if ref[0] not in locked]
@@ -252,22 +250,22 @@ class HandOver(Service):
         self._not_before = now + LOCKED_ROW_DELAY if locked else 0.0
 
     def refused(self, error: Error) -> None:
-        """Try again later: another transaction has probably locked a row."""
+        """Try again later, because another transaction has probably locked a row."""
         self._not_before = time.monotonic() + LOCKED_ROW_DELAY
 
 
 def recover_returned(store: Store, refs: Collection[LeaseRef]) -> list[RecoveredJob]:
-    """Recover the jobs with these leases that have begun. The carrier gave the jobs back."""
+    """Recover the returned jobs that had already begun."""
     values = {**leases_as_values(refs), **store.holder, "crashed": False, "reason": RETURNED_REASON, "limit": len(refs)}
     return recover_chosen(store, RECOVER_RETURNED, values)
 
 
 class TakeBack(Service):
-    """Releases or recovers the jobs that the carrier does not have any more. Used by the control loop's thread.
+    """Releases or recovers jobs that the carrier no longer has. Only the control loop's thread uses it.
 
-    The broker gives a job back after some of its consumers are gone, and does not say whether one of them began it. So
-    a process that gets the job of another process first sends a note that the job begins. This releases a job without
-    such a note: the processes of a carrier may end before they begin anything, again and again.
+    The broker gives a job back after some of its consumers have died, but does not say whether one of them had begun
+    it. So a process that gets a job after another process first sends a note that the job begins. A job without such a
+    note is only released, because the processes of a carrier may die again and again before they begin anything.
     """
 
     name = "take_back"
@@ -282,12 +280,12 @@ class TakeBack(Service):
         return self._not_before if jobs.begun or jobs.to_release or jobs.to_recover else NEVER
 
     def run(self, now: float) -> None:
-        """Take back one batch of each kind. Rows that another transaction has locked come later."""
+        """Take back one batch of each kind. Rows that another transaction has locked are left for later."""
         jobs = self._jobs
-        chosen = [list(place)[:RELAY_BATCH] for place in (jobs.begun, jobs.to_recover, jobs.to_release)]
+        chosen = [list(refs)[:RELAY_BATCH] for refs in (jobs.begun, jobs.to_recover, jobs.to_release)]
         locked = self._store.locked([ref for refs in chosen for ref in refs])
         begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
-        if begun:  # first, because RECOVER_RETURNED reads it
+        if begun:  # first, because RECOVER_RETURNED reads what this writes
             self._store.rows(NOTE_BEGUN, {**leases_as_values(begun), **self._store.holder})
             self._connection.acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
         recovered = {job.id for job in recover_returned(self._store, returned)} if returned else set()
@@ -295,11 +293,11 @@ class TakeBack(Service):
         freed = self._store.release([*released, *not_begun]) if released or not_begun else set()
         if spared := freed.intersection(id for id, _ in not_begun):
             relay_logs.carried_not_begun(self._who, self._connection.carrier.name, len(spared))
-        over, taken = [*returned, *released], recovered | freed
-        # A job that was not taken had no valid lease, or the carrier did not hold it.
-        if dropped := [ref[0] for ref in over if ref[0] not in taken and jobs.came_back(ref)]:
+        handled_refs, taken_back_ids = [*returned, *released], recovered | freed
+        # If a job was not taken back, its lease was not valid, or the carrier did not have it.
+        if dropped := [ref[0] for ref in handled_refs if ref[0] not in taken_back_ids and jobs.came_back(ref)]:
             relay_logs.returns_dropped(self._who, self._connection.carrier.name, len(dropped), dropped[0])
-        self._connection.acknowledge(jobs.taken_back(over))
+        self._connection.acknowledge(jobs.taken_back(handled_refs))
         self._not_before = now + LOCKED_ROW_DELAY if locked else 0.0
 
     def refused(self, error: Error) -> None:
@@ -310,13 +308,13 @@ TAKE_BACK_INTERVAL = 1.0
 """Seconds between two checks for cancelled jobs."""
 
 MOST_REVOKED = 1_000
-"""The maximum of jobs of one check."""
+"""The maximum number of jobs that one check revokes."""
 
 
 class RevokeCancelled(Periodic):
-    """Asks the carrier not to begin cancelled jobs. If a job begins all the same, the relay drops its outcome.
+    """Asks the carrier not to begin cancelled jobs. If a job begins anyway, the relay drops its outcome.
 
-    Used by the control loop's thread. It does not revoke the jobs that were cancelled while no relay ran.
+    Only the control loop's thread uses it. Jobs that are cancelled while no relay runs are not revoked.
     """
 
     name = "revoke_cancelled"
@@ -325,7 +323,7 @@ class RevokeCancelled(Periodic):
         self._store, self._connection, self._carrier_id = store, connection, carrier_id
 
     def run(self, now: float) -> None:
-        """Look for the jobs that were cancelled since the last check, or a little before."""
+        """Revoke the jobs that were cancelled since shortly before the last check."""
         values = {"carrier_id": self._carrier_id, "seconds": 2 * TAKE_BACK_INTERVAL, "limit": MOST_REVOKED}
         rows = self._store.rows(CANCELLED_JOBS, values)
         if rows and self._connection.is_open:
@@ -340,11 +338,11 @@ LOST_WINDOW_INTERVAL = 30.0
 """Seconds between two checks, while the window is full."""
 
 BROKERS_TIMEOUT = 1_800.0
-"""Seconds after which RabbitMQ by default takes an unacknowledged message back from a worker."""
+"""RabbitMQ by default takes an unacknowledged message back from a worker after this many seconds."""
 
 
 def time_limit(task: str, timeout: float | None) -> float:
-    """Return the seconds that an attempt of a carried job may take. timeout: the timeout of the job itself."""
+    """Return how many seconds an attempt at the carrier may take. `timeout`: the job's own timeout."""
     try:
         return timeout or registry.get(task).timeout or BROKERS_TIMEOUT
     except UnknownTask:
@@ -352,10 +350,10 @@ def time_limit(task: str, timeout: float | None) -> float:
 
 
 def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
-    """Return whether the window is full, and each of its jobs should have ended or come back.
+    """Return whether the window is full of jobs that should all have ended or come back.
 
     The broker gives a job back after `WAIT`, and a job in a worker ends within its time limit. If all jobs of a full
-    window are older than both times together, the broker has lost them.
+    window are older than the sum of both times, the broker has lost them.
     """
     rows = store.rows(CARRIED_BY_TASK, {"carrier_id": carrier_id(carrier.name)})
     return sum(number for *_, number, _ in rows) >= carrier.window and all(
@@ -364,9 +362,9 @@ def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
 
 
 class LostWindow(Periodic):
-    """Logs once that the broker has lost a full window: then the relays hand over no job, and nothing else says why.
+    """Logs once that the broker has lost all jobs of a full window, because then the relays stop handing over jobs.
 
-    Used by the control loop's thread.
+    Only the control loop's thread uses it.
     """
 
     name = "lost_window"
@@ -393,9 +391,9 @@ def carriers_in(store: Store) -> set[str]:
 
 @dataclass(frozen=True)
 class Reclaim:
-    """Takes back the jobs that a carrier holds in one database, and that relays claimed before `since`.
+    """Takes back a carrier's jobs in one database that were claimed before `since`.
 
-    An operator does so after the carrier has lost its jobs. Jobs that a relay claims later stay with the carrier.
+    An operator uses it after the carrier has lost its jobs. Jobs that are claimed later stay with the carrier.
     """
 
     store: Store
@@ -405,7 +403,7 @@ class Reclaim:
 
     @classmethod
     def begin(cls, store: Store, name: str) -> "Reclaim":
-        """Begin now, without a change."""
+        """Note the time from which to take back jobs. Changes nothing yet."""
         ((now,),) = store.rows(CLOCK_NOW, {})
         return cls(store, name, now)
 
@@ -415,9 +413,9 @@ class Reclaim:
         return int(number)
 
     def run(self) -> Iterator[int]:
-        """Release the jobs in batches, which costs no attempts. Yield the number of jobs of each batch.
+        """Release the jobs in batches, which costs no attempts. Yield the number of released jobs of each batch.
 
-        The carrier keeps the jobs whose rows another transaction has locked.
+        Jobs whose rows another transaction has locked stay with the carrier.
         """
         while released := self.store.release_orphans(carrier_id(self.name), known=[], claimed_until=self.since):
             yield len(released)

@@ -1,8 +1,8 @@
-"""The setting `CARRIERS`: the engines outside of PostgreSQL that run the jobs of some queues.
+"""The setting `CARRIERS`: the systems outside of PostgreSQL, such as Celery, that run the jobs of some queues.
 
 For example: `{"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf", "import": "slow"}, "WINDOW": 500}}`.
 
-Invariant: in a process that uses no carrier, this package does not import Celery.
+This package imports Celery only in processes that use a carrier.
 """
 
 import re
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 CARRIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""A name that fits into the id of a row, and on a command line."""
+"""The pattern of a carrier's name, which must fit into a row's id and a command line."""
 
 RESERVED_PREFIXES = ("amq.", "skipqueue.")
-"""The beginnings of the names of RabbitMQ's own queues, and of the queues of relays."""
+"""The names of RabbitMQ's own queues, and of the relays' queues, begin with these."""
 
 LONGEST_QUEUE_NAME = 255
-"""The bytes of the longest queue name that RabbitMQ takes."""
+"""The longest queue name that RabbitMQ accepts, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +37,15 @@ class CarrierSettings:
     app: str
     """The path of the project's Celery app."""
     queues: Mapping[str, str]
-    """The queues of Celery, by the names of the package's queues."""
+    """For each queue name of this package, the name of Celery's queue."""
     window: int = 2_000
-    """The maximum of jobs that the carrier holds."""
+    """The maximum number of jobs that the carrier may have."""
     wait: float = 600.0
-    """Seconds that a job may wait for a worker of Celery before it comes back."""
+    """Seconds a job may wait for a Celery worker before it comes back."""
     max_message_size: int = 16 * 1024 * 1024
-    """Bytes of the largest message that the broker takes. The default is that of RabbitMQ 4. RabbitMQ 3 takes more."""
+    """The largest message that the broker accepts, in bytes. The default is RabbitMQ 4's; RabbitMQ 3 accepts more."""
     declare: bool = True
-    """Whether relays and Celery's workers declare the queues, with the arguments that relays need."""
+    """Whether relays and Celery's workers declare the queues themselves."""
 
 
 def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettings]:
@@ -56,7 +56,7 @@ def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettin
 
 
 def problems(name: str, given: object) -> Iterator[str]:
-    """Yield a sentence for each part that is not valid. `name` is the setting's name in the sentence."""
+    """Yield a sentence for each part that is not valid. `name`: the setting's name in the sentence."""
     if not isinstance(given, dict):
         yield f"{name} must be a dict of carriers by name, not {given!r}."
         return
@@ -125,22 +125,22 @@ CARRIER_OPTIONS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "MAX_MESSAGE_SIZE": partial(_number_problems, "max_message_size"),
     "DECLARE": _declare_problems,
 }
-"""The functions that check the options of a carrier, by key. Their first argument is the place of the value."""
+"""The function that checks each option of a carrier. Its first argument says where the value is in the settings."""
 
 REQUIRED_OPTIONS = {
     "APP": "the path of the project's Celery app, such as 'shop.celery.app'",
     "QUEUES": "a dict of Celery's queues by the names of the queues that it carries, such as {'pdf': 'pdf'}",
 }
-"""The options that every carrier must have, and what they are."""
+"""The options that every carrier must have, with a description of their values."""
 
 
 def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
-    """Yield a sentence for each queue of several carriers: an operator could not tell where its jobs are."""
+    """Yield a sentence for each queue that several carriers list, because nobody could tell where its jobs are."""
     dicts = [options for options in given.values() if isinstance(options, dict)]
     carried = [options["QUEUES"] for options in dicts if isinstance(options.get("QUEUES"), dict)]
     for queue, number in Counter(queue for queues in carried for queue in queues).items():
         if number > 1:
-            yield f"{name} has the queue {queue!r} in {number} carriers; one carrier runs it."
+            yield f"{name} lists the queue {queue!r} in {number} carriers, but only one carrier may run it."
 
 
 CARRIERS_KEY, CARRIERS_SETTING = (
@@ -148,20 +148,20 @@ CARRIERS_KEY, CARRIERS_SETTING = (
     AppSetting(
         made_from=made_from,
         problems=problems,
-        external_queues=lambda given: {queue: each.name for each in given.values() for queue in each.queues},
+        external_queues=lambda given: {queue: one.name for one in given.values() for queue in one.queues},
     ),
 )
-"""The key of `SKIPQUEUE`, and its `AppSetting`."""
+"""The key in `SKIPQUEUE`, and how to check and read its value."""
 
 
 def carriers() -> Mapping[str, CarrierSettings]:
     """Return the carriers of the settings, by name."""
-    found: Mapping[str, CarrierSettings] = settings.of_apps[CARRIERS_KEY]
-    return found
+    by_name: Mapping[str, CarrierSettings] = settings.of_apps[CARRIERS_KEY]
+    return by_name
 
 
 def carrier_for(queue_name: str) -> CarrierSettings | None:
-    """Return the carrier that runs the jobs of this queue; `None`: workers run them."""
+    """Return the carrier that runs the jobs of this queue; `None` if workers run them."""
     return next((carrier for carrier in carriers().values() if queue_name in carrier.queues), None)
 
 
@@ -169,7 +169,7 @@ INSTALL_CELERY = 'pip install "django-skipqueue[celery]"'
 
 
 def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
-    """Make the carrier for the jobs of this database, without a connection. Raises `CarrierMisconfigured`."""
+    """Make the carrier for the jobs of this database, not yet connected. Raises `CarrierMisconfigured`."""
     from .carrier import CarrierMisconfigured
 
     try:
@@ -185,7 +185,7 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
     except Exception as error:  # the project's module may raise anything
         raise CarrierMisconfigured(f"The {described} cannot be imported: {error!r}") from error
     if not hasattr(app, "connection_for_write"):
-        raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is no Celery app: {app!r}")
+        raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is not a Celery app: {app!r}")
     try:
         return CeleryCarrier(chosen, app, home=alias)
     except CarrierMisconfigured:
@@ -194,5 +194,5 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
         raise CarrierMisconfigured(
             f"The broker of the {described} cannot be used: {error}. {RABBITMQ_NEEDED}"
         ) from error
-    except Exception as error:  # its text may have the password
+    except Exception as error:  # the error's text may contain the password
         raise CarrierMisconfigured(f"The broker_url of the {described} cannot be read. {RABBITMQ_NEEDED}") from error

@@ -1,21 +1,21 @@
-"""The Celery task that runs carried jobs in a process of Celery, in a pool as workers have it.
+"""The Celery task that runs jobs of a carrier in a Celery process, in the same kind of pool as a worker.
 
-The import of this module registers the task.
+Importing this module registers the task.
 
-Invariant: the task ends after the broker has confirmed the job's outcome, and Celery acknowledges the job's message
-after the end of the task. The task rejects a message that it cannot read, so that the broker gives the message back to
-the relay. The broker delivers the message of a process that dies again.
+The task ends after the broker has confirmed the job's outcome, and only then does Celery acknowledge the job's message.
+If the task cannot read a message, it rejects it, and the broker gives it back to the relay. If a process dies, the
+broker delivers its messages again.
 
-After a lost connection the broker delivers unacknowledged messages again. In most cases such a job is over: its outcome
-was on its way, and a relay has written it by now. The rows tell whether the job still has to run. Invariant: in doubt
-the job runs.
+After a lost connection, the broker also delivers unacknowledged messages again. Usually their jobs have ended, because
+an outcome was already on its way. So the task checks in the database whether the job still has to run; in doubt it
+runs.
 
-The thread of Celery's task waits. The job runs in a thread of the pool. Such a thread keeps its database connections,
-while Celery closes the connections of its own threads after each task. After an interruption the pool replaces it.
+Celery's thread waits while the job runs in a thread of the pool. The pool's threads keep their database connections,
+while Celery closes those of its own threads after each task. After an interruption, the pool replaces the thread.
 
-A process ends after an attempt in it was interrupted or is stuck. An interruption may have left a lock taken, and a
-stuck attempt keeps its thread. Invariant: a process ends while no task runs in it, unless each further job would wait
-there for ever.
+After an attempt was interrupted or is stuck, its process ends, because an interruption may leave a lock held, and a
+stuck attempt keeps its thread. The process ends when no task runs in it, or at once if each further job would wait for
+ever.
 """
 
 import os
@@ -51,15 +51,15 @@ from .rabbitmq import CARRIED_QUEUE
 from .settings import carriers
 
 RETIREMENT_IDLE_SECONDS = 0.5
-"""Seconds without a task after which a retiring process ends: Celery knows by then that the last task has ended."""
+"""A retiring process ends after this many seconds without a task, so that Celery has noticed the last task's end."""
 
 
 class Retirement:
     """Ends a process in which an attempt was interrupted or is stuck.
 
-    A forked process of Celery's pool ends by itself, and Celery's main process replaces it. A process with a pool of
-    threads goes on, since its end would end the other attempts. Once all its slots are stuck it asks Celery for a warm
-    shutdown, and the service manager starts it again.
+    A forked process of Celery's pool simply ends, and Celery's main process replaces it. A process with a pool of
+    threads continues, because its end would also end other attempts. Once all of its slots are stuck, it asks Celery
+    for a warm shutdown, and the service manager starts it again.
     """
 
     def __init__(self, worker: str, *, is_forked: bool) -> None:
@@ -70,7 +70,7 @@ class Retirement:
         self._running = 0
 
     def note(self, pool: Pool, interrupter: Interrupter) -> None:
-        """Decide whether the process must end. Called after time limits were enforced."""
+        """Decide whether the process must end. Called each time after time limits were enforced."""
         self._is_full = len(interrupter.stuck()) > 1 and pool.is_used_up
         if self._code is not None or (interrupter.interrupted_at == NEVER and not pool.is_used_up):
             return
@@ -85,7 +85,7 @@ class Retirement:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def require_room(self) -> None:
-        """End the process if a further job would wait for ever. The broker delivers the job again."""
+        """End the process if another job would wait for ever. The broker delivers that job again."""
         if self._is_full and self._is_forked:
             os._exit(EXIT_STUCK)
 
@@ -108,11 +108,11 @@ class Retirement:
 
 
 LONGEST_LIMITS_REST = 60.0
-"""Seconds between two checks of the time limits, if no attempt has one."""
+"""Seconds between two checks of time limits, if no attempt has a time limit."""
 
 
 class DatabaseJobs:
-    """Runs the jobs of one database. `run` is called by the threads of Celery's pool."""
+    """Runs the jobs of one database. The threads of Celery's pool call `run`."""
 
     def __init__(self, *, worker: str, database: str, slots: int, retirement: Retirement) -> None:
         self._worker = worker
@@ -121,12 +121,12 @@ class DatabaseJobs:
         self._interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=worker, database=database, interrupter=self._interrupter)
         self._pool = Pool(executor, concurrency=slots, wake=self._hand_over_finished)
-        self._lock = threading.RLock()  # guards the pool and the following; never held while a job runs
+        self._lock = threading.RLock()  # guards the pool and `_waiting`; never held while a job runs
         self._waiting: dict[LeaseRef, list[queue.SimpleQueue[Attempt]]] = {}
         threading.Thread(target=self._enforce_limits, name="skipqueue-limits", daemon=True).start()
 
     def run(self, job: ClaimedJob) -> Attempt:
-        """Run the job. If the broker delivers the job again while it runs here, wait for that attempt."""
+        """Run the job. If it already runs here because the broker has delivered it twice, wait for that attempt."""
         ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         with self._lock:
             waiting = self._waiting.setdefault(job.ref, [])
@@ -136,7 +136,7 @@ class DatabaseJobs:
         return ended.get()
 
     def _hand_over_finished(self) -> None:
-        """Give the finished attempts to the threads that wait for them. Called by the threads of the pool."""
+        """Give finished attempts to the threads that wait for them. The threads of the pool call this."""
         with self._lock:
             try:
                 for attempt in self._pool.take_finished():
@@ -151,7 +151,7 @@ class DatabaseJobs:
         self._wakeup.wait(rest, unless=lambda: self._pool.next_deadline < deadline)
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. A stuck attempt counts as failed, and the pool replaces its thread."""
+        """Interrupt attempts that exceed their time limit. A stuck attempt fails, and the pool replaces its thread."""
         while True:
             try:
                 self._wait_until(self._pool.next_deadline)
@@ -162,17 +162,17 @@ class DatabaseJobs:
                 self._hand_over_finished()
                 if is_blocked:
                     os._exit(EXIT_BLOCKED)
-            except BaseException as error:  # without time limits, no job may run
+            except BaseException as error:  # no job may run without enforced time limits
                 carried_logs.carried_process_ends(self._worker, error)
                 os._exit(1)
 
 
 class CeleryProcess:
-    """Runs the carried jobs of a process of Celery. The first job of the process makes it."""
+    """Runs the jobs of a Celery process. It is created when the first job of the process arrives."""
 
     def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool) -> None:
         children.become_worker()
-        self._capturing = capturing()  # an attribute, since a context manager without a reference ends
+        self._capturing = capturing()  # an attribute, because an unreferenced context manager would be closed
         self._capturing.__enter__()
         self._worker = worker
         self._slots = slots
@@ -182,7 +182,7 @@ class CeleryProcess:
         self._lock = threading.Lock()
 
     def run(self, job: ClaimedJob, *, database: str, home: str) -> None:
-        """Run a job of this database, and send its outcome to this home."""
+        """Run a job of this database, and send its outcome to `home`."""
         self._retirement.require_room()
         with self._lock:
             jobs = self._databases.get(database)
@@ -193,7 +193,7 @@ class CeleryProcess:
         self._sender.send(jobs.run(job), home)
 
     def note_begun(self, job: ClaimedJob, home: str) -> None:
-        """Tell the relay that this job begins, and return once the broker has confirmed the message."""
+        """Tell the relay that this job begins. Returns once the broker has confirmed the message."""
         self._sender.send_encoded(wire.encode_begun(job.ref, home))
 
 
@@ -201,7 +201,7 @@ class CeleryProcess:
 
 
 def is_over(ref: LeaseRef, alias: str) -> bool:
-    """Return whether the lease has ended; `False` if the process cannot reach the database."""
+    """Return whether the lease has ended; False if the database cannot be reached."""
     try:
         with dedicated_connection(alias) as connection:
             guard(connection, alias)
@@ -211,14 +211,14 @@ def is_over(ref: LeaseRef, alias: str) -> bool:
 
 
 NO_TIME_LIMIT = 10 * 365 * 24 * 3600
-"""Seconds. Only the job's `timeout` applies: Celery would take an attempt that exceeds a limit for a lost worker."""
+"""In seconds. Only the job's `timeout` may apply, because Celery treats an exceeded limit like a lost worker."""
 
 GREENLETS = ("gevent", "eventlet")
-"""Pools of Celery in which jobs cannot run: they replace the threads and selectors that attempts need."""
+"""Celery pools in which jobs cannot run, because they replace the threads and selectors that attempts need."""
 
-_worker: Any = None  # Celery's worker, in its main process
+worker_of_celery: Any = None  # Celery's worker, in its main process
 _runs_one = False  # whether this process runs one task at a time
-_main_process = 0  # the id of Celery's main process, also in the processes that it has forked
+main_process = 0  # the process id of Celery's main process; forked processes inherit the value
 _is_forked = False  # whether Celery's pool has forked this process
 _process: CeleryProcess | None = None
 _making = threading.Lock()
@@ -257,46 +257,46 @@ def run(self: Any, payload: object) -> None:
 
 
 def _process_here(task: Any) -> CeleryProcess:
-    global _process  # noqa: PLW0603 (the first task of each process makes it, after the fork)
+    global _process  # noqa: PLW0603 (made by the first task of each process, after the fork)
     if _process is None:
         with _making:
             if _process is None:
                 worker = task.request.hostname or "celery"
-                slots = 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
+                slots = 1 if _runs_one or worker_of_celery is None else max(int(worker_of_celery.concurrency or 1), 1)
                 _process = CeleryProcess(task.app, worker=worker, slots=slots, is_forked=_is_forked)
     return _process
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def _note_worker(sender: Any, **_: Any) -> None:
-    """Note Celery's worker in its main process, before it makes its pool. Refuse greenlets for carried queues."""
-    global _worker, _main_process
+def note_worker(sender: Any, **_: Any) -> None:
+    """Remember Celery's worker in its main process, before it makes its pool. Refuse greenlet pools for our queues."""
+    global worker_of_celery, main_process
     pool = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
     consumed = sorted(_carried_queues().keys() & sender.app.amqp.queues.consume_from.keys())
     if consumed and any(name in pool for name in GREENLETS):
         sys.exit(
-            f"The queues {', '.join(map(repr, consumed))} are carried for django_skipqueue, whose jobs cannot run in "
-            f"the pool {pool!r}: it replaces Python's threads. Start this worker with --pool prefork, threads or "
+            f"The queues {', '.join(map(repr, consumed))} contain jobs of django_skipqueue, which cannot run in the "
+            f"pool {pool!r}, because it replaces Python's threads. Start this worker with --pool prefork, threads or "
             "solo, or give it other queues."
         )
-    _worker, _main_process = sender, os.getpid()
-    if not sender.time_limit and not sender.soft_time_limit:  # else the task needs limits that replace the worker's
-        run.time_limit = run.soft_time_limit = None  # a limit costs Celery's main process two timers for each task
+    worker_of_celery, main_process = sender, os.getpid()
+    if not sender.time_limit and not sender.soft_time_limit:  # otherwise the task's limits must override the worker's
+        run.time_limit = run.soft_time_limit = None  # a limit would cost Celery's main process two timers per task
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_process(**_: Any) -> None:
-    """Note that this process runs one task at a time, in the pool `prefork` or `solo`."""
+    """Remember that this process runs one task at a time, in the pool `prefork` or `solo`."""
     global _runs_one, _is_forked
-    _runs_one, _is_forked = True, os.getpid() != _main_process
+    _runs_one, _is_forked = True, os.getpid() != main_process
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
 def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> None:
-    """Have Celery's worker declare its carried queues with the arguments that relays use.
+    """Make Celery's worker declare the queues of carriers with the same arguments as relays.
 
-    Celery needs the arguments also if the carrier has `DECLARE` off: they say that it is a quorum queue. A queue in the
-    project's `task_queues` stays as the project has declared it.
+    Even if the carrier has `DECLARE` off, Celery needs the arguments to know that these are quorum queues. Queues in
+    the project's `task_queues` are not changed.
     """
     app = instance.app
     named = options.get("queues") or ()

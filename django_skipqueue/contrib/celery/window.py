@@ -1,15 +1,15 @@
-"""The jobs that a relay holds, the outcomes that it has to settle, and how many more jobs it may claim.
+"""The jobs that a relay is responsible for, and the window: how many more jobs it may claim.
 
-Invariant: each job that the relay holds is in one place: in the result of the last exchange, or in `unconfirmed`,
-`confirmed`, `to_release` or `to_recover`, or among the jobs not sent. The relay acknowledges a delivery after the
-database has its content.
+Each job of the relay is in exactly one collection: in the result of the last exchange, in `unconfirmed`, `confirmed`,
+`to_release` or `to_recover`, or among the jobs that were not sent. The relay acknowledges a delivery only after the
+database has stored its content.
 
-The carrier holds a window of jobs, and PostgreSQL the rest. A relay does not see at once what other relays do. So every
-second it counts the rows of all relays, and until the next count it takes its share of the free room: one part for each
-relay that is alive.
+The carrier has at most a window of jobs, and the rest stays in PostgreSQL. A relay does not immediately see what other
+relays do. So every second it counts the jobs of all relays, and until the next count it uses its share of the free
+room, which is divided by the number of live relays.
 
-Invariant: relays that count at the same time fill the window, and no more. The window may be exceeded by the share of a
-relay that has not used it before others count again, and by one job for each relay if the room cannot be divided.
+Relays that count at the same time fill the window exactly. The window may be exceeded by the share of a relay that has
+not used it before others count again, and by one job per relay if the room cannot be divided evenly.
 """
 
 import time
@@ -22,33 +22,33 @@ from ...worker.loop import Service
 from .carrier import ReturnedJob, Taken
 
 MOST_REMEMBERED = 10_000
-"""Settled outcomes that a relay remembers until the carrier delivers them again. Another relay may get them instead."""
+"""How many settled outcomes a relay remembers, because the carrier may deliver them again."""
 
 AttemptOfReturned = Callable[[ReturnedJob], Attempt | None]
-"""Makes the attempt of a job that came back without an outcome; `None`: there is nothing to settle."""
+"""Makes the attempt of a job that came back without an outcome; `None` if there is nothing to settle."""
 
 
 @dataclass
 class CarriedJobs:
-    """Used by the control loop's thread."""
+    """The jobs of a relay, by what has happened to them. Only the control loop's thread uses it."""
 
     unconfirmed: dict[LeaseRef, int] = field(default_factory=dict)
-    """Jobs that the carrier may have or not. The value is the size of the job's arguments, in characters."""
+    """Published jobs that the carrier has not confirmed, each with the size of its arguments in characters."""
     unconfirmed_size: int = 0
-    """The characters of the arguments of all unconfirmed jobs."""
+    """The total size of the arguments of these jobs in characters."""
     confirmed: list[LeaseRef] = field(default_factory=list)
-    """Jobs that the carrier has, although their rows do not name it yet."""
+    """Jobs that the carrier has confirmed, but whose rows do not name the carrier yet."""
     to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """Jobs to release, each with the deliveries to acknowledge after that."""
+    """Jobs to release, each with the deliveries to acknowledge afterwards."""
     to_recover: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """Returned jobs whose Celery workers are gone, with their deliveries. A job that had begun costs an attempt."""
+    """Returned jobs whose Celery workers died, with their deliveries. If a job had begun, this costs an attempt."""
     begun: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """Jobs that begin again, after a process that had them is gone, with the deliveries that say so."""
+    """Jobs that begin again after a process that had them died, with the deliveries that say so."""
     with_carrier: int = 0
-    """How many rows name the carrier, as far as this relay knows."""
-    _not_sent: set[LeaseRef] = field(default_factory=set)  # their failed attempts are not settled yet
+    """The number of rows that name the carrier, as far as this relay knows."""
+    _not_sent: set[LeaseRef] = field(default_factory=set)  # jobs that were too large and have not been settled yet
     _deliveries: dict[LeaseRef, list[int]] = field(default_factory=dict)  # the deliveries of unsettled outcomes
-    _settled: set[LeaseRef] = field(default_factory=set)  # settled after the connection broke: they may come again
+    _settled: set[LeaseRef] = field(default_factory=set)  # settled after the connection broke, so they may come again
 
     @property
     def count(self) -> int:
@@ -70,14 +70,14 @@ class CarriedJobs:
         return size is not None
 
     def not_sent(self, refs: Iterable[LeaseRef]) -> None:
-        """Note that the carrier does not get these published jobs: the relay settles failed attempts of them."""
+        """Record that these jobs are not sent to the carrier, because the relay settles them as failed."""
         self._not_sent.update(filter(self._was_unconfirmed, refs))
 
     def take(self, taken: Taken, ended: AttemptOfReturned) -> tuple[list[Attempt], list[int]]:
-        """Note what came from the carrier. Return the attempts to settle, and the deliveries to acknowledge at once.
+        """Record what the carrier has sent. Return the attempts to settle, and deliveries to acknowledge immediately.
 
-        If two outcomes of a job come, the relay settles the first one, and then acknowledges both deliveries. It also
-        acknowledges both deliveries of a job that comes back twice.
+        If a job's outcome arrives twice, the relay settles the first, and then acknowledges both deliveries. If a job
+        comes back twice, it also acknowledges both deliveries.
         """
         self.confirmed += filter(self._was_unconfirmed, taken.confirmed)
         self.release(filter(self._was_unconfirmed, taken.refused))
@@ -98,7 +98,7 @@ class CarriedJobs:
         return attempts, known
 
     def release(self, refs: Iterable[LeaseRef]) -> None:
-        """Have the relay release these jobs: the carrier does not have them."""
+        """Plan to release these jobs, because the carrier does not have them."""
         for ref in refs:
             self.to_release.setdefault(ref, [])
 
@@ -116,13 +116,13 @@ class CarriedJobs:
                 del self.to_release[ref]  # the carrier had it after all
 
     def handed_over(self, refs: Iterable[LeaseRef], count: int) -> None:
-        """Note that `count` rows of these jobs name the carrier. The other jobs had an outcome before."""
+        """Record that `count` of these jobs now name the carrier. The outcomes of the rest have already arrived."""
         done = set(refs)
         self.confirmed = [ref for ref in self.confirmed if ref not in done]
         self.with_carrier += count
 
     def settled(self, attempts: Iterable[Attempt]) -> list[int]:
-        """Note that these outcomes are written, or have lost their leases. Return the deliveries to acknowledge."""
+        """Record that these outcomes are settled, or have lost their leases. Return the deliveries to acknowledge."""
         acknowledged: list[int] = []
         for attempt in attempts:
             if attempt.job.ref in self._not_sent:
@@ -136,19 +136,19 @@ class CarriedJobs:
         return acknowledged
 
     def came_back(self, ref: LeaseRef) -> bool:
-        """Return whether the carrier has delivered this job, which the relay has to release or recover."""
+        """Return whether the carrier has given back this job, and the relay must still release or recover it."""
         return bool(self.to_recover.get(ref) or self.to_release.get(ref))
 
     def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
-        """Note that these jobs are released or recovered. Return the deliveries to acknowledge."""
+        """Record that these jobs are released or recovered. Return the deliveries to acknowledge."""
         places = self.to_recover, self.to_release
         return [delivery for ref in refs for place in places for delivery in place.pop(ref, [])]
 
     def connection_lost(self) -> None:
-        """Note that the connection to the carrier is gone. Its deliveries come again, to this relay or another relay.
+        """Record that the connection to the carrier broke. Its deliveries will come again, to this or another relay.
 
-        The relay releases the unconfirmed jobs. If the carrier has such a job, the job runs twice, and a relay writes
-        one outcome.
+        The relay releases the unconfirmed jobs. If the carrier has such a job after all, the job runs twice, but only
+        one outcome is stored.
         """
         self._deliveries = {ref: [] for ref in self._deliveries}
         self.to_recover.clear()
@@ -159,38 +159,38 @@ class CarriedJobs:
         self.release_unconfirmed()
 
     def release_unconfirmed(self) -> None:
-        """Have the relay release the unconfirmed jobs, except for jobs whose outcomes wait."""
+        """Plan to release the unconfirmed jobs, except jobs whose outcome has arrived."""
         self.release(ref for ref in self.unconfirmed if ref not in self._deliveries)
         self.unconfirmed.clear()
         self.unconfirmed_size = 0
 
 
 CARRIER_BATCH = 500
-"""The maximum of jobs in one claim."""
+"""The maximum number of jobs in one claim."""
 
 MOST_UNCONFIRMED = 2 * CARRIER_BATCH
-"""The maximum of unconfirmed jobs of one relay. They may run twice if the relay dies."""
+"""The maximum number of a relay's unconfirmed jobs, which may run twice if the relay dies."""
 
 MOST_UNCONFIRMED_SIZE = 16_000_000
-"""Characters of the arguments of the unconfirmed jobs, which are in memory. A single claim may have more."""
+"""The maximum size of the unconfirmed jobs' arguments in characters. A single claim may exceed it."""
 
 WINDOW_COUNT_INTERVAL = 1.0
 FULL_WINDOW_INTERVAL = 0.1
-"""Seconds between two counts: usually, and while the window is full, since another relay may settle jobs."""
+"""Seconds between two counts: usually, and while the window is full, when other relays may make room."""
 
 COUNT_SHARE = 10
-"""The counts take a tenth of the time at most: a count takes long with 100,000 rows."""
+"""The counts take at most a tenth of the time, because counting 100,000 rows takes long."""
 
 FIRST_SHARE = 8
-"""Until its second count a relay takes at most an eighth of the window: relays that start together do not see each
-other yet."""
+"""Until its second count, a relay uses at most an eighth of the window, because relays that start together do not see
+each other yet."""
 
 FIRST_REFUSAL_PAUSE, LONGEST_REFUSAL_PAUSE = 1.0, 30.0
-"""Seconds without a claim after the carrier has refused jobs. Each refusal doubles them, up to the second number."""
+"""Seconds without a claim after the carrier has refused jobs. The first pause doubles each time, up to the longest."""
 
 
-# relay → how many jobs the carrier holds, how many jobs its relays hold for it, and how many relays are alive. Index:
-# recover, which has an entry for each running job.
+# relay → how many jobs the carrier has, how many its relays have, and how many relays are alive. Index: recover, which
+# has one entry per running job.
 CARRIED_COUNT = """
 WITH relay AS MATERIALIZED (
     SELECT
@@ -209,27 +209,27 @@ WHERE status = 'running' AND (locked_by = %(carrier_id)s OR locked_by IN (SELECT
 
 
 class CarrierWindow(Service):
-    """How many jobs a relay may claim. As a service, it counts the rows that name the carrier or its relays."""
+    """Counts the jobs of the carrier and its relays, and says how many more jobs this relay may claim."""
 
     name = "carried_count"
     due_at = 0.0
 
     def __init__(self, store: Store, jobs: CarriedJobs, *, size: int, worker_timeout: float) -> None:
-        """worker_timeout: the seconds after which a relay counts as dead."""
+        """worker_timeout: a relay without a heartbeat for this many seconds counts as dead."""
         self._store = store
         self.jobs = jobs
         self._values = {**store.holder, "worker_timeout": worker_timeout}
         self._size = size
-        self._most = 0  # jobs of this relay and of the carrier, until the next count
+        self._most = 0  # the maximum number of jobs of this relay and the carrier until the next count
         self.is_counted = self.is_full = False
         self._paused_until = 0.0
-        self._refusals = 0  # in a row
+        self._refusals = 0  # the number of refusals in a row
         self.jobs_refused = 0
-        """How many jobs the carrier has refused."""
-        self._size_of_job = 1  # the mean characters of the arguments of a job, in the last claim
-        self._clock = 0.0  # the database's time minus this process's monotonic time
+        """The number of jobs that the carrier has refused."""
+        self._size_of_job = 1  # the mean size of a job's arguments in the last claim, in characters
+        self._clock_offset = 0.0  # the database's time minus this process's monotonic time
         self.is_blocked = False
-        """Whether the carrier takes no jobs for now."""
+        """Whether the carrier accepts no jobs at the moment."""
 
     def room(self, coming: int, now: float) -> int:
         if not self.is_counted or self.is_blocked or now < self._paused_until:
@@ -237,7 +237,7 @@ class CarrierWindow(Service):
         free = self._most - self.jobs.count - coming
         unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
         size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
-        by_size = -(-size // self._size_of_job) - coming  # at least one, while there is room for a character
+        by_size = -(-size // self._size_of_job) - coming  # at least one job, if there is room for one character
         return max(0, min(free, unconfirmed, by_size, CARRIER_BATCH))
 
     def run(self, now: float) -> None:
@@ -255,7 +255,7 @@ class CarrierWindow(Service):
         )
 
     def pause(self, refused: int) -> float:
-        """Claim nothing for a while: the carrier has refused `refused` jobs. Return the seconds of the pause."""
+        """Claim nothing for a while, because the carrier has refused jobs. Return the length of the pause."""
         self.jobs_refused += refused
         self._refusals += 1
         seconds: float = min(LONGEST_REFUSAL_PAUSE, FIRST_REFUSAL_PAUSE * 2 ** min(self._refusals - 1, 10))
@@ -266,12 +266,12 @@ class CarrierWindow(Service):
         self._refusals = 0
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Note the size of these jobs, and how the database's clock and this process's monotonic one differ."""
+        """Record the size of these jobs, and the difference between the database's clock and the monotonic clock."""
         self._size_of_job = max(sum([len(job.args) + len(job.kwargs) for job in jobs]) // len(jobs), 1)
         job = jobs[-1]
         if job.claimed_at is not None:
-            self._clock = job.locked_at - job.claimed_at
+            self._clock_offset = job.locked_at - job.claimed_at
 
     def claimed_at(self, job: ClaimedJob) -> float | None:
-        """Return when a job was claimed, in this process's monotonic time; `None`: this process cannot say."""
-        return job.locked_at - self._clock if self._clock else None
+        """Return when a job was claimed, in this process's monotonic time; `None` if unknown."""
+        return job.locked_at - self._clock_offset if self._clock_offset else None

@@ -1,15 +1,15 @@
-"""Encodes jobs and attempts as JSON messages for a carrier, and decodes the messages that come back.
+"""Encode jobs and attempts as JSON messages for a carrier, and decode the messages that come back.
 
-Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true only in one
-process: times of its monotonic clock, and the exception object. Large arguments do not come back with an outcome: only
-receivers of signals would read them, and a relay has many outcomes in memory.
+Jobs and outcomes arrive exactly as they were sent, except values that only one process can use: times of its monotonic
+clock, and the exception object. Large arguments are not sent back with an outcome, because only signal receivers would
+read them, and a relay keeps many outcomes in memory.
 
-Invariant: a relay and a Celery worker of different versions agree on `WIRE_FORMAT`, or raise `UnknownFormat`. This
-module guesses no field, and checks the type and the range of each field.
+A relay and a Celery worker of different versions either agree on `WIRE_FORMAT` or raise `UnknownFormat`. The type and
+range of each field are checked, and nothing is guessed.
 
-Invariant: `outcomes` and `returned` raise nothing, whatever a message has in it. Anybody with access to the broker can
-send anything, and a message that ended the process of its relay would come again. A `ReturnedJob` with a `problem`
-stands for a message that cannot be read.
+`add_outcomes` and `returned_job` never raise, whatever a message contains. Anybody with access to the broker can send
+anything, and a message that made a relay die would be delivered again. A message that cannot be read becomes a
+`ReturnedJob` with a `problem`.
 """
 
 import json
@@ -24,26 +24,26 @@ from ...values.records import LARGEST_ID, LEFT_OUT, MOST_DIGITS, Attempt, Claime
 from .carrier import BegunJob, ReturnedJob, ReturnedOutcome, Taken
 
 WIRE_FORMAT = 1
-"""The version of the messages."""
+"""The version of the message format."""
 
 _JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name not in ("is_suspect", "permit_key", "claimed_at"))
 _OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
 
 
 class _Kind(NamedTuple):
-    """The types and the range of a field. NaN, infinite numbers and integers too large for a float are in no range."""
+    """The allowed types and range of a field. NaN and infinite numbers are never in range."""
 
     types: tuple[type, ...]
     least: float = 0
     most: float = 0
-    """The largest number, or the bytes of the longest text; 0: no limit."""
+    """The largest number, or the longest text in bytes; 0 means unlimited."""
 
 
-LONGEST_DURATION = 1e9
+MOST_SECONDS_IN_MESSAGE = 1e9
 """Seconds."""
 
 LATEST_TIME = 253_402_300_800
-"""The end of the year 9999, in seconds since the epoch. The time of a job is no later, and not before its negative."""
+"""The end of the year 9999, in seconds since the epoch. A job's time is between this and its negative."""
 
 _INT, _REAL = (int,), (int, float)
 _ID, _COUNT, _FLAG = _Kind(_INT, 0, LARGEST_ID), _Kind(_INT, -(2**15), 2**31 - 1), _Kind((bool,))
@@ -56,7 +56,7 @@ def _or_none(kind: _Kind) -> _Kind:
 
 
 class _Form:
-    """The types and the ranges of the fields of a list."""
+    """The allowed types and ranges of the fields of a list."""
 
     def __init__(self, *kinds: _Kind) -> None:
         self._types = [kind.types for kind in kinds]
@@ -64,9 +64,9 @@ class _Form:
         self._names = [(place, kind.most) for place, kind in enumerate(kinds) if str in kind.types and kind.most]
 
     def fits(self, values: object) -> TypeGuard[Sequence[Any]]:
-        """Return whether each value has one of its types and is in its range, and PostgreSQL can store the texts.
+        """Return whether each value has an allowed type and range, and PostgreSQL can store the texts.
 
-        `True` is no number here.
+        `True` and `False` do not count as numbers.
         """
         if not isinstance(values, list | tuple) or len(values) != len(self._types):
             return False
@@ -95,7 +95,7 @@ _OUTCOME = _Form(
     *(_or_none(_Kind((dict,))), _FLAG, _or_none(_TEXT)),
 )
 _HOME, _FORMAT = _Form(_NAME), _Form(_COUNT)
-_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, LONGEST_DURATION), _FLAG)
+_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, MOST_SECONDS_IN_MESSAGE), _FLAG)
 
 _ERROR_KINDS = {
     "exception": _ERROR_NAME,
@@ -108,17 +108,17 @@ _ERROR_KINDS = {
     "place": _ERROR_NAME,
     "line": _or_none(_COUNT),
 }
-"""The fields of an entry of `error_entry`. The primary key of roll-ups has the fields of the kind `_ERROR_NAME`."""
+"""The fields of an error, as made by `error_entry`. Fields of the kind `_ERROR_NAME` become part of a primary key."""
 
 _ERROR_NEEDS = frozenset({"exception", "message", "traceback"})
 
 _STATUSES = frozenset(get_args(get_type_hints(Outcome)["status"]))
 
 ARGUMENTS_SENT_BACK = 10_000
-"""The maximum of characters of a job's arguments that come back with its outcome."""
+"""Arguments up to this number of characters are sent back with an outcome."""
 
 BEGUN = "begun"
-"""Stands in the place of an attempt: see `encode_begun`."""
+"""A message contains this text instead of an attempt to say that a job begins: see `encode_begun`."""
 
 _ID_PREFIX = "skipqueue-"
 
@@ -132,50 +132,50 @@ class EncodedOutcome(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of a message that holds no other outcome."""
+        """The size in bytes of a message with only this outcome."""
         return len(self.id) + len(self.body) + len(b'[["",]]')
 
 
 class UnknownFormat(Exception):
-    """The message comes from another version of django_skipqueue, or was not made by it."""
+    """The message comes from another version of django_skipqueue, or from another sender."""
 
 
 def message_id(home: str, ref: LeaseRef) -> str:
-    """Return the id of a job's message under one lease: Celery's task id."""
+    """Return the id of the message for a job under one lease. It is also Celery's task id."""
     return f"{_ID_PREFIX}{home}-{ref[0]}-{ref[1]}"
 
 
 def lease_ref_of(message_id: object) -> LeaseRef | None:
-    """Return the lease in the id of a message; `None` if the message is not about a job."""
+    """Return the job id and lease in the id of a message; `None` if the message is not about a job."""
     if not isinstance(message_id, str) or not message_id.startswith(_ID_PREFIX):
         return None
     _, *numbers = message_id.rsplit("-", 2)
-    if len(numbers) < 2 or not all(each.isdecimal() and len(each) <= MOST_DIGITS for each in numbers):
+    if len(numbers) < 2 or not all(number.isdecimal() and len(number) <= MOST_DIGITS for number in numbers):
         return None
     id, lease = map(int, numbers)
     return (id, lease) if max(id, lease) <= LARGEST_ID else None
 
 
 def without_large_arguments(job: ClaimedJob, most: int = ARGUMENTS_SENT_BACK) -> ClaimedJob:
-    """Return the job, with `LEFT_OUT` in place of arguments that have more characters than `most`."""
+    """Return the job, with `LEFT_OUT` instead of arguments that have more than `most` characters."""
     return job if len(job.args) + len(job.kwargs) <= most else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT)
 
 
 def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
-    """Return the format, the home of the job's outcome, and the fields of the job."""
+    """Return a message's content: the format, the place for the job's outcome, and the job's fields."""
     return [WIRE_FORMAT, home, *job[: len(_JOB_FIELDS)]]
 
 
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
-    """Return the job, and the home of its outcome. Raises `UnknownFormat`."""
+    """Return the job, and the place for its outcome. Raises `UnknownFormat`."""
     _, home, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
     if not _HOME.fits([home]):
-        raise UnknownFormat("The message names no home of the outcome.")
+        raise UnknownFormat("The message does not say where to send the outcome.")
     return _job(fields), home
 
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:
-    """Return the format, the alias, the job, the outcome, the worker, the seconds, and whether the task wrote it."""
+    """Return a message's content: format, database, job, outcome, worker, seconds, and `is_written`."""
     job = without_large_arguments(attempt.job)[: len(_JOB_FIELDS)]
     outcome = [getattr(attempt.outcome, name) for name in _OUTCOME_FIELDS]
     duration = attempt.ended - attempt.started
@@ -187,27 +187,27 @@ def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
 
 
 def encode_begun(ref: LeaseRef, home: str) -> EncodedOutcome:
-    """Encode, in place of an outcome, that this job begins, after another process that had its message is gone."""
+    """Encode that a job begins after another process that had its message died. It is sent like an outcome."""
     return EncodedOutcome(home, message_id(home, ref), encode(BEGUN))
 
 
 def join_outcomes(outcomes: Iterable[EncodedOutcome]) -> bytes:
-    """Return the body of a message with these outcomes of one home: a list of ids and attempts."""
-    parts = (b"".join((b"[", _encoder.encode(each.id).encode(), b",", each.body, b"]")) for each in outcomes)
+    """Return the body of a message with these outcomes: a JSON list of pairs of id and attempt."""
+    parts = (b"".join((b"[", _encoder.encode(one.id).encode(), b",", one.body, b"]")) for one in outcomes)
     return b"".join((b"[", b",".join(parts), b"]"))
 
 
 def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
-    """Return the lease of each outcome of a message, if its id has one, and its attempt. Raises `UnknownFormat`."""
+    """Return a message's outcomes: for each, its `LeaseRef` if known, and its attempt. Raises `UnknownFormat`."""
     if not isinstance(payload, list) or not all(isinstance(part, list) and len(part) == 2 for part in payload):
         raise UnknownFormat("The message was not made by django_skipqueue.")
     if not payload:
-        raise UnknownFormat("The message holds no outcome.")
+        raise UnknownFormat("The message contains no outcome.")
     return [(lease_ref_of(id), attempt) for id, attempt in payload]
 
 
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:
-    """Return the attempt as if it had ended now, in monotonic seconds of this process. Raises `UnknownFormat`."""
+    """Return the attempt as if it had ended now by this process's monotonic clock. Raises `UnknownFormat`."""
     _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
     if not (
         _OUTCOME.fits(fields)
@@ -215,7 +215,7 @@ def attempt_from_wire(payload: object, *, now: float) -> Attempt:
         and fields[0] in _STATUSES
         and _is_error(fields[_OUTCOME_FIELDS.index("error")])
     ):
-        raise UnknownFormat("The outcome cannot be read: a field has another type or another range.")
+        raise UnknownFormat("The outcome cannot be read, because a field has a wrong type or is out of range.")
     outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
     return Attempt(_job(job), outcome, now - duration, now, worker, is_written, alias)
 
@@ -225,7 +225,7 @@ def encode(payload: list[Any] | dict[str, Any] | str) -> bytes:
 
 
 def decode(body: bytes | memoryview | str) -> Any:
-    """Return the payload in the body of a message. Raises `UnknownFormat` if it is not JSON."""
+    """Decode the body of a message. Raises `UnknownFormat` if it is not JSON."""
     try:
         return json.loads(bytes(body) if isinstance(body, memoryview) else body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -236,13 +236,13 @@ _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
 def _refuse(constant: str) -> NoReturn:
-    """Refuse NaN and Infinity: Python reads them, although they are not JSON."""
+    """Refuse NaN and Infinity, which Python accepts although they are not JSON."""
     raise ValueError(f"it has {constant}")
 
 
 def _job(fields: object) -> ClaimedJob:
     if not _JOB.fits(fields):
-        raise UnknownFormat("The job cannot be read: a field has another type or another range.")
+        raise UnknownFormat("The job cannot be read, because a field has a wrong type or is out of range.")
     return ClaimedJob(*fields)
 
 
@@ -259,23 +259,23 @@ def _fields(payload: object, count: int) -> list[Any]:
     if payload[0] != WIRE_FORMAT:
         older = "the sender" if payload[0] < WIRE_FORMAT else "this side"
         raise UnknownFormat(
-            f"The message has format {payload[0]}, and this side reads format {WIRE_FORMAT}: relays and Celery workers "
+            f"The message has format {payload[0]}, but this side reads format {WIRE_FORMAT}. Relays and Celery workers "
             f"need the same version of django_skipqueue. Update {older}."
         )
     if len(payload) != count:
-        raise UnknownFormat(f"The message has {len(payload)} fields in place of {count}.")
+        raise UnknownFormat(f"The message has {len(payload)} fields instead of {count}.")
     return payload
 
 
 BROKER_REASONS = ("expired", "delivery_limit", "maxlen")
-"""The reasons for which the broker itself gives a job back. With another reason, a worker has rejected the job."""
+"""The reasons why the broker itself gives a job back. With any other reason, a worker has rejected the job."""
 
 LONGEST_ID_SHOWN = 100
-"""Characters of a message's id in a log line."""
+"""In a log line, a message's id is cut to this number of characters."""
 
 
 def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id: object, *, now: float) -> int:
-    """Add the outcomes in a message to `taken`, and return their number. id: the message's `correlation_id`."""
+    """Add a message's outcomes to `taken`, and return their number. `id`: the message's `correlation_id`."""
     try:
         parts = split_outcomes(decode(body))
     except Exception as error:
@@ -295,7 +295,7 @@ def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id
 
 
 def returned_job(delivery: int, body: bytes | memoryview | str, id: object, headers: object) -> ReturnedJob:
-    """Return the job in a message that has come back, with the reason in the headers of the message."""
+    """Return the job in a message that came back, with the reason from the message's headers."""
     try:
         job = without_large_arguments(job_from_wire(decode(body)[0][0])[0])
     except Exception as error:

@@ -1,12 +1,12 @@
 """A backend for Django's tasks: `TASKS = {"default": {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}}`.
 
-A `@task` becomes an entry in the registry of `@job`, its result is the row of a job, and `runworker` runs it.
-Invariant: a backend object holds only settings. Django makes it while modules are imported, and again in every thread,
-so it uses neither a model nor a database before the first enqueue.
+Each `@task` is registered like a task of `@job`, its results are rows of jobs, and `runworker` runs it. A backend
+object holds only settings, and uses neither models nor a database before the first enqueue, because Django makes it
+while modules are imported, and again in every thread.
 
-The receivers at the end send Django's `task_finished` after the outcome of a finished job is committed. Invariant: the
-signal is sent once for each finished job, and never for an attempt that will be retried or whose lease was lost. It is
-sent in the thread of the `EventDispatcher`, so that a slow receiver delays no job.
+The receivers at the end of the file send Django's signal `task_finished` after the outcome of a finished job is
+committed. It is sent once for each finished job, but not for attempts that will be retried or whose lease was lost. It
+is sent in the thread of the `EventDispatcher`, so that a slow receiver delays no job.
 """
 
 import logging
@@ -63,9 +63,10 @@ class SkipQueueBackend(BaseTaskBackend):
 
     @classmethod
     def discover_tasks(cls) -> None:
-        """Import each app's `tasks` module and register every task there, also tasks of another backend.
+        """Import the `tasks` module of each app, and register all its tasks, including tasks of other backends.
 
-        Called when the app is ready. `.using(backend=…)` can enqueue any task here, so a worker must know all tasks.
+        Called when Django has loaded all apps. By `.using(backend=…)` any task can be enqueued on this backend, so
+        workers must know all tasks.
         """
         autodiscover_modules("tasks")
         for config in apps.get_app_configs():
@@ -75,43 +76,43 @@ class SkipQueueBackend(BaseTaskBackend):
                     registered(value)
 
     def validate_task(self, task: AnyTask) -> None:
-        """Raise `InvalidTask` for a task that cannot be enqueued. `run_after` may also be a timedelta."""
-        due_in = isinstance(task.run_after, timedelta)
-        super().validate_task(variant(task, run_after=None) if due_in else task)
+        """Raise `InvalidTask` for a task that cannot be enqueued. `run_after` may be a datetime or a timedelta."""
+        has_delay = isinstance(task.run_after, timedelta)
+        super().validate_task(variant(task, run_after=None) if has_delay else task)
         options_of(task)
         if yields(task.func):
             raise InvalidTask(f"{task.module_path} yields, so calling it would run nothing of it.")
 
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that cannot be stored.
+        """Insert a job in the caller's transaction. If arguments cannot be stored, raises and writes nothing.
 
-        If an unfinished job holds the unique key, returns the result of that job, and sends no signal.
+        If an unfinished job already holds the unique key, returns the result of that job, and sends no signal.
         """
         job = self.call_of(task, args, kwargs).defer()
-        if not job.created:  # the job holds the unique key, and may be a job of another task
+        if not job.created:  # an existing job, perhaps of another task, holds the unique key
             return result_of(job, definition_of(job) or task)
         return self.announce(task, job)
 
     def announce(self, task: AnyTask, job: "Job") -> AnyResult:
-        """Send the signal of a job that was inserted, and return its result."""
+        """Send Django's signal `task_enqueued` for a new job, and return its result."""
         result = result_of(job, task)
         task_enqueued.send(type(self), task_result=result)
         return result
 
     def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
-        """The task with arguments. Raises as `enqueue` does."""
+        """Make the call of a task with these arguments. Raises the errors that `enqueue` raises."""
         self.validate_task(task)
-        own, given = options_of(task), parsed_options(self.options)
-        known = registered(task)
-        checked = check_size(known.normalized(args, kwargs), settings.max_argument_bytes)
-        wanted = spec(task, own, given, alias=self.alias)
-        return TaskCall(wanted, checked, given.database, shard_of(known, checked))
+        task_options, backend_options = options_of(task), parsed_options(self.options)
+        entry_of_task = registered(task)
+        call = check_size(entry_of_task.normalized(args, kwargs), settings.max_argument_bytes)
+        job_spec = spec(task, task_options, backend_options, alias=self.alias)
+        return TaskCall(job_spec, call, backend_options.database, shard_of(entry_of_task, call))
 
     def get_result(self, result_id: str) -> AnyResult:
-        """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`.
+        """Return the result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`.
 
-        An id from before the project had several databases names none. It is looked for in the database of the
-        `OPTIONS`, or else in `SKIPQUEUE["DATABASE"]`.
+        An id from before the project had several databases does not name a database. Such a result is looked up in the
+        database of the backend's `OPTIONS`, or else in `SKIPQUEUE["DATABASE"]`.
         """
         job = self._find(result_id)
         task = None if job is None else definition_of(job)
@@ -120,17 +121,17 @@ class SkipQueueBackend(BaseTaskBackend):
         return result_of(job, task)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """Check the settings of this alias in `TASKS`."""
-        found: list[CheckMessage] = []
+        """Check the settings of this backend in `TASKS`."""
+        errors: list[CheckMessage] = []
         if not apps.is_installed("django_skipqueue"):
-            found.append(
+            errors.append(
                 Error(
                     f"TASKS[{self.alias!r}] keeps its tasks in the tables of django_skipqueue, which is not installed.",
                     hint="Add 'django_skipqueue' to INSTALLED_APPS and run `manage.py migrate`.",
                     id="skipqueue.E006",
                 )
             )
-        found += [
+        errors += [
             Error(
                 f"TASKS[{self.alias!r}]['OPTIONS']: {problem}",
                 hint="The page “Django's tasks” of the documentation (docs/how-to/django-tasks.md) lists every option.",
@@ -138,22 +139,23 @@ class SkipQueueBackend(BaseTaskBackend):
             )
             for problem in option_problems(self.options)
         ]
-        return found
+        return errors
 
     def _find(self, result_id: object) -> "Job | None":
         from ...models import Job
 
-        home = parsed_options(self.options).default_database
+        default_database = parsed_options(self.options).default_database
         try:
-            named = parse_handle(str(result_id))
-        except ValueError:  # no handle, or a number of thousands of digits
+            reference = parse_handle(str(result_id))
+        except ValueError:  # not a handle, or a number with thousands of digits
             return None
-        spelled = str(named.id) if named.database is None else handle_of(named.database, named.id)
-        if spelled != str(result_id) or len(str(named.id)) > 18:  # one spelling for each id of a bigint
+        alias, job_id = reference.database, reference.id
+        canonical_id = str(job_id) if alias is None else handle_of(alias, job_id)
+        if canonical_id != str(result_id) or len(str(job_id)) > 18:  # such as 007, or too large for a bigint
             return None
-        if named.database not in (None, home, *settings.served_databases):
+        if alias not in (None, default_database, *settings.served_databases):
             return None
-        return Job.objects.using(named.database or home).filter(pk=named.id).first()
+        return Job.objects.using(alias or default_database).filter(pk=job_id).first()
 
 
 def _ended(attempt: Attempt, **_: Any) -> None:
@@ -173,9 +175,9 @@ def _ended(attempt: Attempt, **_: Any) -> None:
 
 
 def _ended_without_attempt(job: RecoveredJob | Dependant, database: str, **_: Any) -> None:
-    """Send the signal for a job whose worker died in the last attempt, or that needs a job that has not completed.
+    """Send the signal for a job that ended without an attempt, because its worker or a job that it waits for failed.
 
-    Sends nothing if somebody has retried or deleted the job.
+    Sends nothing if somebody has retried or deleted the job meanwhile.
     """
     from ...models import Job
 
@@ -194,7 +196,7 @@ def _has_listeners(status: str) -> bool:
 
 
 def _send(result: AnyResult, error: dict[str, Any] | None) -> None:
-    """Send the signal while the error is being handled: receivers read `sys.exc_info()`, as Django's own does."""
+    """Send the signal. If there is an error, handle it meanwhile, because receivers may read `sys.exc_info()`."""
     sender = sender_for(result.backend)
     if error is None:
         task_finished.send_robust(sender, task_result=result)

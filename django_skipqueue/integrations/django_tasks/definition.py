@@ -1,11 +1,11 @@
-"""`@task` on this backend: Django's task with our options, and its entry in the registry that `@job` fills as well.
+"""`SkipQueueTask`: Django's task class with our options. `DjangoTask`: the entry of a Django task in our registry.
 
-Invariant: a task is registered when it is defined, and again when it is enqueued, because settings may have changed in
-between. A name in a row never causes an import.
+A task is registered when it is defined, and again when it is enqueued, because settings may have changed since. The
+name in a job's row never causes an import.
 
-A wrapper around the function of a task sends the `task_started` signal and passes the context. Invariant: an error
-about a return value that cannot be stored gets a note; no other error is changed. The wrapper makes a result object
-only if the signal has a receiver or the task takes the context.
+A wrapper around the function of a task sends Django's signal `task_started`, and passes the context. An error about a
+return value that cannot be stored gets a note. The wrapper makes a result object only if the signal has a receiver, or
+if the task takes the context.
 """
 
 import logging
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipQueueTask(AnyTask):
-    """Django's task, with the options that this backend adds: `@task(max_attempts=3)` on Django 6.1 and newer."""
+    """Django's task class with the options of this backend: `@task(max_attempts=3)`, on Django 6.1 and newer."""
 
     max_attempts: int | None = None
-    """`None`: `max_attempts` of the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """By default `max_attempts` in the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
-    """Returns seconds for the number of a failed attempt; or the function's path; `None`: `backoff` of `OPTIONS`."""
+    """A function from the number of a failed attempt to seconds, or its path. By default `backoff` in `OPTIONS`."""
     timeout: float | None = None
-    """Seconds after which an attempt is interrupted and fails; `None`: `timeout` of the backend's `OPTIONS`, if any."""
+    """Seconds after which an attempt is interrupted and fails. By default `timeout` in `OPTIONS`, if it is set."""
 
     def __post_init__(self) -> None:
         AnyTask.__post_init__(self)  # `super()` does not work in a dataclass with slots
         registered(self)
 
     def s(self, *args: Any, **kwargs: Any) -> TaskCall:
-        """The task with arguments: for callbacks of a `Batch`, and for a `chain`.
+        """Return the task with these arguments, for the callbacks of a `Batch`, or for a `chain`.
 
         Raises `InvalidArguments` for arguments that do not fit the task.
         """
@@ -64,40 +64,44 @@ class SkipQueueTask(AnyTask):
 
 
 class DjangoTask(Task[..., Any]):
+    """A Django task as a task of this package, which the registry has and workers run."""
+
     def __init__(self, definition: AnyTask) -> None:
-        given = given_to(definition)
+        decorator_options = given_to(definition)
         options = options_of(definition)
         super().__init__(
             around(definition),
             name=definition.module_path,
             options=replace(options, timeout=None),
-            policy=Policy(given.policy.backoff, given.retry_on, given.discard_on),
+            policy=Policy(decorator_options.policy.backoff, decorator_options.retry_on, decorator_options.discard_on),
             takes_context=True,
             timeout=options.timeout,
-            redact=given.redact,
+            redact=decorator_options.redact,
         )
         self.definition = definition
         self.alias = definition.backend
-        self.backoff = getattr(definition, "backoff", None) or given.backoff
+        self.backoff = getattr(definition, "backoff", None) or decorator_options.backoff
         self.__wrapped__ = definition.func
-        own = signature(definition.func)
-        parameters = list(own.parameters.values())
-        self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
+        full_signature = signature(definition.func)
+        parameters = list(full_signature.parameters.values())
+        without_context = parameters[1:] if definition.takes_context else parameters
+        self.signature = full_signature.replace(parameters=without_context)
 
     def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-        """A call as JSON: values of annotated types as `@job` stores them, all other values as Django normalizes them.
+        """Convert the arguments of a call to JSON: annotated types as `@job` does, other values as Django does.
 
-        Raises `TypeError` or `ValueError` for a value that is neither. Like Django, does not check the signature.
+        Raises `TypeError` or `ValueError` for a value that neither can convert. Like Django, does not check the
+        signature.
         """
         types = self.call_types
         if types is None:
-            plain, named = storable(list(args)), storable(dict(kwargs))
-            return call(plain, named, call_columns(self, plain, named))
-        given = types.with_plain(storable, args, kwargs)
-        return call(*types.encode(*given), call_columns(self, *given))
+            json_args, json_kwargs = storable(list(args)), storable(dict(kwargs))
+            return call(json_args, json_kwargs, call_columns(self, json_args, json_kwargs))
+        arguments = types.with_plain(storable, args, kwargs)
+        return call(*types.encode(*arguments), call_columns(self, *arguments))
 
     def encoded_result(self, result: Any) -> str:
-        """See `Task.encoded_result`. Django's own rules normalize a result that does not fit the annotation."""
+        """Encode the result as JSON. A result that does not fit the annotation is normalized by Django's rules."""
         if self.result_type is not None:
             with suppress(InvalidArguments):
                 result = self.result_type.encode("The result", result)
@@ -109,11 +113,11 @@ class DjangoTask(Task[..., Any]):
         return encode("The result", stored)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
-        """A callable that builds the task result. `around` calls it only if the task or a receiver needs the result."""
+        """Return a function that makes the task result. It is called only if the task or a receiver needs it."""
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """The policy with the task's own backoff, or the backoff of the alias on which the job was enqueued."""
+        """The policy, with the task's backoff, or else the backoff of the backend on which the job was enqueued."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
@@ -123,18 +127,18 @@ class DjangoTask(Task[..., Any]):
         return options_for(self.definition.backend).database
 
     def spec(self) -> JobSpec:
-        """The columns with which `.enqueue()` inserts jobs, including columns from the `OPTIONS` of the alias."""
-        given = options_for(self.definition.backend)
-        return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
+        """The spec with which `.enqueue()` inserts jobs, including the values in the backend's `OPTIONS`."""
+        backend_options = options_for(self.definition.backend)
+        return spec(self.definition, options_of(self.definition), backend_options, alias=self.definition.backend)
 
 
 class Policy(RetryPolicy):
-    """Retries as the options say, except for an attempt that returned a value that cannot be stored."""
+    """A retry policy that does not retry an attempt which returned a value that cannot be stored."""
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
         is_unstorable = UNSTORABLE_RESULT in getattr(error, "__notes__", ())
-        last = attempt if is_unstorable else max_attempts  # no attempts left: not retried
-        return super().decide(error, entry, attempt=attempt, max_attempts=last)
+        last_attempt = attempt if is_unstorable else max_attempts  # a job is not retried after its last attempt
+        return super().decide(error, entry, attempt=attempt, max_attempts=last_attempt)
 
 
 MakeResult = Callable[[], UnreadResult]
@@ -143,7 +147,7 @@ UNSTORABLE_RESULT = "The task ran to its end, but its result cannot be kept."
 
 
 def around(task: AnyTask) -> Callable[..., Any]:
-    """The function that the executor calls. It takes a function that makes the job's result, and then the arguments."""
+    """Wrap a task's function. The executor calls the wrapper with a function that makes the result, and arguments."""
     run = _in_event_loop(task) if iscoroutinefunction(task.func) else _in_thread(task)
     update_wrapper(run, task.func)
     del run.__wrapped__  # type: ignore[attr-defined]  # so that `run` keeps its own signature
@@ -174,7 +178,7 @@ def _in_event_loop(task: AnyTask) -> Callable[..., Any]:
         if sends_start or takes_context:
             result = make_result()
             if takes_context:
-                await sync_to_async(result.read)()  # now: a later query would block the event loop
+                await sync_to_async(result.read)()  # read now, because a later query would block the event loop
             if sends_start:
                 await task_started.asend_robust(sender_for(result.backend), task_result=result)
             if takes_context:
@@ -189,7 +193,7 @@ def _start_has_listeners() -> bool:
 
 
 def registered(definition: AnyTask) -> DjangoTask:
-    """Return the registry's entry for this task. Makes one if there is none, or if it belongs to another function."""
+    """Return the registry's entry for this task. Registers the task if needed, or if its function has changed."""
     known = entry(definition.module_path)
     if known is None or known.definition.func is not definition.func:
         known = DjangoTask(definition)
@@ -198,7 +202,7 @@ def registered(definition: AnyTask) -> DjangoTask:
 
 
 def entry(name: str) -> DjangoTask | None:
-    """The registry's entry of this name, if it is a task of Django's."""
+    """The registry's entry with this name; `None` if it is missing, or is not a Django task."""
     try:
         known = registry.get(name)
     except UnknownTask:
@@ -207,7 +211,7 @@ def entry(name: str) -> DjangoTask | None:
 
 
 def definition_of(job: "Job") -> AnyTask | None:
-    """The task of a job; `None` if the job was not enqueued by `django.tasks` and its task is not one of Django's."""
+    """The Django task of a job; `None` if neither the job nor its task belongs to `django.tasks`."""
     known = entry(job.task)
     if known is not None:
         return known.definition
@@ -215,21 +219,21 @@ def definition_of(job: "Job") -> AnyTask | None:
 
 
 def given_to(definition: AnyTask) -> Given:
-    """The options that `with_options` has given to the task's function, or the defaults."""
+    """The options that `with_options` has stored on the task's function, or the defaults."""
     return options_given_to(definition.func) or Given()
 
 
 def options_of(definition: AnyTask) -> Options:
-    """The options of this task's jobs. Raises `InvalidTask` for a value that cannot be used."""
-    due_in: Any = definition.run_after
-    own = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
+    """The options for jobs of this task. Raises `InvalidTask` for a value that is not valid."""
+    run_after: Any = definition.run_after
+    own_options = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
     try:
         return replace(
             given_to(definition).options,
             queue_name=definition.queue_name,
             priority=int(definition.priority),
-            run_after=due_in if isinstance(due_in, timedelta) else None,  # a datetime is checked by Django
-            **{name: value for name, value in own.items() if value is not None},
+            run_after=run_after if isinstance(run_after, timedelta) else None,  # Django checks a datetime itself
+            **{name: value for name, value in own_options.items() if value is not None},
         )
     except (InvalidOption, InvalidArguments) as error:
         raise InvalidTask(str(error)) from None

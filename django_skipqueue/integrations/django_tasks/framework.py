@@ -1,6 +1,6 @@
-"""Imports Django's task framework from Django itself or from its backport.
+"""Import Django's task framework, from Django itself or from its backport for older versions of Django.
 
-Invariant: nothing else in this package imports `django.tasks` or `django_tasks`.
+No other module of this package imports `django.tasks` or `django_tasks`.
 """
 
 import logging
@@ -72,21 +72,21 @@ _logger = logging.getLogger(LOGGER)
 
 def has_listeners(signal: Signal, *, log_receiver: object, level: int) -> bool:
     """Whether the signal has a receiver. Django's own `log_receiver` counts only if its logger has this level."""
-    others = any(key[0] != id(log_receiver) for key, *_ in signal.receivers)
-    return others or (bool(signal.receivers) and _logger.isEnabledFor(level))
+    has_others = any(key[0] != id(log_receiver) for key, *_ in signal.receivers)
+    return has_others or (bool(signal.receivers) and _logger.isEnabledFor(level))
 
 
 def settings_of(alias: str) -> dict[str, Any]:
-    """The settings of this alias in `TASKS`; empty if the alias is missing: a row may name an alias of older settings.
+    """The settings of the backend with this alias in `TASKS`. Empty if there is none, because old rows may name one.
 
-    Workers use this in place of `task_backends`, which would make a new backend in the context of each attempt.
+    Workers use this function instead of `task_backends`, which would make a new backend in each attempt.
     """
-    found: dict[str, Any] = task_backends.settings.get(alias, {})
-    return found
+    backend_settings: dict[str, Any] = task_backends.settings.get(alias, {})
+    return backend_settings
 
 
 def sender_for(alias: str) -> type[BaseTaskBackend]:
-    """The sender of the signals about a result: the class of the backend on which it was enqueued."""
+    """The sender of Django's signals about a result: the class of the backend on which it was enqueued."""
     path = settings_of(alias).get("BACKEND")
     sender: type[BaseTaskBackend] = BaseTaskBackend if path is None else import_string(path)
     return sender

@@ -1,8 +1,8 @@
 """Moves the waiting tasks of django-tasks-db into the job queue.
 
-Invariant: a row leaves the old table in the transaction in which its job appears, and rows that a worker of
-django-tasks-db has locked are skipped. If the tables are in different databases, the jobs are committed first: after a
-crash between the commits, both rows and jobs exist, and the next run imports the batch a second time.
+Each job is inserted and its old row deleted in the same transaction. Rows that a worker of django-tasks-db has locked
+are skipped. If the two tables are in different databases, the jobs are committed first. After a crash between the two
+commits, both the rows and the jobs exist, and the next run imports the batch a second time.
 """
 
 from collections import Counter, defaultdict
@@ -31,26 +31,27 @@ NO_RUN_AFTER_YEAR = 9999
 """The year that django-tasks-db writes for a task without `run_after`."""
 
 Group = tuple[str, str, int, datetime | None]
-"""The values shared by rows that are enqueued in one statement: task, queue, priority and `run_after`."""
+"""Task, queue, priority and `run_after`. Rows with the same four values are enqueued in one statement."""
 
 
 def import_tasks(backend_alias: str, source: str, *, dry_run: bool) -> tuple[str, str]:
-    """Move the rows, or only count them. Returns texts about the tasks that were moved, and about tasks that are left.
+    """Move the waiting rows, or with `dry_run` only count them.
 
-    Moves the rows in batches, each in a transaction of its own, so that the move may be stopped at any time and
-    repeated.
+    Moves them in batches, each in its own transaction, so that the command may be stopped at any time and run again.
+
+    Returns two texts for the output: how many tasks were moved, and how many stay in the old table.
     """
     backend = _backend(backend_alias)
     if source not in connections:
         raise CommandError(f"--source: there is no database {source!r} in DATABASES.")
     known = {task.name: task for task in registry if isinstance(task, DjangoTask)}
     waiting = source_model()._default_manager.using(source).filter(status="READY")
-    movable, unknown = waiting.filter(task_path__in=known), waiting.exclude(task_path__in=known)
-    moved = _counted(movable) if dry_run else Counter[str]()
-    while not dry_run and (batch := _move(movable, known, backend)):
+    importable, unknown = waiting.filter(task_path__in=known), waiting.exclude(task_path__in=known)
+    moved = _count_by_task(importable) if dry_run else Counter[str]()
+    while not dry_run and (batch := _move(importable, known, backend)):
         moved += batch
-    left = _counted(unknown)
-    return _summary(moved), _summary(left) if left else ""
+    remaining = _count_by_task(unknown)
+    return _summary(moved), _summary(remaining) if remaining else ""
 
 
 def source_model() -> type[models.Model]:
@@ -72,18 +73,19 @@ def _backend(alias: str) -> SkipQueueBackend:
 
 
 def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backend: SkipQueueBackend) -> Counter[str]:
-    given = parsed_options(backend.options)
+    backend_options = parsed_options(backend.options)
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
     with transaction.atomic(using=waiting.db), ExitStack() as transactions:
         rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:IMPORT_BATCH])
         for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
-            wanted = spec(task, options_of(task), given, alias=backend.alias)._replace(on_conflict="skip")
-            shards = [shard_of(known[name], c) for c in calls]
-            chosen = placement().choose_many(wanted, calls, named=given.database, shards=shards)
-            for alias in dict.fromkeys(chosen):
+            job_spec = spec(task, options_of(task), backend_options, alias=backend.alias)._replace(on_conflict="skip")
+            shards = [shard_of(known[name], encoded) for encoded in calls]
+            aliases = placement().choose_many(job_spec, calls, named=backend_options.database, shards=shards)
+            for alias in dict.fromkeys(aliases):
                 transactions.enter_context(transaction.atomic(using=alias))
-                Store(alias).enqueue_many(wanted, [c for c, at in zip(calls, chosen, strict=True) if at == alias])
+                calls_here = [encoded for encoded, chosen in zip(calls, aliases, strict=True) if chosen == alias]
+                Store(alias).enqueue_many(job_spec, calls_here)
         waiting.model._default_manager.using(waiting.db).filter(pk__in=[row.pk for row in rows]).delete()
     return Counter(row.task_path for row in rows)
 
@@ -98,11 +100,11 @@ def _grouped(rows: list[Any], known: Mapping[str, DjangoTask]) -> dict[Group, li
     return groups
 
 
-def _counted(rows: models.QuerySet[Any]) -> Counter[str]:
+def _count_by_task(rows: models.QuerySet[Any]) -> Counter[str]:
     paths = rows.order_by().values_list("task_path")
     return Counter(dict(paths.annotate(models.Count("pk"))))
 
 
 def _summary(counts: Counter[str]) -> str:
-    each = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
-    return f"{counts.total():,} tasks ({each})" if each else "0 tasks"
+    by_name = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+    return f"{counts.total():,} tasks ({by_name})" if by_name else "0 tasks"

@@ -1,7 +1,7 @@
-"""Maps a Django task and the `OPTIONS` of its alias to the columns of a job, and the columns to a task result.
+"""Converts a Django task and the `OPTIONS` of its alias to the columns of a job, and a job to Django's task result.
 
-Invariant: every name and value is mapped here. Two results made from one row are equal, whichever processes make them.
-To read the options sends no query and imports nothing, because backends are made while modules are imported.
+No other module converts between the two. Two results made from the same row are equal, even in different processes.
+Reading the options sends no query and imports nothing, because backends are made while modules are imported.
 """
 
 import json
@@ -46,23 +46,23 @@ class BackendOptions:
     """One field for each key of `OPTIONS`, in lower case."""
 
     database: str | None = None
-    """The alias of the database that holds the jobs; `None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`."""
+    """The alias of the jobs' database. With `None`, `SKIPQUEUE["PLACEMENT"]` chooses it, or else it is `DATABASE`."""
     max_attempts: int | None = None
-    """Attempts before a job fails, for tasks without their own; `None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """After how many attempts a job fails, unless its task says it. `None` means `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
-    """Returns seconds for the number of a failed attempt; or the dotted path of this function."""
+    """A function, or its dotted path. It takes the number of a failed attempt, and returns how many seconds to wait."""
     timeout: float | None = None
-    """Seconds after which an attempt is interrupted and fails; `None`: never."""
+    """After how many seconds an attempt is interrupted and fails. `None` means never."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
     """How long finished jobs are kept, by status, where this is shorter than `SKIPQUEUE["RETENTION"]`."""
 
     @property
     def default_database(self) -> str:
-        """The alias of the database for an id that names none."""
+        """The alias of the database in which to look for a job whose id names no database."""
         return self.database or settings.database
 
 
-OPTION_NAMES = tuple(each.name for each in fields(BackendOptions))
+OPTION_NAMES = tuple(option.name for option in fields(BackendOptions))
 
 
 def parsed_options(given: Mapping[str, Any]) -> BackendOptions:
@@ -77,8 +77,8 @@ def options_for(alias: str) -> BackendOptions:
 
 
 def resolved(backoff: Backoff | str) -> Backoff:
-    found: Backoff = import_string(backoff) if isinstance(backoff, str) else backoff
-    return found
+    function: Backoff = import_string(backoff) if isinstance(backoff, str) else backoff
+    return function
 
 
 def option_problems(given: Mapping[str, Any]) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _backoff_problems(backoff: Any) -> Iterator[str]:
         return
     try:
         delay = resolved(backoff)(1)
-    except Exception as error:  # the import failed, or the value cannot be called, or it raised
+    except Exception as error:  # the import failed, the value is not callable, or the call raised
         yield f"'backoff' cannot be used: {type(error).__name__}: {error}"
         return
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not delay >= 0:
@@ -116,7 +116,7 @@ TASK_STATUSES = {
     "failed": TaskResultStatus.FAILED,
     "discarded": TaskResultStatus.FAILED,
 }
-"""In any other status a job waits."""
+"""In any other status, a job is waiting, and Django's status is READY."""
 
 
 def task_status(status: str) -> TaskResultStatus:
@@ -124,7 +124,8 @@ def task_status(status: str) -> TaskResultStatus:
 
 
 ALIAS, DEFERRED = "backend", "deferred"
-"""The keys of a job's metadata: the alias on which it was enqueued, and whether it had a `run_after`."""
+"""Two keys of a job's metadata: the alias in `TASKS` through which it was enqueued, and whether it had a
+`run_after`."""
 
 
 # Enqueueing
@@ -133,14 +134,14 @@ ALIAS, DEFERRED = "backend", "deferred"
 def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, Any]) -> EncodedCall:
     """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON.
 
-    columns: the columns of the job that depend on the arguments.
+    columns: the values of those columns that depend on the arguments.
     """
     return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), columns)
 
 
 def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) -> JobSpec:
-    """The columns of the task's jobs, from its own options, or else from the `OPTIONS` of the alias."""
-    remembered = {
+    """Make the columns that all jobs of the task share. The task's own options override the `OPTIONS` of the alias."""
+    metadata = {
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
@@ -148,10 +149,10 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         task.module_path,
         max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
         run_after=task.run_after,
-        # The task's own timeout is read at each attempt.
+        # A timeout of the task itself is not stored here. The worker reads it from the task at each attempt.
         timeout=options.timeout if own.timeout is None else None,
         retention=retention_column(options.retention),
-        metadata=json.dumps({key: value for key, value in remembered.items() if value}),
+        metadata=json.dumps({key: value for key, value in metadata.items() if value}),
     )
 
 
@@ -164,13 +165,13 @@ def storable(value: Any) -> Any:
 
 
 class SkipQueueResult(AnyResult):
-    """Django's result. `args` and `kwargs` are JSON, as in Django's results."""
+    """A task result of this backend. Its `args` and `kwargs` are the stored JSON values, as in other backends."""
 
     @property
     def return_value(self) -> Any:
-        """The return value of the job in the type of its task's annotation.
+        """The job's return value, converted to the type that the task's return annotation names.
 
-        Raises `ValueError` if the job has not completed, and as `Task.result_of` does.
+        Raises `ValueError` if the job has not completed, and the same exceptions as `Task.result_of`.
         """
         stored = super().return_value
         try:
@@ -184,8 +185,8 @@ class SkipQueueResult(AnyResult):
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-    failed = _failed(job)
-    started_at, last_attempted_at = _attempted(job, failed)
+    failed = _failed_attempts(job)
+    started_at, last_attempted_at = _start_times(job, failed)
     alias = job.metadata.get(ALIAS, task.backend)
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
     result: AnyResult = SkipQueueResult(
@@ -200,7 +201,7 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
         kwargs=job.kwargs,
         backend=alias,
         errors=[
-            TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _line(entry))
+            TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _error_line(entry))
             for entry in failed.values()
         ],
         worker_ids=[_worker_id(job, failed, number) for number in range(1, job.attempts + 1)],
@@ -210,42 +211,44 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
 
 
 Entry = dict[str, Any]
-"""One failed attempt: an item of the job's `errors`."""
+"""An item of a job's `errors`, which describes one failed attempt."""
 
-FORGOTTEN = ""
-"""In place of a worker's id, for an attempt whose error the row does not have: the row keeps the last ten errors."""
+UNKNOWN_WORKER = ""
+"""The worker's id for an attempt whose error the row no longer has, because the row keeps only the last ten errors."""
 
 
-def _failed(job: "Job") -> dict[int, Entry]:
-    """The failed attempts since the last manual retry, by number.
+def _failed_attempts(job: "Job") -> dict[int, Entry]:
+    """The errors of the failed attempts since the last manual retry, by the number of the attempt.
 
-    A manual retry starts again at attempt 1. Earlier errors belong to the row's history, and not to the result.
+    After a manual retry the attempts are numbered from 1 again. Errors from before it stay in the row, but are not part
+    of the result.
     """
-    found: dict[int, Entry] = {}
-    # A running or completed attempt has no entry, so an entry with its number is older than the last manual retry.
-    # Read backwards, the numbers fall until this retry.
+    newest_first: dict[int, Entry] = {}
+    # A running or completed attempt has no error. So an error with its number is older than the last manual retry.
+    # From the newest error to the oldest, the numbers fall until the manual retry, and rise there.
     limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
     for entry in reversed(job.errors):
         number = entry["attempt"] or job.attempts
         if number >= limit:
             break
-        found[number] = entry
+        newest_first[number] = entry
         limit = number
-    return dict(reversed(found.items()))
+    return dict(reversed(newest_first.items()))
 
 
-def _attempted(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
-    """When the first attempt of which the row still knows began, and when the last attempt began."""
-    last = job.started_at if job.attempts else None
-    if job.attempts and last is None and failed:  # the job was claimed again after this attempt, and released
-        last = _started_at(failed[max(failed)])
-    return _started_at(failed[min(failed)]) if job.attempts > 1 and failed else last, last
+def _start_times(job: "Job", failed: Mapping[int, Entry]) -> tuple[datetime | None, datetime | None]:
+    """When the first and the last attempt began. Of the attempts, the row may have forgotten the earliest ones."""
+    last_start = job.started_at if job.attempts else None
+    if job.attempts and last_start is None and failed:  # a worker has claimed the job again, and given it back unrun
+        last_start = _started_at(failed[max(failed)])
+    first_start = _started_at(failed[min(failed)]) if job.attempts > 1 and failed else last_start
+    return first_start, last_start
 
 
 def _worker_id(job: "Job", failed: Mapping[int, Entry], number: int) -> str:
     if number in failed:
         return str(failed[number].get("worker_id", failed[number]["worker"]))
-    return job.locked_by if number == job.attempts else FORGOTTEN
+    return job.locked_by if number == job.attempts else UNKNOWN_WORKER
 
 
 def _started_at(entry: Entry) -> datetime:
@@ -253,7 +256,7 @@ def _started_at(entry: Entry) -> datetime:
     return began if django_settings.USE_TZ else make_naive(began)
 
 
-def _line(entry: Entry) -> str:
+def _error_line(entry: Entry) -> str:
     return f"{entry['exception']}: {entry['message']}\n"
 
 
@@ -261,20 +264,20 @@ RESULT_FIELDS = tuple(field.name for field in fields(AnyResult))
 
 
 class UnreadResult(SkipQueueResult):
-    """A result with the fields that a worker knows without a query. The first use of another field reads the row."""
+    """A result that has only the fields which a worker knows without a query. Using another field reads the row."""
 
     _database: str
     _attempt: int
 
     def __getattr__(self, name: str) -> Any:
-        """Read the row for a field that has no value yet."""
+        """Read the row, because this field has no value yet."""
         if name not in RESULT_FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.read()
         return object.__getattribute__(self, name)
 
     def __eq__(self, other: object) -> bool:
-        """Compare all fields: equal to every result made from this row."""
+        """Compare all fields. So this result equals every other result that is made from the same row."""
         if not isinstance(other, TaskResult):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in RESULT_FIELDS)
@@ -307,12 +310,12 @@ class UnreadResult(SkipQueueResult):
 
 
 def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> UnreadResult:
-    """The result of a claimed job: its id, task, status and arguments, without a query."""
+    """Make the result of a claimed job without a query. It has the id, the task, the status and the arguments."""
     result = UnreadResult.__new__(UnreadResult)
     vars(result).update(_database=database, _attempt=job.attempt)
-    remembered = decode(job.metadata)
-    alias = remembered.get(ALIAS, task.backend)
-    run_after = _moment(job.run_after) if remembered.get(DEFERRED) else None
+    metadata = decode(job.metadata)
+    alias = metadata.get(ALIAS, task.backend)
+    run_after = _as_datetime(job.run_after) if metadata.get(DEFERRED) else None
     known = {
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         "id": job_name(database, job.id),
@@ -321,14 +324,14 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
         "kwargs": decode(job.kwargs),
         "backend": alias,
     }
-    if status == "running":  # after the settle, the row has this time
-        known["last_attempted_at"] = _moment(job.locked_at)
+    if status == "running":  # once the outcome is written, the time is read from the row
+        known["last_attempted_at"] = _as_datetime(job.locked_at)
     for name, value in known.items():
         object.__setattr__(result, name, value)
     return result
 
 
-def _moment(seconds: float) -> datetime:
+def _as_datetime(seconds: float) -> datetime:
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment if django_settings.USE_TZ else make_naive(moment)
 
@@ -337,7 +340,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def variant(task: AnyTask, **changes: Any) -> AnyTask:
-    """Copy a task with changed fields. Not validated: the backend's rules may have changed since the enqueue."""
+    """Copy a task with changed fields, unvalidated, because the backend may have other rules than at the enqueue."""
     task_class: Any = type(task)
     copy: AnyTask = object.__new__(task_class)
     for name in _field_names(task_class):
@@ -351,9 +354,9 @@ def _field_names(task_class: Any) -> tuple[str, ...]:
 
 
 def stand_in(task_name: str, *, alias: str) -> AnyTask:
-    """Make a task for a row whose task this process does not know, so that its result can be read. It cannot be run.
+    """Make a task that cannot be run, so that the result of a job can be read whose task this process does not know.
 
-    A name in a row never causes an import.
+    Nothing is imported, because a name in a row must never cause an import.
     """
 
     def unknown(*_args: Any, **_kwargs: Any) -> Any:

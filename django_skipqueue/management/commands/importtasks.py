@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    """Takes the options, and imports the rest later: it needs a task framework, and Django 5.2 has none."""
+    """Takes the options. Everything else is imported in `handle`, because Django 5.2 has no task framework."""
 
     help = "Move the tasks that wait in the table of django-tasks-db into the job queue."
 
@@ -18,7 +18,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         from ...integrations.django_tasks.import_tasks import import_tasks
 
-        moved, left = import_tasks(options["backend"], options["source"], dry_run=options["dry_run"])
+        moved, remaining = import_tasks(options["backend"], options["source"], dry_run=options["dry_run"])
         self.stdout.write(f"{'Would move' if options['dry_run'] else 'Moved'} {moved}.")
-        if left:
-            self.stderr.write(f"Left where they are, since nothing is registered under these names: {left}.")
+        if remaining:
+            self.stderr.write(f"Left where they are, since nothing is registered under these names: {remaining}.")

@@ -1,4 +1,4 @@
-"""`manage.py prunejobs`: prune finished jobs past their retention, now. Supervisors prune jobs all the time."""
+"""`manage.py prunejobs`: delete finished jobs whose retention is over, now. Supervisors also do it all the time."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...worker.preflight import check_database
 
 
 class Command(BaseCommand):
-    """Deletes jobs in batches, each in a transaction of its own, so that the command may be stopped at any time."""
+    """Deletes jobs in batches, each in its own transaction, so that the command may be stopped at any time."""
 
     help = (
         "Delete finished jobs that are older than SKIPQUEUE['RETENTION'] says; "
@@ -26,20 +26,20 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
-        """Prune until no job is left to prune. A database that cannot be used does not stop the pruning of others."""
+        """Prune until no job is left to prune. If one database cannot be used, the others are still pruned."""
         aliases = (options["database"],) if options["database"] else chosen_or_all()
-        problems = [problem for alias in aliases if (problem := self._prune(alias, is_named=len(aliases) > 1))]
+        problems = [problem for alias in aliases if (problem := self._prune(alias, with_name=len(aliases) > 1))]
         if problems:
             raise CommandError(" ".join(problems))
 
-    def _prune(self, alias: str, *, is_named: bool) -> str:
-        """Prune the jobs of one database. Returns why it cannot be used; empty if it can."""
+    def _prune(self, alias: str, *, with_name: bool) -> str:
+        """Prune the jobs of one database. Returns why the database cannot be used, or an empty string if it can."""
         try:
             check_database(alias)
         except QueueUnavailable as error:
             return str(error)
         store = Store(alias)
         with using_database(alias):
-            self.stdout.write(f"{f'{alias}: ' if is_named else ''}{summary(prune_all(store))}")
+            self.stdout.write(f"{f'{alias}: ' if with_name else ''}{summary(prune_all(store))}")
             after_prune(store)
         return ""

@@ -21,10 +21,10 @@ from ...worker.own_connections import dedicated_connection
 from ...worker.preflight import answers_required
 
 MOST_TASKS_NAMED = 10
-"""Tasks that the first log lines name, at most."""
+"""How many tasks the worker's first log lines name at most."""
 
-OF_THE_PACKAGE = "django_skipqueue."
-"""The start of the names of the package's own tasks."""
+PACKAGE_PREFIX = "django_skipqueue."
+"""How the names of the package's own tasks begin. The log lines leave them out."""
 
 
 class Command(BaseCommand):
@@ -51,12 +51,12 @@ class Command(BaseCommand):
         add(
             "--max-jobs",
             type=within("max_jobs"),
-            help="end each process after so many attempts, and the command with them",
+            help="end each process after this number of attempts, and the command with them",
         )
         add(
             "--max-jobs-per-worker",
             type=within("max_jobs_per_worker"),
-            help="replace each process by a fresh one after so many attempts",
+            help="replace each process by a fresh one after this number of attempts",
         )
         add(
             "--max-memory-mb",
@@ -72,7 +72,7 @@ class Command(BaseCommand):
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
         lifeline = report_modules(os.environ)
-        workers = self._options(options)
+        workers = self.options_of_loops(options)
         unreachable = serving.check(workers)
         listener = serving.listen_for_probes(options)
         _introduce(workers, reloads=lifeline is not None)
@@ -80,7 +80,7 @@ class Command(BaseCommand):
         _name_unknown_queues(workers)
         serving.run(workers, lifeline=lifeline, listener=listener)
 
-    def _options(self, options: dict[str, Any]) -> list[WorkerOptions]:
+    def options_of_loops(self, options: dict[str, Any]) -> list[WorkerOptions]:
         queue_names = names_in(options["queues"] or "")
         if options["queues"] and not queue_names:
             raise CommandError("--queues (SKIPQUEUE_QUEUES) names no queue.")
@@ -97,14 +97,14 @@ class Command(BaseCommand):
 
 
 def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
-    """Log each queue of --queues that no task and no unfinished job uses: its name may be mistyped."""
+    """Log a warning for each name in `--queues` that no task and no unfinished job uses, since it may be mistyped."""
     queue_names = workers[0].queue_names
     known = {task.options.queue_name for task in registry}
     try:
         for worker in workers if queue_names else ():
             with answers_required(), dedicated_connection(worker.database):
                 known.update(Store(worker.database).queues_with_jobs(with_paused=True))
-    except Error:  # the queues of this database are unknown
+    except Error:  # the database cannot say which queues it has
         return
     for name in queue_names:
         if name not in known:
@@ -115,7 +115,7 @@ def _introduce(workers: list[WorkerOptions], *, reloads: bool) -> None:
     worker = workers[0]
     external = f", without {', '.join(sorted(worker.external_queues))}" if worker.external_queues else ""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else f"every queue that has jobs{external}"
-    names = sorted(task.name for task in registry if not task.name.startswith(OF_THE_PACKAGE))
+    names = sorted(task.name for task in registry if not task.name.startswith(PACKAGE_PREFIX))
     more = f", and {len(names) - MOST_TASKS_NAMED} more" if len(names) > MOST_TASKS_NAMED else ""
     shown = ", ".join(names[:MOST_TASKS_NAMED]) + more or "is your jobs module in an installed app?"
     in_each = " in each" if worker.processes > 1 else ""

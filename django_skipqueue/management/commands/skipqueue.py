@@ -1,4 +1,4 @@
-"""`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `console/cli/`."""
+"""`manage.py skipqueue …`: shows and changes the queue from a terminal. The subcommands are in `console/cli/`."""
 
 from ...console.cli.change_jobs import ChangeJobs
 from ...console.cli.defer import Defer
@@ -22,16 +22,16 @@ CORE = (
     Defer, Doctor, Health, Index, List, Pause, PruneSubcommand, Queues, Reindex, Resume, Show, ShowStatus, ShowVerdict,
     Workers,
 )  # fmt: skip
-"""The subcommands of the core that are no verbs."""
+"""The core's subcommands, except for the verbs that change jobs."""
 
 
 def subcommands() -> tuple[Subcommand, ...]:
-    """The subcommands of the core and of the parts, without other commands under a second name."""
-    of_parts = (subcommand for console in consoles() for subcommand in console.subcommands)
-    return (*map(ChangeJobs, verbs()), *(subcommand() for subcommand in CORE), *of_parts)
+    """The subcommands of the core and of the installed parts, without the aliases of other commands."""
+    from_parts = (subcommand for console in consoles() for subcommand in console.subcommands)
+    return (*map(ChangeJobs, verbs()), *(subcommand() for subcommand in CORE), *from_parts)
 
 
 class Command(Dispatcher):
-    """Runs a subcommand, or one of the other commands under a second name: another app may have a `runworker`."""
+    """Runs a subcommand. `worker` and `import-tasks` run other commands, as another app may also have a `runworker`."""
 
     subcommands = (*subcommands(), Alias("import-tasks", ImportTasks), Alias("worker", RunWorker))

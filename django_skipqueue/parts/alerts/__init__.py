@@ -1,1 +1,1 @@
-"""Alerts: announce each problem of the verdict when it begins, and when it is over."""
+"""Alerts: announce each problem that the console finds when it begins and when it is over."""

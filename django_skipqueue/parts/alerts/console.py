@@ -1,4 +1,4 @@
-"""What alerts give to operators: a subcommand, and since when problems are known."""
+"""What operators see of alerts: the subcommand `alerts`, and since when a problem has been known."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ INCIDENT_COLUMNS = ("severity", "rule", "subject", "since", "raised_at", "title"
 
 
 class Alerts(Watchable):
-    """Announces incidents as a supervisor does: by log lines, signals and the webhook."""
+    """Announces incidents in the same way as a supervisor: by log lines, signals and the webhook."""
 
     name = "alerts"
-    help = "Apply the rules of the verdict, announce problems that begin or end, and list those that were announced"
+    help = "Check the queue, announce problems that begin or end, and list the open incidents"
     needs_all = True
 
     def run(self, console: Console, **options: Any) -> Exit:
@@ -27,7 +27,7 @@ class Alerts(Watchable):
         incidents = list(Incident.objects.open().order_by("severity", "since"))
         if options["json"]:
             console.json(
-                {"incidents": [{name: getattr(each, name) for name in INCIDENT_COLUMNS} for each in incidents]}
+                {"incidents": [{name: getattr(incident, name) for name in INCIDENT_COLUMNS} for incident in incidents]}
             )
         elif incidents:
             console.table([name.replace("_", " ") for name in INCIDENT_COLUMNS], map(_row, incidents))

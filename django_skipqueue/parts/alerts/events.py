@@ -1,4 +1,4 @@
-"""The events and the log lines of alerts."""
+"""The events about alerts, and their log lines."""
 
 import logging
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class AlertRaised(Event):
     rule: str
     """The code of the rule, such as `no-worker`."""
     subject: str
-    """The queue, task, key or worker that has the problem; empty: the rule finds at most one problem."""
+    """The queue, task, key or worker with the problem; empty if the rule finds at most one problem."""
     severity: str
     """`critical` or `warning`."""
     title: str
-    """The sentence of the problem, in English."""
+    """A sentence that describes the problem, in English."""
     since: datetime
 
     def write_lines(self) -> None:
@@ -31,7 +31,7 @@ class AlertRaised(Event):
 
 @dataclass(frozen=True)
 class AlertOver(Event):
-    """A problem is over. Its severity and its title are those of the last check that found it."""
+    """A problem is over. The severity and title come from the last check that found it."""
 
     level, signal, sender = logging.INFO, signals.alert_over, "rule"
 

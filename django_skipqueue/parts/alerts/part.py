@@ -1,4 +1,4 @@
-"""What alerts give to the core."""
+"""The part `alerts` for the core: a service that checks and announces, and receivers for the webhook."""
 
 from ... import signals
 from ...values.part import Part, console_of

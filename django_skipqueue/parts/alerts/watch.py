@@ -1,9 +1,9 @@
-"""Applies the rules of the verdict in one supervisor at a time, writes the incidents, and announces them.
+"""Check the queue for problems, store them as incidents, and announce when they begin and end.
 
-The statements write the small incident table.
+One supervisor at a time checks. The table of incidents is small.
 
-Invariant: any number of processes may check at once. One of them announces the beginning of an incident, and one its
-end. If a process dies before it confirms an announcement, another process announces the incident a second time.
+Any number of processes may check at the same time. Only one of them announces the beginning of an incident, and only
+one its end. If a process dies before it confirms an announcement, another process announces the incident again.
 """
 
 import json
@@ -21,25 +21,25 @@ from ...worker.loop import Periodic
 from .events import AlertOver, AlertRaised
 
 LASTS_SECONDS = 60.0
-"""Checks must find a problem for this time before a process announces it: a restart of workers is no incident, although
-jobs that wait for the workers may have been due for long."""
+"""Checks must find a problem for this many seconds before it is announced. So a restart of workers is not an incident,
+although jobs wait longer meanwhile."""
 
 CALM_SECONDS = 120.0
-"""A problem is over when checks have not found it for this time, so that a recurring problem is one incident."""
+"""A problem is over if checks have not found it for this many seconds, so that a recurring problem is one incident."""
 
 CONFIRM_PATIENCE_SECONDS = 60.0
-"""Seconds after which another process claims an alert that its process has not confirmed."""
+"""If a process has not confirmed an announcement after this many seconds, another process takes it over."""
 
 
 Alert = AlertRaised | AlertOver
 
 
-# check: writes the problems that the rules find. An incident that is over, and whose end nobody has announced yet, does
-# not change. Index: the primary key.
+# check → nothing. Stores the problems that the rules found. Does not change an incident that is over but whose end has
+# not yet been announced. Index: the primary key.
 NOTE_FOUND = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
 SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
-FROM json_to_recordset(%(found)s::json)
+FROM json_to_recordset(%(incidents)s::json)
     AS found (rule text, subject text, severity text, title text, since timestamptz)
 ORDER BY rule, subject
 ON CONFLICT (rule, subject) DO UPDATE
@@ -50,8 +50,8 @@ SET since = LEAST(incident.since, EXCLUDED.since),
 WHERE incident.over_at IS NULL
 """
 
-# check: all incidents that the rules did not find become calm, and are over after `calm` seconds. The incidents of the
-# rules in `unknown`, which could not be applied, do not change. The table has few rows.
+# check → nothing. An incident that the rules no longer find becomes calm, and is over after `calm` seconds. Does not
+# change incidents of rules in `unknown`, which could not be applied. The table has few rows.
 NOTE_CALM = """
 UPDATE skipqueue_incident AS incident
 SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
@@ -64,22 +64,22 @@ WHERE
     AND incident.rule <> ALL (%(unknown)s::text[])
     AND NOT EXISTS (
         SELECT
-        FROM json_to_recordset(%(found)s::json) AS found (rule text, subject text)
+        FROM json_to_recordset(%(incidents)s::json) AS found (rule text, subject text)
         WHERE found.rule = incident.rule AND found.subject = incident.subject
     )
 """
 
-# check: deletes the incidents that have become calm before a check raised them. The table has few rows.
+# check → nothing. Deletes incidents that became calm before they were raised. The table has few rows.
 FORGET_CALM = "DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_since IS NOT NULL"
 
-# check: raises the incidents that checks have found for `lasts` seconds. The table has few rows.
+# check → nothing. Raises the incidents that checks have found for `lasts` seconds. The table has few rows.
 RAISE = """
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
 WHERE rule > '' AND raised_at IS NULL AND found_at <= statement_timestamp() - make_interval(secs => %(lasts)s)
 """
 
-# check → the incidents whose beginning or end the caller has to announce. No other process gets them, unless the caller
+# check → the incidents whose beginning or end the caller must announce. No other process gets them, unless the caller
 # has not confirmed them after `patience` seconds. The table has few rows.
 CLAIM_ALERTS = """
 UPDATE skipqueue_incident
@@ -94,9 +94,9 @@ RETURNING rule, subject, severity, title, since, over_at, is_announced
 
 
 def check(store: Store) -> list[Alert]:
-    """Apply the rules, and return the events to send. The caller must confirm each when the sinks have handled it.
+    """Apply the rules, and return the events to send. The caller must confirm problem event when it has been handled.
 
-    Workers do without the console, so this imports it after the supervisor has forked them.
+    Workers do not need the console, so this function imports it after the supervisor has forked its workers.
     """
     from ...console.rules.verdict import UNAPPLIED_CODES, Verdict
 
@@ -104,14 +104,24 @@ def check(store: Store) -> list[Alert]:
         verdict = Verdict.now(store)
     if verdict.is_unknown:
         return []
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in verdict.problems:
-        subject = shorten(each.subject, MAX_KEY_BYTES)
-        since = each.since and each.since.isoformat()
-        noted = {"rule": each.code, "subject": subject, "severity": each.severity, "title": each.title, "since": since}
-        if each.code not in UNAPPLIED_CODES:
-            found.setdefault((each.code, subject), noted)
-    values = {"found": json.dumps(list(found.values())), "unknown": list(verdict.unapplied), "calm": CALM_SECONDS}
+    incidents: dict[tuple[str, str], dict[str, Any]] = {}
+    for problem in verdict.problems:
+        subject = shorten(problem.subject, MAX_KEY_BYTES)
+        since = problem.since and problem.since.isoformat()
+        incident = {
+            "rule": problem.code,
+            "subject": subject,
+            "severity": problem.severity,
+            "title": problem.title,
+            "since": since,
+        }
+        if problem.code not in UNAPPLIED_CODES:
+            incidents.setdefault((problem.code, subject), incident)
+    values = {
+        "incidents": json.dumps(list(incidents.values())),
+        "unknown": list(verdict.unapplied),
+        "calm": CALM_SECONDS,
+    }
     store.execute(NOTE_FOUND, values)
     store.execute(NOTE_CALM, values)
     store.execute(FORGET_CALM)
@@ -122,14 +132,14 @@ def check(store: Store) -> list[Alert]:
     ]
 
 
-# confirm: notes that the process has announced the beginning. Index: the primary key.
+# confirm → nothing. Stores that the beginning was announced. Index: the primary key.
 CONFIRM_BEGINNING = """
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
 WHERE rule = %(rule)s AND subject = %(subject)s AND NOT is_announced
 """
 
-# confirm: deletes the incident whose end the process has announced. Index: the primary key.
+# confirm → nothing. Deletes an incident whose end was announced. Index: the primary key.
 CONFIRM_END = """
 DELETE FROM skipqueue_incident
 WHERE rule = %(rule)s AND subject = %(subject)s AND is_announced AND over_at IS NOT NULL
@@ -145,11 +155,11 @@ ALERT_CHECK_INTERVAL = 20.0
 """Seconds between two checks by any supervisor."""
 
 CONFIRM_INTERVAL = 0.5
-"""Seconds between two checks whether the sinks have handled the alerts."""
+"""Seconds between two checks whether the announcements have been handled."""
 
 
-# supervisor → a row if no supervisor has checked for `interval` seconds: then the caller checks. Index: the primary
-# key.
+# supervisor → a row if no supervisor has checked for `interval` seconds, so that it is the caller's turn. Index: the
+# primary key.
 TAKE_TURN = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())
@@ -160,23 +170,23 @@ RETURNING 1
 
 
 FIRST_ALERT_CHECK = 5.0
-"""Seconds from the start of a supervisor to its first check: the console takes time to import, and jobs come first."""
+"""Seconds from a supervisor's start to its first check. Jobs come first, and importing the console takes time."""
 
 
 class WatchAlerts(Periodic):
-    """Checks, and announces incidents by events, which the dispatcher's thread sends."""
+    """Checks the queue, and announces incidents by events, which the dispatcher's thread sends."""
 
     name = "alerts"
 
     def __init__(self, store: Store, delivered: Callable[[], bool]) -> None:
-        """delivered: returns whether the sinks have handled all events."""
+        """delivered: returns whether all events have been handled by log, signals and webhook."""
         self._store = store
         self._delivered = delivered
         self._unconfirmed: list[Alert] = []
         self.run_again_in(min(FIRST_ALERT_CHECK, ALERT_CHECK_INTERVAL))
 
     def run(self, now: float) -> None:
-        """Confirm the alerts that this supervisor has announced. If there are none, check, if no supervisor has."""
+        """Confirm this supervisor's announcements. If there are none, check, if it is this supervisor's turn."""
         if self._unconfirmed:
             if self._delivered():
                 while self._unconfirmed:
@@ -189,7 +199,7 @@ class WatchAlerts(Periodic):
         self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else ALERT_CHECK_INTERVAL)
 
 
-# verdict → since when the problems of incidents are known. The table has few rows.
+# verdict → since when each problem has been known. The table has few rows.
 KNOWN_SINCE = "SELECT rule, subject, since FROM skipqueue_incident WHERE rule > '' AND over_at IS NULL LIMIT 1000"
 
 

@@ -1,8 +1,8 @@
-"""Posts alerts to the address of the setting `ALERTS_WEBHOOK`: a receiver of the signals about alerts.
+"""Post alerts to the URL in the setting `ALERTS_WEBHOOK`, as a receiver of the signals about alerts.
 
-The receiver runs in the thread of the dispatcher, or of the command `skipqueue alerts`, never in a control loop.
-Invariant: it uses only http and https, follows no redirect, and each attempt ends. No log line has the address, since
-the addresses of chats have a secret in them.
+The receiver runs in the dispatcher's thread, or in the command `skipqueue alerts`, never in a control loop. It uses
+only http and https, follows no redirects, and each attempt has a time limit. The URL is never logged, because the
+webhook URLs of chats contain a secret.
 """
 
 import json
@@ -21,14 +21,14 @@ from ...events.log_format import printable
 from .events import AlertOver, AlertRaised, webhook_failed
 
 WEBHOOK_TIMEOUT = 5.0
-"""Seconds that the server may take to accept the connection, and to send each part of its response."""
+"""Seconds the server may take to accept the connection, and to send each part of its response."""
 
 WEBHOOK_PAUSES = (1.0, 3.0)
 """Seconds before the second and the third attempt."""
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """Makes a redirect an error, since it could lead to any address."""
+    """Turns a redirect into an error, because it could lead anywhere."""
 
     def redirect_request(self, *_: Any) -> None:
         """Return no request, so that urllib raises an error."""
@@ -38,7 +38,7 @@ OPENER = build_opener(NoRedirect)
 
 
 def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
-    """Return the JSON object to post. Chats such as Slack and Mattermost show its `text`."""
+    """Return the JSON object to post. Chats such as Slack and Mattermost show the field `text`."""
     begins, lasted = event.severity.capitalize(), ""
     if isinstance(event, AlertOver):
         begins, lasted = "Over", f" (lasted {event.lasted})"
@@ -58,7 +58,7 @@ def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
 
 
 def post(sender: str, signal: Signal, **values: Any) -> None:
-    """Post an alert, with three attempts at most. Log a failure."""
+    """Post an alert, in at most three attempts. Log a failure."""
     address = settings.alerts_webhook
     if address is None:
         return
@@ -80,6 +80,6 @@ def _problem(address: str, body: bytes) -> str:
     try:
         with OPENER.open(request, timeout=WEBHOOK_TIMEOUT):
             return ""
-    except (OSError, HTTPException, ValueError) as error:  # without its text, which may have the address in it
+    except (OSError, HTTPException, ValueError) as error:  # the error's text may contain the URL, so it is not used
         status = getattr(error, "code", None)
         return f"HTTP status {status}" if status else type(getattr(error, "reason", error)).__name__

@@ -1,10 +1,10 @@
-"""The pages of archived jobs in the admin: their list, and the page of one, where users read it and run it again.
+"""The admin pages of archived jobs: the list, and the page of one job, where users can run it again.
 
-Invariant: nothing here writes to the archive, and every view checks the user's permission itself.
+Nothing here writes to the archive, and every view checks the user's permission itself.
 
-The list is like the list of jobs, the job that finished last first. Invariant: a view reads the list from the end of an
-index in each partition, the newest partition first. With any filters, a view reads one page from an index, or searches
-one window of it.
+The list looks like the list of jobs, but is sorted by the time of finishing, the latest first. A view reads it from the
+end of an index in each partition, the newest partition first. With any filters, a view reads one page of an index, or
+searches a limited range of it.
 """
 
 from collections.abc import Iterator
@@ -44,13 +44,13 @@ from ...models.copies import ARGUMENT_TEXTS, call_of, copy_refusal, spec_of
 
 @dataclass(frozen=True)
 class ArchivedJobs(Indexed):
-    """The archived jobs in a range of time: of all tasks, of one task, or failed or discarded jobs."""
+    """Archived jobs in a period: all jobs, the jobs of one task, or failed or discarded jobs."""
 
     task: str | None = None
 
     @classmethod
     def of(cls, status: str | None, task: str | None, period: Period) -> "ArchivedJobs":
-        """Return the smallest indexed set that has all jobs with this status and task (`None`: with any)."""
+        """Return the smallest indexed set that contains all jobs with this status and task. `None`: any."""
         has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
         return cls(status=status if has_status else None, period=period, task=task)
 
@@ -69,19 +69,19 @@ class ArchivedJobs(Indexed):
 
 
 class StatusFilter(StateFilter):
-    """The filter by status: the tabs over the list."""
+    """The filter by status, shown as tabs above the list."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(status.value, status.label) for status in FINISHED]
 
     def value(self) -> str | None:
-        """Return the chosen status; `None` if the address has no valid status."""
+        """Return the chosen status; `None` if the URL has no valid status."""
         chosen = super().value()
         return chosen if chosen in FINISHED else None
 
 
 class FinishedFilter(PeriodFilter):
-    """The filter by the time at which jobs finished."""
+    """The filter by the time when jobs finished."""
 
     def column_of(self, state: str | None) -> str:
         return "finished_at"
@@ -97,7 +97,7 @@ class ArchiveChangeList(JobChangeList):
 
     @property
     def command(self) -> str:
-        """Empty: no subcommand lists archived jobs."""
+        """Empty, because no subcommand lists archived jobs."""
         return ""
 
     @property
@@ -115,7 +115,7 @@ class ArchiveChangeList(JobChangeList):
         ]
 
     def _count(self, state: str) -> Any:
-        """Count the jobs with this status that pass the filters; `None` where no index can count them."""
+        """Count the filtered jobs with this status; `None` if no index can count them."""
         if self.query or state == Status.COMPLETED or any(map(self._chosen, (FoundFilter, QueueFilter, TaskFilter))):
             return None
         return self._indexed(state).count()
@@ -135,7 +135,7 @@ class ArchiveChangeList(JobChangeList):
 
 
 def _job(job_id: str) -> Any:
-    """Return the archived job with this id, with the database's time; `None` if there is none."""
+    """Return the archived job with this id, annotated with the database's time, or `None`."""
     return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
 
 
@@ -170,7 +170,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         css = {"all": ["django_skipqueue/admin.css"]}
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """List the archive among the tables only in a project that has one."""
+        """Show the archive in the admin's index only if the project has one."""
         return settings.has_archive and super().has_module_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -188,9 +188,9 @@ class ArchivedJobAdmin(ReadOnlyViews):
         return jobs
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow only the lookups of the filters in the address."""
+        """Accept no lookups in the URL except those of the filters."""
         filters = (StatusFilter, FoundFilter, QueueFilter, TaskFilter)
-        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in filters)}
+        return lookup in {FIRST, BEFORE, *(filter.parameter_name for filter in filters)}
 
     @guarded(*READ)
     def change_view(
@@ -202,7 +202,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
             return self._redirect_missing(request, object_id)
         content = {
             "page": JobPage(job, job.now),
-            "note": gettext("This job is in the archive: it was pruned from the job table."),
+            "note": gettext("This job was moved from the job table to the archive after its retention."),
             "sections": sections_of(job),
             "buttons": [(RUN_AGAIN_BUTTON, self.address("run_again", job.pk))]
             if self._may_run_again(request, job)
@@ -218,7 +218,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show what users did to the job, by its row and by Django's log."""
+        """Show what users did to the job, from its row and from Django's log."""
         job = _job(object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
@@ -251,7 +251,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         copy = Job.objects.insert(spec_of(original), call_of(original, original.args_text, original.kwargs_text))
         values = {"id": job.pk, "copy": copy.pk}
         if not copy.created:
-            held = gettext("Nothing was done: job %(copy)s, which is not finished, holds the unique key of job %(id)s.")
+            held = gettext("Nothing was done, because the unfinished job %(copy)s holds the unique key of job %(id)s.")
             self.message_user(request, held % values, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
         log.record(request, log_entries(RUN_AGAIN, job, copy.pk), verb=RUN_AGAIN)

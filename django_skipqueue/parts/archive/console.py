@@ -1,4 +1,4 @@
-"""What the archive gives to operators: a step after `prunejobs`, and the address of an archived job's page."""
+"""What the archive adds to the console: a step after `prunejobs`, and the URL of an archived job's page."""
 
 from django.core.management.base import CommandError
 from django.db import DatabaseError

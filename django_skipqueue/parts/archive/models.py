@@ -1,4 +1,4 @@
-"""`ArchivedJob`: a finished job that a supervisor or `prunejobs` pruned while `SKIPQUEUE["ARCHIVE"]` was set.
+"""`ArchivedJob`: a finished job that was pruned from the job table while `SKIPQUEUE["ARCHIVE"]` was set.
 
 Only `Store.prune` writes the rows, and only `drop_partition` deletes them, a month at a time.
 """
@@ -19,15 +19,15 @@ class ArchivedJobManager(models.Manager["ArchivedJob"]):
     """`ArchivedJob.objects`: the jobs in the archive of the queue's database."""
 
     def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
-        """All archived jobs."""
+        """Return all archived jobs."""
         return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class ArchivedJob(AbstractJob):
-    """A job that has left the job table. In PostgreSQL the table is partitioned by the month of `finished_at`."""
+    """A job that was moved out of the job table. PostgreSQL partitions this table by the month of `finished_at`."""
 
     id = models.BigIntegerField(primary_key=True)
-    """The job's id. In PostgreSQL the primary key is `(id, finished_at)`, since partitions are by time."""
+    """The job's id. In PostgreSQL the primary key is `(id, finished_at)`, because partitions are by time."""
     finished_at = models.DateTimeField(_("finished at"))
     records = StoredJSON(null=True)
     """The rows that parts had of the job in other tables; `None`: there were none."""

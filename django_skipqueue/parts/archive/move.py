@@ -1,9 +1,10 @@
-"""Moves pruned jobs to the archive, and makes and drops its partitions: one for each month, in UTC.
+"""Move pruned jobs to the archive, and create and drop the archive's partitions, one per month in UTC.
 
-Invariant: the partition of a month exists before its first job finishes. A process drops a partition as a whole once
-the last of its jobs is past the retention of the archive. Without an archive, no process makes or drops a partition.
+The partition of a month exists before its first job finishes. Once the last of its jobs is past the archive's
+retention, a process drops the whole partition. Without an archive, no partition is created or dropped.
 
-Supervisors and `prunejobs` use this module, any number at the same time. None waits longer than a second for a lock.
+Any number of supervisors and `prunejobs` commands may use this module at the same time. None waits longer than a second
+for a lock.
 """
 
 import logging
@@ -15,24 +16,18 @@ from django.db import DatabaseError, transaction
 from ...conf import settings
 from ...events.log_format import in_a_line, in_words
 from ...events.logs import write
-from ...queue.fragments import KEPT_COLUMNS, PIECES, joined
+from ...queue.fragments import FINISHED_LIST, FINISHED_ROWS, PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .models import ArchivedJob
 
-_COLUMNS = ", ".join(
-    [
-        "id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status",
-        "queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations",
-        "progress, logs",
-        *KEPT_COLUMNS,
-    ]
-)
+_COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields)
 
-# supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
-# rows, so that each is in exactly one of the tables at any time. A row that is also past the retention of the archive
-# (NULL: for ever) does not move: its partition may be gone already.
+# supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. A single statement
+# moves the rows, so that a job is always in exactly one of the tables. A job that is also past the archive's retention
+# (NULL: for ever) is not moved, because its partition may already be dropped.
 # Index: the primary key.
 ARCHIVE = joined(
     """
@@ -42,33 +37,35 @@ WITH pruned AS (
     RETURNING *
 ), archived AS (
     INSERT INTO skipqueue_archivedjob ({columns}, records)
-    SELECT {columns}, {archived}
+    SELECT {columns}, {kept_records}
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ){after_prune}
 SELECT status, count(*) FROM pruned GROUP BY status
 """,
     columns=_COLUMNS,
-    archived=PIECES["archived"],
+    kept_records=PIECES["kept_records"],
     after_prune=PIECES["after_prune"],
 )
 
-# supervisor, prunejobs, before it makes partitions: one process at a time makes partitions. Readers and writers go on.
+# supervisor, prunejobs, before they create partitions → nothing. Only one process at a time creates partitions. The
+# lock blocks no readers or writers.
 LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 
 # supervisor, prunejobs → the two commands that make each missing partition, the oldest partition first. The archive
 # needs a partition for the current month, for the `ahead` months after it, and for each month with finished jobs, which
 # a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
-MISSING_PARTITIONS = """
+MISSING_PARTITIONS = joined(
+    """
 WITH RECURSIVE finished AS (
     SELECT kind.status, oldest.finished_at
     FROM
-        (VALUES ('completed'), ('discarded'), ('failed')) AS kind (status),
+        (VALUES {kinds}) AS kind (status),
         LATERAL (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = kind.status
                 AND finished_at > coalesce(statement_timestamp() - %(kept)s::interval, '-infinity')
                 AND finished_at <= statement_timestamp()
@@ -83,7 +80,7 @@ WITH RECURSIVE finished AS (
             SELECT finished_at
             FROM skipqueue_job
             WHERE
-                status IN ('completed', 'failed', 'discarded')
+                status IN ({finished})
                 AND status = finished.status
                 AND finished_at >= (date_trunc('month', finished.finished_at AT TIME ZONE 'UTC') + interval '1 month')
                     AT TIME ZONE 'UTC'
@@ -125,10 +122,13 @@ SELECT
 FROM missing, archive
 WHERE NOT EXISTS (SELECT FROM existing WHERE existing.first < missing.after AND existing.after > missing.first)
 ORDER BY missing.first
-"""
+""",
+    kinds=FINISHED_ROWS,
+    finished=FINISHED_LIST,
+)
 
-# supervisor, prunejobs → the command that drops the oldest partition, if each of its rows is past the retention of the
-# archive. The catalog has a row for each partition.
+# supervisor, prunejobs → the command that drops the oldest partition, if all of its rows are past the archive's
+# retention. The catalog has one row per partition.
 EXPIRED_PARTITION = """
 SELECT format('DROP TABLE IF EXISTS %%s', inhrelid::regclass)
 FROM
@@ -144,8 +144,8 @@ LIMIT 1
 
 
 ARCHIVE_LOCK_TIMEOUT = "1s"
-"""How long a statement waits for a lock, in PostgreSQL's notation. It is short, since other transactions wait behind a
-lock on the archive that a transaction waits for."""
+"""How long a statement waits for a lock, in PostgreSQL's notation. It is short, because other transactions queue up
+behind a transaction that waits for a lock on the archive."""
 
 MONTHS_AHEAD = 2
 
@@ -153,18 +153,18 @@ PARTITIONS_SECONDS = 3600.0
 """Seconds between two checks of the partitions."""
 
 PARTITIONS_RETRY_SECONDS = 60.0
-"""Seconds until a process tries again to make the partitions that finished jobs need."""
+"""If partitions could not be created, seconds until the next try."""
 
 
 def archive(store: Store, ids: list[int]) -> dict[str, int] | None:
-    """Move these jobs to the archive. Return the number of jobs by status; without an archive, `None`."""
+    """Move these jobs to the archive. Return their number by status; `None` if there is no archive."""
     if not settings.has_archive:
         return None
     return dict(store.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
 
 
 def make_partitions(store: Store, *, ahead: int = 0) -> int:
-    """Make the missing partitions up to the one `ahead` months from now. Return their number.
+    """Create missing partitions up to `ahead` months from now. Return the number of created partitions.
 
     Raises a `DatabaseError` if another transaction holds a lock, or the role may not create tables.
     """
@@ -182,7 +182,7 @@ def make_partitions(store: Store, *, ahead: int = 0) -> int:
 
 
 def drop_partition(store: Store) -> bool:
-    """Drop the oldest partition that is past the retention of the archive. Return whether there was one."""
+    """Drop the oldest partition that is past the archive's retention. Return whether there was one."""
     for (drop,) in store.rows(EXPIRED_PARTITION, {"kept": settings.archive_retention}):
         with transaction.atomic(using=store.alias):
             store.execute(SET_LOCK_TIMEOUT, {"timeout": ARCHIVE_LOCK_TIMEOUT})
@@ -192,15 +192,15 @@ def drop_partition(store: Store) -> bool:
 
 
 def partitions_not_made(error: BaseException, retry_in: float) -> None:
-    """A process could not make a partition of the archive. Jobs of other months still move."""
+    """Log that a partition of the archive could not be created. Jobs of other months are still moved."""
     shown = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
     write(logging.ERROR, "partitions_not_made", shown)
 
 
 def missing_partitions(store: Store) -> Callable[[], None]:
-    """Return a function that makes the partitions of finished jobs: at its first call, and then once an hour.
+    """Return a function that creates the partitions for finished jobs, at its first call and then once an hour.
 
-    A job stays in the job table as long as its month has no partition.
+    A job stays in the job table while its month has no partition.
     """
     due_at = 0.0  # in monotonic seconds
 
@@ -218,7 +218,7 @@ def missing_partitions(store: Store) -> Callable[[], None]:
 
 
 def keep_partitions(store: Store) -> bool:
-    """Make the missing partitions, and drop an expired one. Return whether there may be more to drop."""
+    """Create missing partitions, and drop one expired partition. Return whether there may be more to drop."""
     if not settings.has_archive:
         return False
     make_partitions(store, ahead=MONTHS_AHEAD)
@@ -226,7 +226,7 @@ def keep_partitions(store: Store) -> bool:
 
 
 class ArchivePartitions(Periodic):
-    """Makes the partitions of the next months, and drops those that are past the retention of the archive."""
+    """Creates the partitions of the next months, and drops partitions that are past the archive's retention."""
 
     name = "archive"
 

@@ -1,4 +1,4 @@
-"""What the archive gives to the core."""
+"""The part `archive` for the core: a service, and steps before and during a prune."""
 
 from ...values.part import Part, console_of
 from .move import ArchivePartitions, archive, missing_partitions

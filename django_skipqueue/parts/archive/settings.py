@@ -20,8 +20,8 @@ def problems(name: str, value: object) -> Iterator[str]:
 @dataclass(frozen=True, kw_only=True)
 class ArchiveSettings:
     archive: Retention | Literal[False] = field(default=False, metadata={"problems": problems})
-    """How long the archive keeps pruned jobs: a timedelta or seconds; `None`: for ever. `False`: there is no archive,
-    so pruned jobs are gone."""
+    """How long the archive keeps pruned jobs: a timedelta or seconds, or `None` for ever. `False` means that there is
+    no archive, and pruned jobs are deleted."""
 
     @property
     def has_archive(self) -> bool:

@@ -1,11 +1,11 @@
-"""Batches in the admin: their list with its columns and filters, and the page of a batch with the picture of its graph.
+"""Batches in the admin: the list of batches with its filters, and the page of a batch with a graph of its jobs.
 
-Invariant: the pages change nothing. The buttons post to the list of jobs, which asks and applies the verb.
+These pages change nothing. Their buttons post to the list of jobs, which asks for confirmation and applies the verb.
 
-A column is a fact of `BATCH_FACTS`.
+The columns of the list are the facts of `BATCH_FACTS`.
 
-The picture of a batch reads its jobs and their dependencies. Invariant: it reads at most `MOST_JOBS_OF_STATUS` jobs of
-each status, and `MOST_EDGES` edges, whatever the size of the batch.
+For the graph, the page reads the batch's jobs and their dependencies: at most `MOST_JOBS_OF_STATUS` jobs per status and
+`MOST_EDGES` edges, however large the batch is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ from .console import (
 from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
 
 BATCH_BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
-"""For each state of a batch the status of a job whose colour the badge has."""
+"""A batch's badge has the colour of this job status."""
 
 PROGRESS_BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
 
@@ -99,7 +99,7 @@ def _outside(batch: BatchState) -> Cell:
     return format_html('<a href="{}">#{}</a>', address_of("jobbatch_change", parent_id), parent_id)
 
 
-RENDERERS: Renderers[BatchState] = {
+BATCH_CELLS: Renderers[BatchState] = {
     "id": None,
     "batch": lambda batch: link_to(batch.row),
     "state": state_badge,
@@ -109,25 +109,25 @@ RENDERERS: Renderers[BatchState] = {
     "outside": _outside,
 }
 
-COLUMNS = columns_of(BATCH_FACTS, (), RENDERERS)
+BATCH_COLUMNS = columns_of(BATCH_FACTS, (), BATCH_CELLS)
 
-ON_DASHBOARD = COLUMNS[:5]
+ON_DASHBOARD = BATCH_COLUMNS[:5]
 
 MOST_BATCHES_ON_DASHBOARD = 5
 
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
-    """The newest batches that run, then the newest batches that ended with failures."""
+    """Return the dashboard's table: the newest running batches, then the newest batches with failures."""
     rows_of = (
         with_time(JobBatch.objects.filter(STATE_CONDITIONS[state])).order_by("-pk")[:MOST_BATCHES_ON_DASHBOARD]
         for state in ("running", "failures")  # by the indexes open and failures
     )
-    found = [batch for listed in rows_of for batch in batch_states(listed)]
-    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, found)}
+    batches = [batch for listed in rows_of for batch in batch_states(listed)]
+    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, batches)}
 
 
 class BatchFilter(GroupFilter):
-    """The jobs of one batch, in the list of jobs. Index: batch."""
+    """Filters the list of jobs by batch. Index: batch."""
 
     title = _("batch")
     parameter_name = "batch"
@@ -151,7 +151,7 @@ class BatchStateFilter(admin.SimpleListFilter):
 
 
 class InsideFilter(admin.SimpleListFilter):
-    """The inner batches of one batch. Only links offer this filter."""
+    """Filters the list of batches by the outer batch. The filter is only used by links, not listed in the sidebar."""
 
     title = _("belongs to")
     parameter_name = "inside"
@@ -173,7 +173,7 @@ MOST_JOBS_OF_STATUS = 1_000
 MOST_EDGES = 20_000
 
 CALLBACK_STATUS = {"waits": "blocked", "skipped": "discarded", "not called": "discarded", "gone": "discarded"}
-"""For each state of a callback without a job the status of a job whose colour the badge has."""
+"""If a callback has no job, its badge has the colour of this job status."""
 
 
 def callback_state(callback: Callback) -> str:
@@ -191,44 +191,46 @@ class Picture:
     row: JobBatch
     graph: Graph
     partial: frozenset[str] = frozenset()
-    """The statuses whose oldest jobs were not read."""
+    """The statuses of which only the newest jobs were read, because there are too many."""
     inner: Sequence[BatchState] = ()
     callbacks: Sequence[Callback] = ()
 
     @classmethod
     def of(cls, row: JobBatch, inner: Sequence[BatchState], callbacks: Sequence[Callback]) -> "Picture":
-        """Read the jobs. Indexes: batch, the primary key of dependencies."""
-        apart = set(row.callback_ids or ())
+        """Read the batch's jobs and make the graph. Indexes: batch, the primary key of dependencies."""
+        callback_ids = set(row.callback_ids or ())
         jobs: list[GraphJob] = []
         partial = set()
         for status in Status:
             newest = Job.objects.filter(batch_id=row.pk, status=status).order_by("-pk").values_list("pk", "task")
-            found = list(newest[: MOST_JOBS_OF_STATUS + 1])
-            if len(found) > MOST_JOBS_OF_STATUS:
+            rows = list(newest[: MOST_JOBS_OF_STATUS + 1])
+            if len(rows) > MOST_JOBS_OF_STATUS:
                 partial.add(status.value)
-            jobs += [GraphJob(pk, task, status.value) for pk, task in found[:MOST_JOBS_OF_STATUS] if pk not in apart]
+            jobs += [
+                GraphJob(pk, task, status.value) for pk, task in rows[:MOST_JOBS_OF_STATUS] if pk not in callback_ids
+            ]
         ids = [job.id for job in jobs]
         edges = Dependency.objects.using(row._state.db).filter(job_id__in=ids).values_list("job_id", "needs_job_id")
         graph = graph_of(jobs, list(edges[:MOST_EDGES]))
         batches = [
-            Node(f"batch {each.row.pk}", "batch", 0, name_of(each.row), BATCH_BADGES[each.state], each.row.pk)
-            for each in inner
+            Node(f"batch {batch.row.pk}", "batch", 0, name_of(batch.row), BATCH_BADGES[batch.state], batch.row.pk)
+            for batch in inner
         ]
         graph = Graph([*graph.nodes, *batches], graph.edges, graph.hidden)
         layer = last_layer(graph)
-        last = [
+        callback_nodes = [
             Node(
-                each.name,
+                callback.name,
                 "callback",
                 layer,
-                each.task,
-                CALLBACK_STATUS.get(each.state, each.state),
-                None if each.state == "gone" else each.job_id,
+                callback.task,
+                CALLBACK_STATUS.get(callback.state, callback.state),
+                None if callback.state == "gone" else callback.job_id,
             )
-            for each in callbacks
-            if each.state != "not called"
+            for callback in callbacks
+            if callback.state != "not called"
         ]
-        return cls(row, graph.followed_by(last), frozenset(partial), inner, callbacks)
+        return cls(row, graph.followed_by(callback_nodes), frozenset(partial), inner, callbacks)
 
     @cached_property
     def drawing(self) -> Drawing:
@@ -236,19 +238,19 @@ class Picture:
 
     @cached_property
     def nodes(self) -> list[DrawnNode]:
-        """The nodes from left to right, each column from top to bottom: the order of the keyboard's focus."""
+        """The nodes from left to right, and from top to bottom in each column: the order of keyboard focus."""
         return [self._drawn(node) for column in self.drawing.columns for node in column]
 
     @property
     def rows(self) -> Iterator[tuple[DrawnNode, str]]:
-        """The rows of a table: each node, and the labels of the nodes for which it waits."""
-        titles = {each.node.name: f"{each.label} ({each.detail})" for each in self.nodes}
-        for each in self.nodes:
-            yield each, ", ".join(titles[before.name] for before in self.graph.before(each.node))
+        """The rows of the table below the graph: drawn node, and the labels of the nodes that it waits for."""
+        titles = {drawn.node.name: f"{drawn.label} ({drawn.detail})" for drawn in self.nodes}
+        for drawn in self.nodes:
+            yield drawn, ", ".join(titles[before.name] for before in self.graph.before(drawn.node))
 
     @property
     def note(self) -> str:
-        """Which jobs are not in the picture; empty if it has all jobs."""
+        """A sentence about jobs that the picture leaves out; empty if it shows all jobs."""
         parts = []
         if self.partial:
             parts.append(
@@ -270,14 +272,14 @@ class Picture:
 
     def _detail(self, node: Node) -> str:
         if node.kind == "batch":
-            inner = next(each for each in self.inner if each.row.pk == node.id)
+            inner = next(batch for batch in self.inner if batch.row.pk == node.id)
             return gettext("batch #%(id)s, %(state)s, %(numbers)s") % {
                 "id": node.id,
                 "state": BATCH_STATES[inner.state],
                 "numbers": inner.numbers,
             }
         if node.kind == "callback":
-            callback = next(each for each in self.callbacks if each.name == node.name)
+            callback = next(one for one in self.callbacks if one.name == node.name)
             job = f" #{callback.job_id}" if callback.job_id else ""
             words = {"waits": gettext("waits"), "skipped": gettext("skipped"), "gone": gettext("deleted")}
             state = words.get(callback.state) or Status(callback.state).label
@@ -300,11 +302,11 @@ class Picture:
 MOST_INNER_SHOWN = 20
 
 VERB_LABELS: tuple[tuple[Verb, Any], ...] = (
-    (RETRY, _("Retry these")),
-    (DISCARD, _("Discard these")),
-    (CANCEL, _("Cancel these")),
+    (RETRY, _("Retry these jobs")),
+    (DISCARD, _("Discard these jobs")),
+    (CANCEL, _("Cancel these jobs")),
 )
-"""The verbs for all jobs of a batch in one status."""
+"""The buttons for all jobs of the batch that have one status."""
 
 
 @dataclass(frozen=True)
@@ -335,22 +337,22 @@ class BatchPage:
 
     @property
     def shown_callbacks(self) -> Iterator[tuple[Any, str, int | None, SafeString]]:
-        """For each callback: when it is called, its task, the id of the job to link to, if any, and a badge."""
-        for each in self.callbacks:
-            status = CALLBACK_STATUS.get(each.state, each.state)
-            job_id = None if each.state == "gone" else each.job_id
-            yield CALLBACKS[each.name], shortened(each.task), job_id, badge(status, callback_state(each))
+        """For each callback: when it is called, its task, its job's id if it has a job, and a badge."""
+        for callback in self.callbacks:
+            status = CALLBACK_STATUS.get(callback.state, callback.state)
+            job_id = None if callback.state == "gone" else callback.job_id
+            yield CALLBACKS[callback.name], shortened(callback.task), job_id, badge(status, callback_state(callback))
 
     @cached_property
     def jobs(self) -> dict[Status, Count]:
-        """The number of its own jobs, without inner batches, by status; unfinished jobs come first. Index: batch."""
+        """The number of the batch's jobs by status, unfinished first, without jobs of inner batches. Index: batch."""
         group = Group("batch_id", self.row.pk)
         counts = {status: Indexed.covering(status.value, group=group).count() for status in Status}
         return {status: count for status, count in counts.items() if count.found}
 
     @property
     def pruned(self) -> int:
-        """How many of the counted jobs have no row any more."""
+        """How many of the batch's jobs have been pruned."""
         if self.batch.is_open or self.inner or any(count.is_capped for count in self.jobs.values()):
             return 0
         finished = sum(count.found for status, count in self.jobs.items() if status in FINISHED)
@@ -364,7 +366,7 @@ class BatchPage:
 
     @property
     def inner_query(self) -> str:
-        """The query of the address of the list of all inner batches; empty if the page shows all of them."""
+        """The URL query that lists all inner batches; empty if the page already shows all of them."""
         return urlencode({"inside": self.row.pk}) if len(self.inner) == MOST_INNER_SHOWN else ""
 
     @cached_property
@@ -373,19 +375,19 @@ class BatchPage:
 
 
 MOST_NAMES_SEARCHED = 20_000
-"""How many batches a search by name reads: the newest batches."""
+"""A search by name reads this many of the newest batches."""
 
 
 class BatchChangeList(OwnChangeList):
     def get_results(self, request: HttpRequest) -> None:
-        """Set the batches of the page, with their progress. Sends a query or two for all batches together."""
+        """Read the batches of the page and their progress, by a few queries for all of them together."""
         super().get_results(request)
-        self.cells = rows(COLUMNS, batch_states(self.result_list))
+        self.cells = rows(BATCH_COLUMNS, batch_states(self.result_list))
 
 
 @admin.register(JobBatch)
 class BatchAdmin(ReadOnlyViews):
-    """Batches are made by code, finished by workers, and deleted with their retention."""
+    """The read-only pages of batches: code makes batches, workers finish them, and pruning deletes them."""
 
     list_filter = (BatchStateFilter, InsideFilter)
     list_per_page = list_max_show_all = 25
@@ -407,7 +409,7 @@ class BatchAdmin(ReadOnlyViews):
     @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list. Accepts no POST."""
-        context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": COLUMNS}
+        context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": BATCH_COLUMNS}
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobBatch]:
@@ -419,7 +421,7 @@ class BatchAdmin(ReadOnlyViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[JobBatch], search_term: str
     ) -> tuple[QuerySet[JobBatch], bool]:
-        """Search by id, or by a part of the name among the newest batches."""
+        """Search by id, or by a part of the name in the newest batches."""
         text = search_term.replace("\0", "").strip()
         if is_id(text.removeprefix("#")):
             return queryset.filter(pk=int(text.removeprefix("#"))), False
@@ -429,26 +431,26 @@ class BatchAdmin(ReadOnlyViews):
         return queryset.filter(pk__in=newest, name__icontains=text), False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow only the filters as lookups in the address."""
-        return lookup in {each.parameter_name for each in self.list_filter}
+        """Accept no lookups in the URL except those of the filters."""
+        return lookup in {filter.parameter_name for filter in self.list_filter}
 
     @refreshing
     @guarded(*READ)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a batch. Accepts no POST."""
-        found = batch_state(int(object_id)) if is_id(object_id) else None
-        if found is None:
+        """Show a batch. Only GET is allowed."""
+        batch = batch_state(int(object_id)) if is_id(object_id) else None
+        if batch is None:
             message = gettext("There is no batch %(id)s. It may have been pruned.") % {"id": object_id}
             self.message_user(request, message, messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
-        page = BatchPage(found)
+        page = BatchPage(batch)
         title = page.name or gettext("Batch %(id)s") % {"id": page.row.pk}
         content = {
             "page": page,
-            "badge": state_badge(found),
-            "numbers": numbers(found),
+            "badge": state_badge(batch),
+            "numbers": numbers(batch),
             "groups": [
                 {
                     "status": status,
@@ -458,7 +460,7 @@ class BatchAdmin(ReadOnlyViews):
                 }
                 for status, count in page.jobs.items()
             ],
-            "inner": [(link_to(each.row), state_badge(each), each.numbers) for each in page.inner],
+            "inner": [(link_to(inner.row), state_badge(inner), inner.numbers) for inner in page.inner],
             "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
         }
         return self.show(request, "jobbatch/batch.html", page.row, content | (extra_context or {}), title=title)
@@ -475,7 +477,7 @@ MOST_NEEDS_SHOWN = 5
 
 
 def of_job(job: AbstractJob) -> dict[str, Any]:
-    """The context of the page of a job: its batch, unless that was pruned, and some jobs for which it waits."""
+    """Return the context of a job's page: its batch, unless pruned, and some of the jobs that it waits for."""
     batch_id = getattr(job, "batch_id", None)  # an archived job has none
     batch = batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
     needs = unmet_needs(job, limit=MOST_NEEDS_SHOWN + 1) if isinstance(job, Job) and job.status not in FINISHED else []

@@ -1,12 +1,12 @@
-"""`Batch`: jobs that belong together, with callbacks that are enqueued once the last of these jobs is finished.
+"""`Batch`: a group of jobs, with callbacks that are enqueued when the last job of the group is finished.
 
-A job joins the batch of the innermost `with` block of its thread, or of its asynchronous task. Invariant: a job joins
-only in a transaction that makes the batch, or that keeps the batch from being finished.
+A job joins the batch of the innermost `with` block in its thread or asyncio task. It is inserted in a transaction that
+inserts the batch, or that locks an existing batch so that no other process can finish it.
 
-Invariant: the `with` block has one transaction, which writes the batch, its jobs and its callbacks. So nobody sees a
-batch of which some jobs are missing, and nothing of the batch stays if the block raises.
+The `with` block is one transaction, which writes the batch, its jobs and its callbacks. So nobody sees a batch with
+missing jobs, and if the block raises, nothing of the batch remains.
 
-`BatchContext`: what a job can ask about its batch, and about the jobs that it has waited for.
+`BatchContext` gives a running job access to its batch, and to the results of the jobs that it has waited for.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,23 +45,23 @@ class CurrentBatch(NamedTuple):
 
     id: int
     connection: BaseDatabaseWrapper
-    """The connection whose transaction has the batch."""
+    """The connection in whose transaction the `with` block runs."""
 
 
 current_batch: ContextVar[CurrentBatch | None] = ContextVar("current_batch", default=None)
 
 
 def joined_database() -> str | None:
-    """The alias of the database of the current batch; `None`: there is no `with` block."""
+    """The database alias of the current batch; `None` outside of any `with` block."""
     current = current_batch.get()
     return None if current is None else current.connection.alias
 
 
 def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
-    """The spec with the id of the batch whose `with` block the caller is in, unless the spec names a batch itself.
+    """Add the current batch's id to the spec, unless the spec already names a batch, or there is no current batch.
 
-    Raises `InvalidOption` if the job would be inserted in another transaction than the batch: it might run, or be
-    rolled back, without the batch.
+    Raises `InvalidOption` if the job would not be inserted in the batch's transaction: it could then run, or be rolled
+    back, without the batch.
     """
     current = current_batch.get()
     if current is None or "batch_id" in spec.columns:
@@ -82,15 +82,15 @@ def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
 def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
     """Defer calls in an open transaction, and return their jobs in the same order.
 
-    Calls in succession that have the same columns, and no unique key, are inserted in one statement.
+    One statement inserts neighbouring calls that have the same columns and no unique key.
     """
 
-    def shared(numbered: tuple[int, TaskCall]) -> Any:
+    def group_key(numbered: tuple[int, TaskCall]) -> Any:
         number, call = numbered
         return number if call.call.unique_key is not None else (call.database, call.shard, call.spec)
 
     deferred: list[Job] = []
-    for _, group in groupby(enumerate(calls), key=shared):
+    for _, group in groupby(enumerate(calls), key=group_key):
         deferred += _defer_together([call for _, call in group])
     return deferred
 
@@ -103,8 +103,8 @@ def _defer_together(calls: list[TaskCall]) -> "list[Job]":
         return [first.defer()]
     jobs = Job.objects.db_manager(placement().choose(first.spec, first.call, named=first.database, shard=first.shard))
     ids = Store(jobs.db).enqueue_many(first.spec, [call.call for call in calls])
-    found = jobs.in_bulk(ids)
-    deferred = [found[id] for id in ids]
+    jobs_by_id = jobs.in_bulk(ids)
+    deferred = [jobs_by_id[id] for id in ids]
     for call, job in zip(calls, deferred, strict=True):
         if call.inserted is not None:
             call.inserted(job)
@@ -112,7 +112,7 @@ def _defer_together(calls: list[TaskCall]) -> "list[Job]":
 
 
 def as_call(name: str, given: Any) -> TaskCall:
-    """A task, or a task with arguments, as a call. Raises `InvalidOption` for anything else."""
+    """Turn a task, or a task with arguments, into a call. Raises `InvalidOption` for anything else."""
     if isinstance(given, TaskCall):
         return given
     if callable(getattr(given, "s", None)):
@@ -122,23 +122,24 @@ def as_call(name: str, given: Any) -> TaskCall:
 
 
 def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
-    """The call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another database."""
+    """Place the call in its batch's database. Raises `InvalidOption` if the call is bound to another database."""
     placed = call.in_database(alias)
     if placed.database != alias:
         raise InvalidOption(
-            f"{name} is a call in the database {placed.database!r}, and the batch is in {alias!r}. Give the batch the "
+            f"{name} is a call in the database {placed.database!r}, but the batch is in {alias!r}. Give the batch the "
             "same database, or under the placement 'spread' the same shard_key."
         )
     return placed
 
 
 class Batch:
-    """Jobs that belong together: the jobs that are deferred in its `with` block, and the jobs that are added later.
+    """A group of jobs: the jobs that are deferred in its `with` block, and jobs that are added later.
 
     `with Batch(on_success=notify.s(1)) as batch:` opens a transaction on the queue's database. Every job that this
     thread inserts in the block, by `.defer()` for example, joins the batch. Once the last job is finished, `on_success`
-    is enqueued if all jobs completed, otherwise `on_failure`, and then `on_finish` in any case: each is a task, or a
-    task with arguments. If a batch is made in the block of another batch, it belongs to the other batch.
+    is enqueued if all jobs completed, otherwise `on_failure`, and then `on_finish` in any case. Each callback is a
+    task, or a task with arguments. A batch that is made in the `with` block of another batch becomes an inner batch of
+    it.
     """
 
     def __init__(
@@ -151,10 +152,10 @@ class Batch:
         database: str | None = None,
         shard_key: str | int | None = None,
     ) -> None:
-        """`database`: the alias to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
+        """`database`: the alias of the database, instead of the choice of `SKIPQUEUE["PLACEMENT"]` or `DATABASE`.
 
-        `shard_key`: under the placement `spread`, the batch is in the database of the jobs with an equal `shard_key`.
-        Raises `InvalidOption` for values that cannot be used.
+        `shard_key`: under the placement `spread`, the batch is in the same database as jobs with this `shard_key`.
+        Raises `InvalidOption` if a value is not valid.
         """
         if database is not None and database not in connections:
             raise InvalidOption(f"database must be one of {', '.join(sorted(connections))}, not {database!r}.")
@@ -171,7 +172,7 @@ class Batch:
             if call.spec.after:
                 raise InvalidOption(
                     f"{key} cannot wait for other jobs with after: it is enqueued when the last job of the batch is "
-                    "finished. Have the callback defer a job that waits, or defer it in the batch."
+                    "finished. Let the callback defer a job with after, or defer such a job in the batch."
                 )
         # If a job holds the unique key of a callback, the callback is skipped.
         self._callbacks = {
@@ -184,10 +185,10 @@ class Batch:
 
     @classmethod
     def of(cls, job: "Job | int | Any", *, database: str | None = None) -> "Self | None":
-        """The batch of a job; `None` if it has none. Takes a `Job`, its id, or a result of `django.tasks`.
+        """Return the batch of a job, or `None`. `job`: a `Job`, its id, or a result of `django.tasks`.
 
-        The callbacks of a batch belong to it as well, and so find it.
-        database: where to look for an id, in place of `SKIPQUEUE["DATABASE"]`; a `Job` or result knows its database.
+        A callback also belongs to its batch.
+        database: where to find an id, instead of `SKIPQUEUE["DATABASE"]`; a `Job` or a result knows its database.
         """
         from ...models import Job
 
@@ -199,7 +200,7 @@ class Batch:
 
     @classmethod
     def get(cls, batch_id: int, *, database: str | None = None) -> "Self":
-        """The batch with this id. If it has no row, the first use of the row raises `JobBatch.DoesNotExist`."""
+        """Return the batch with this id. If there is none, the first use of its row raises `JobBatch.DoesNotExist`."""
         batch = cls(database=database or settings.database)
         batch._id = batch_id
         return batch
@@ -208,25 +209,25 @@ class Batch:
     def id(self) -> int:
         """The id. Raises `InvalidOption` before the `with` block has begun."""
         if self._id is None:
-            raise InvalidOption("This batch has no row yet: its with block makes it.")
+            raise InvalidOption("This batch has no row yet, because its with block has not begun.")
         return self._id
 
     @property
     def row(self) -> "JobBatch":
-        """The row of the batch, as it is now. Sends a query each time."""
+        """The current row of the batch. Each use sends a query."""
         from ...models import JobBatch
 
         return JobBatch.objects.using(self.database).get(pk=self.id)
 
     @property
     def jobs(self) -> "JobQuerySet":
-        """The jobs of the batch, its callbacks among them, and not those of inner batches."""
+        """The jobs of the batch, including its callbacks, but without the jobs of inner batches."""
         from ...models import Job
 
         return Job.objects.using(self.database).filter(batch_id=self.id)
 
     def progress(self) -> BatchProgress:
-        """How far the batch is. Counts the rows of its jobs, which takes about a millisecond for ten thousand jobs."""
+        """Count the batch's jobs by status. Takes about a millisecond for ten thousand jobs."""
         row = self.row
         counts = batch_progress(self._store, [self.id])[self.id]
         completed, failed, discarded = (counts.get(status, 0) for status in ("completed", "failed", "discarded"))
@@ -244,9 +245,9 @@ class Batch:
         return await sync_to_async(self.progress)()
 
     def add(self, *calls: TaskCall) -> "list[Job]":
-        """Defer these calls as jobs of the batch. Meant for jobs of the batch that need further jobs.
+        """Defer these calls as jobs of the batch. A running job of the batch can so add more jobs to it.
 
-        Raises `BatchFinished`, and writes nothing, if the last job of the batch is finished.
+        Raises `BatchFinished`, and inserts nothing, if the batch is finished.
         """
         with self:
             return defer_all(call.in_database(self.database) for call in calls)
@@ -256,7 +257,7 @@ class Batch:
         return await sync_to_async(self.add)(*calls)
 
     def __enter__(self) -> Self:
-        """Insert the batch, or keep it open if it exists. Raises `BatchFinished` if it is finished."""
+        """Insert the batch. If it exists already, keep it open, or raise `BatchFinished` if it is finished."""
         block = self._block()
         block.__enter__()
         self._blocks.append(block)
@@ -265,7 +266,7 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Commit the transaction, if this block has opened it; roll it back after an error.
+        """Commit the transaction if this block has opened it; after an error, roll it back.
 
         A batch without jobs is finished here.
         """
@@ -310,7 +311,7 @@ class Batch:
             return
         outer = current_batch.get()
         if outer is not None and outer.connection is not connections[self.database]:
-            raise InvalidOption("A batch within another one must be in the same database, and in the same thread.")
+            raise InvalidOption("An inner batch must be in the database and the thread of its outer batch.")
         self._id = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
 
 
@@ -327,26 +328,28 @@ class BatchContext:
 
     @cached_property
     def batch(self) -> Batch | None:
-        """The batch of the job, or the batch whose callback it is; `None` without one. The first use sends a query."""
+        """The batch of the job, or of which the job is a callback; or `None`. The first use sends a query."""
         return Batch.of(self.job, database=self.database)
 
     @cached_property
     def results(self) -> list[Any]:
-        """The results of the jobs that this job has waited for, in their order; `None` for a job without a result.
+        """The results of the jobs that this job has own_name for, in order; `None` for a job without a result.
 
-        Each result has the type of its task's annotation. It stays as JSON has it if the task has no annotation, if the
-        value does not fit, or if this process does not have the task. Raises `ResultLost` if a job was deleted, or
-        pruned, and `RowMissing` for a model instance whose row is gone. The first use sends a query, and one for each
-        model instance.
+        Each result has the type of its task's return annotation. It is a plain JSON value if the task has no
+        annotation, if the value does not fit it, or if this process does not know the task. Raises `ResultLost` if a
+        job was deleted or pruned, and `RowMissing` for a model instance whose row no longer exists. The first use sends
+        one query, and one more for each model instance.
         """
-        found = []
+        results = []
         for need in starmap(NeededJob, Store(self.database).rows(NEEDS, {"id": self.job_id})):
             if need.status is None or (need.status == "completed" and need.is_gone):
-                lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
-                raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")
+                needed_name, own_name = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
+                raise ResultLost(
+                    f"The result of job {needed_name}, which job {own_name} has waited for, no longer exists."
+                )
             result = None if need.result is None else decode(need.result)
             with suppress(UnknownTask, UndecodableArguments):
                 codec = registry.get(need.task or "").result_type
                 result = result if result is None or codec is None else codec.decode("The result", result)
-            found.append(result)
-        return found
+            results.append(result)
+        return results

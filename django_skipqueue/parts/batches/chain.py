@@ -1,6 +1,6 @@
-"""`chain`: calls of which each begins once the call before it is finished.
+"""`chain`: calls that run one after the other, each once the call before it is finished.
 
-Invariant: one transaction inserts all jobs of a chain, and all of them belong to one batch.
+One transaction inserts all jobs of a chain, and they all belong to one batch.
 """
 
 from collections.abc import Sequence
@@ -23,30 +23,31 @@ Step = TaskCall | Sequence[TaskCall] | Any
 
 
 class Chain:
-    """Steps of which each begins once the step before it is finished. `chain()` makes a chain; `defer()` inserts it."""
+    """Steps that run one after the other. `chain()` makes a chain; `defer()` inserts its jobs."""
 
     def __init__(self, steps: Sequence[Step], *, after_failure: AfterFailure, database: str | None) -> None:
         if database is not None and database not in connections:
             raise InvalidOption(f"database must be one of {', '.join(sorted(connections))}, not {database!r}.")
         if not steps:
             raise InvalidOption("A chain needs at least one call.")
-        given = []
+        checked_steps = []
         for number, step in enumerate(steps, start=1):
             listed = step if isinstance(step, list | tuple) else [step]
             if not listed:
                 raise InvalidOption(f"Step {number} of the chain is an empty list.")
-            given.append([as_call(f"step {number} of the chain", call) for call in listed])
-        self.database = placement().for_batch(database, None, (call.bound_to for calls in given for call in calls))
+            checked_steps.append([as_call(f"step {number} of the chain", call) for call in listed])
+        bound_to = (call.bound_to for calls in checked_steps for call in calls)
+        self.database = placement().for_batch(database, None, bound_to)
         self.after_failure: AfterFailure = after_failure
         self.steps = [
             [in_batch(f"step {number} of the chain", call, self.database) for call in calls]
-            for number, calls in enumerate(given, start=1)
+            for number, calls in enumerate(checked_steps, start=1)
         ]
 
     def defer(self) -> "list[Job]":
-        """Insert the jobs, in the caller's transaction, and return them in the order of the calls.
+        """Insert the jobs in the caller's transaction, and return them in the order of the calls.
 
-        The jobs belong to the batch whose `with` block the caller is in, or to a batch of their own.
+        The jobs join the batch whose `with` block the caller is in, or else a new batch.
         """
         if current_batch.get() is not None:
             return self._insert()
@@ -74,12 +75,12 @@ class Chain:
 def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | None = None) -> Chain:
     """Make a chain: `chain(fetch.s(1), parse.s(1), [mail.s("a"), mail.s("b")]).defer()`.
 
-    steps: each a call, a task, or a list of calls that run side by side; the next step waits for all calls of a step.
-    after_failure: what happens to the next step if a call fails or is discarded: `wait` until it is retried and
-    completes (default), `discard` the step, or `run` it anyway.
-    database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
+    steps: each is a call, a task, or a list of calls that run in parallel; the next step waits for all of them.
+    after_failure: what happens to the next step if a call fails or is discarded: `wait` until the call is retried and
+    completes (default), `discard` the next step, or `run` it anyway.
+    database: the alias of the database, instead of the choice of `SKIPQUEUE["PLACEMENT"]` or `DATABASE`.
 
-    No call takes the result of another call as an argument: a task with `takes_context` finds the results in
-    `context.results`. Raises `InvalidOption` for values that cannot be used.
+    Results are not passed on as arguments: a task with `takes_context` finds them in `context.results`. Raises
+    `InvalidOption` if a value is not valid.
     """
     return Chain(steps, after_failure=after_failure, database=database)

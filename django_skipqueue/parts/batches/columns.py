@@ -1,16 +1,16 @@
-"""The columns of batches in the statements of the core. Pure."""
+"""The SQL that batches add to the core's statements. Pure."""
 
 from ...values.part import PartColumns
 
 COLUMNS = PartColumns(
     of_spec={"batch_id": "bigint"},
-    are_kept=False,
+    are_copied=False,
     pieces={
         "settled": "job.batch_id",
         "pruned": ", batch_id",
-        # If a batch, or a batch outside of it, is open, the numbers of its pruned jobs are noted for its end. A pruned
-        # callback adds 0 jobs. An unmet dependency on a pruned job notes how the job has ended. Indexes: the primary
-        # keys.
+        # Pruning deletes jobs of batches that are still open. So that such a batch, and its outer batches, can report
+        # all of its jobs when it ends, the deleted jobs are counted in a table; callbacks do not count. If another job
+        # still waits for a pruned job, its dependency records the pruned job's status. Indexes: the primary keys.
         "after_prune": """,
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)

@@ -1,7 +1,6 @@
-"""Batches, for operators: their progress, metrics, a check of the doctor, why a job waits, and a subcommand.
+"""What operators see of batches: progress, metrics, a check of the doctor, why a job waits, and a subcommand.
 
-Invariant: the jobs of an open batch are counted by their index, up to a limit. The row of a finished batch has the
-numbers of its jobs.
+The jobs of an open batch are counted by an index, up to a limit. A finished batch has the numbers of jobs in its row.
 """
 
 import time
@@ -44,10 +43,10 @@ STATE_CONDITIONS = {
     "finished": Q(finished_at__isnull=False),
     "failures": Q(failed__gt=0) | Q(discarded__gt=0),
 }
-"""The conditions of the states by which an operator finds batches. An index in the order of ids serves each."""
+"""The filter for each state in which an operator lists batches. Each filter has an index, in the order of ids."""
 
 COUNT_SECONDS = 0.05
-"""Seconds after which no batch with more than `MOST_JOBS_COUNTED` jobs in a status is counted exactly."""
+"""After this many seconds, a batch with more than `MOST_JOBS_COUNTED` jobs of a status is not counted exactly."""
 
 CALLBACKS: Mapping[str, Any] = {
     "on_success": _("on success"),
@@ -58,15 +57,15 @@ CALLBACKS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class BatchState:
-    """A batch, with the numbers of its jobs and of the jobs of its inner batches."""
+    """A batch and the numbers of its jobs, including the jobs of inner batches."""
 
     row: JobBatch
     now: datetime
-    """The database's time."""
+    """The time by the database's clock."""
     counts: Mapping[str, int]
     """The number of jobs by status, without zeros, in the order of `Status`."""
     is_lower_bound: bool = False
-    """Whether there may be more jobs than `counts` has."""
+    """Whether there may be more jobs than `counts` says."""
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +73,7 @@ class BatchState:
 
     @property
     def state(self) -> str:
-        """One of `BATCH_STATES`. An open batch is `running`, even if jobs have failed."""
+        """A key of `BATCH_STATES`. An open batch is `running`, even if jobs have failed."""
         if self.is_open:
             return "running"
         return "failures" if self.failures else "finished"
@@ -93,14 +92,14 @@ class BatchState:
 
     @property
     def share(self) -> float | None:
-        """The share of finished jobs, from 0.0 to 1.0; `None` if not all jobs were counted."""
+        """The finished share of the jobs, from 0.0 to 1.0; `None` if not all jobs were counted."""
         if self.is_lower_bound:
             return None
         return self.done / self.total if self.total else 1.0
 
     @property
     def numbers(self) -> str:
-        """The number of finished jobs and of all jobs: `40/100`."""
+        """The number of finished jobs, and of all jobs, such as `40/100`."""
         more = "+" if self.is_lower_bound else ""
         return f"{grouped(self.done)}/{grouped(self.total)}{more}"
 
@@ -118,7 +117,7 @@ BATCH_FACTS: tuple[Fact[BatchState], ...] = (
     Fact("finished", _("finished"), lambda batch: batch.row.finished_at, "time", field="finished_at"),
     Fact("outside", _("belongs to"), lambda batch: batch.row.parent_id, field="parent_id"),
 )
-"""The facts of a batch."""
+"""The facts about one batch."""
 
 
 class Callback(NamedTuple):
@@ -126,29 +125,30 @@ class Callback(NamedTuple):
     """One of `CALLBACKS`."""
     task: str
     job_id: int | None
-    """The job that was enqueued for the callback; `None`: no job was."""
+    """The id of the callback's job; `None` if none was enqueued."""
     state: str
-    """`waits`, `skipped`, `not called`, `gone` if its job was pruned or deleted; else the status of its job."""
+    """The status of the callback's job, or `gone` if it was deleted; without a job `waits`, `skipped`, `not called`."""
 
 
 def with_time(rows: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
-    """The batches with the database's time, which `batch_states` needs."""
+    """Add the database's time to each batch, for `batch_states`."""
     return rows.annotate(now=Now())
 
 
 def batch_states(rows: Iterable[Any]) -> list[BatchState]:
-    """The states of a page of batches. Each row has the attribute `now`. Counts a limited number of jobs."""
+    """Return the states of one page of batches. Counts a limited number of jobs. `rows`: a result of `with_time`."""
     listed = list(rows)
     counts = batch_progress(Store.default(), [row.pk for row in listed], most=MOST_JOBS_COUNTED) if listed else {}
     until = time.monotonic() + COUNT_SECONDS
-    found = []
+    states = []
     for row in listed:
-        most, own = MOST_JOBS_COUNTED, counts[row.pk]
-        if _is_capped(row, own, most) and time.monotonic() < until:
-            most, own = MOST_JOBS_OF_BATCH, batch_progress(Store.default(), [row.pk], most=MOST_JOBS_OF_BATCH)[row.pk]
-        ordered = {status.value: own[status] for status in Status if own.get(status)}
-        found.append(BatchState(row, row.now, ordered, is_lower_bound=_is_capped(row, own, most)))
-    return found
+        most, numbers = MOST_JOBS_COUNTED, counts[row.pk]
+        if _is_capped(row, numbers, most) and time.monotonic() < until:
+            most = MOST_JOBS_OF_BATCH
+            numbers = batch_progress(Store.default(), [row.pk], most=most)[row.pk]
+        ordered = {status.value: numbers[status] for status in Status if numbers.get(status)}
+        states.append(BatchState(row, row.now, ordered, is_lower_bound=_is_capped(row, numbers, most)))
+    return states
 
 
 def batch_state(batch_id: int) -> BatchState | None:
@@ -157,22 +157,22 @@ def batch_state(batch_id: int) -> BatchState | None:
 
 
 def callbacks_of(row: JobBatch) -> list[Callback]:
-    """The callbacks in their order, each with its state. Sends one query."""
-    given = row.callbacks if isinstance(row.callbacks, dict) else {}
-    calls = {name: given[name] for name in CALLBACKS if isinstance(given.get(name), dict)}
+    """Return the callbacks of a batch, each with its state. Sends one query."""
+    stored = row.callbacks if isinstance(row.callbacks, dict) else {}
+    calls = {name: stored[name] for name in CALLBACKS if isinstance(stored.get(name), dict)}
     ids = [call[CALLBACK_JOB] for call in calls.values() if isinstance(call.get(CALLBACK_JOB), int)]
     statuses = dict(Job.objects.filter(pk__in=ids).values_list("pk", "status")) if ids else {}
-    found = []
+    callbacks = []
     for name, call in calls.items():
         spec, job_id = call.get("spec"), call.get(CALLBACK_JOB)
         task = str(spec.get("task", "")) if isinstance(spec, dict) else ""
         if isinstance(job_id, int):
-            found.append(Callback(name, task, job_id, statuses.get(job_id, "gone")))
+            callbacks.append(Callback(name, task, job_id, statuses.get(job_id, "gone")))
         elif row.finished_at is None:
-            found.append(Callback(name, task, None, "waits"))
+            callbacks.append(Callback(name, task, None, "waits"))
         else:
-            found.append(Callback(name, task, None, "skipped" if call.get(CALLBACK_SKIPPED) else "not called"))
-    return found
+            callbacks.append(Callback(name, task, None, "skipped" if call.get(CALLBACK_SKIPPED) else "not called"))
+    return callbacks
 
 
 def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
@@ -180,14 +180,14 @@ def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
 
 
 def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
-    """Some of the jobs for which this job still waits; first the finished jobs that have not completed."""
+    """Return some of the jobs that this job still waits for, failed and discarded jobs first."""
     store = Store(job._state.db or settings.database)
     return list(starmap(UnmetNeed, store.rows(UNMET_NEEDS, {"id": job.pk, "limit": limit}))) if job.held else []
 
 
 # batches → the number of open batches, counted up to 10,000, and the seconds since the first of them was made. Index:
 # open of batches.
-OPEN_BATCHES = """
+COUNT_OPEN_BATCHES = """
 SELECT
     count(*),
     coalesce(
@@ -205,17 +205,17 @@ LIMIT 1
 
 @measured(
     "batches",
-    Metric("skipqueue_open_batches", "gauge", "Batches that are not finished: at most 10,000 are counted."),
-    Metric("skipqueue_oldest_open_batch_seconds", "gauge", "Seconds since the first of these was made."),
+    Metric("skipqueue_open_batches", "gauge", "Batches that are not finished, counted up to 10,000."),
+    Metric("skipqueue_oldest_open_batch_seconds", "gauge", "Seconds since the oldest of these batches was made."),
 )
 def open_batches(store: Store) -> Iterator[Values]:
-    [(number, seconds)] = store.rows(OPEN_BATCHES)
+    [(number, seconds)] = store.rows(COUNT_OPEN_BATCHES)
     yield {(): number}
     yield {(): max(seconds, 0.0)}
 
 
-# stuck-dependant → the jobs that wait for a job that was deleted, or pruned, before it had completed. Reads the first
-# 5,000 dependencies. Indexes: unmet of dependencies, the primary key.
+# the check `stuck-dependant` → jobs that wait for a job that was deleted before it completed. Reads the first 5,000
+# dependencies. Indexes: unmet of dependencies, the primary key.
 STUCK_DEPENDANTS = """
 SELECT job.id, job.task, waiting.needs_job_id
 FROM
@@ -237,7 +237,7 @@ LIMIT 100
 
 
 def stuck_dependants(store: Store) -> Iterator[Finding]:
-    """Find jobs that wait for a job that was deleted, or pruned, before it had completed."""
+    """Find jobs that wait for a job that was deleted before it completed."""
     rows = store.rows(STUCK_DEPENDANTS)
     if rows:
         job_id, task, needs_job_id = rows[0]
@@ -246,39 +246,38 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
             Severity.WARNING,
             gettext("Jobs wait for a deleted job"),
             gettext(
-                "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
-                "completed. Such jobs: %(number)s."
+                "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted or pruned before it completed. "
+                "Jobs that wait like this: %(number)s."
             ),
-            gettext("They wait for ever, and so does what waits for them. Discard them."),
+            gettext("These jobs wait for ever, and so do all jobs that wait for them. Discard them."),
             f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
             facts={"id": job, "task": printable(task), "needed": needed, "number": number_of(rows)},
         )
 
 
 def forget_needs(ids: Collection[int], alias: str) -> None:
-    """Delete the dependencies of these jobs, which are being deleted."""
+    """Delete the dependencies of jobs that are being deleted."""
     Dependency.objects.using(alias).filter(job_id__in=ids).delete()
 
 
 MOST_NEEDS_NAMED = 5
-"""The maximum of jobs that the sentence names."""
+"""The maximum number of jobs that one sentence names."""
 
 
 def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
-    """Say for which jobs the job waits, and whether one of them has not completed; empty if it waits for no job."""
+    """Say which jobs the job waits for, and whether one has failed or was deleted. Empty if it waits for no job."""
     if not job.held:
         return ""
     unmet = unmet_needs(job, limit=MOST_NEEDS_NAMED)
     if not unmet:
-        return gettext("The jobs that it needs are finished: it goes into its queue within a second or two.")
+        return gettext("The jobs that it waited for are finished. It will be queued within a second or two.")
     first, number = unmet[0], unmet[0].number
     if first.is_stuck and first.is_gone:
         return gettext(
-            "It needs job %(job)s, which was deleted, or pruned, before it had completed: it waits for ever. "
-            "Discard it."
+            "It needs job %(job)s, which was deleted or pruned before it completed, so it waits for ever. Discard it."
         ) % {"job": first.needs_job_id}
     if first.is_stuck:
-        return gettext("It needs job %(job)s, which has not completed: retry that one, or discard this one.") % {
+        return gettext("It needs job %(job)s, which has not completed: retry that job, or discard this one.") % {
             "job": first.needs_job_id
         }
     shown = ", ".join(str(need.needs_job_id) for need in unmet)
@@ -290,7 +289,7 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
 
 BATCH_COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 
-RENDERERS: Renderers[BatchState] = {
+BATCH_RENDERERS: Renderers[BatchState] = {
     "state": lambda each: Coloured(str(BATCH_STATES[each.state]), BATCH_COLOURS[each.state]),
     "progress": lambda each: each.numbers,
     "jobs": None,
@@ -301,13 +300,13 @@ DEFAULT_LIMIT, MOST_LISTED = 20, 1_000
 
 class Batches(Watchable):
     name = "batches"
-    help = "List the batches with their progress; show one with its callbacks"
+    help = "List batches with their progress, or show one batch with its callbacks"
     json_help = "print a JSON object for each batch"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="?", type=int, metavar="ID", help="show this batch; default: list the newest")
-        parser.add_argument("--state", choices=list(STATE_CONDITIONS), help="list only those that are in this state")
-        parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many to list")
+        parser.add_argument("--state", choices=list(STATE_CONDITIONS), help="list only batches in this state")
+        parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many batches to list")
 
     def run(self, console: Console, **options: Any) -> Exit:
         if options["id"] is not None:
@@ -317,25 +316,25 @@ class Batches(Watchable):
         rows = (
             JobBatch.objects.filter(STATE_CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
         )
-        found = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
-        print_facts(console, BATCH_FACTS, found, RENDERERS, in_json=options["json"])
-        if not found:
+        batches = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
+        print_facts(console, BATCH_FACTS, batches, BATCH_RENDERERS, in_json=options["json"])
+        if not batches:
             console.say("There is no such batch." if options["state"] else "There is no batch.")
-        return Exit.DONE if found else Exit.NEGATIVE
+        return Exit.DONE if batches else Exit.NEGATIVE
 
 
 def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
-    found = batch_state(batch_id) if 0 <= batch_id < 2**63 else None
-    if found is None:
+    batch = batch_state(batch_id) if 0 <= batch_id < 2**63 else None
+    if batch is None:
         raise CommandError(f"There is no batch {batch_id}. It may have been pruned.")
-    callbacks = callbacks_of(found.row)
+    callbacks = callbacks_of(batch.row)
     if in_json:
-        console.json(as_json(BATCH_FACTS, found) | {"callbacks": [each._asdict() for each in callbacks]})
+        console.json(as_json(BATCH_FACTS, batch) | {"callbacks": [callback._asdict() for callback in callbacks]})
         return Exit.DONE
-    print_facts(console, BATCH_FACTS, [found], RENDERERS)
+    print_facts(console, BATCH_FACTS, [batch], BATCH_RENDERERS)
     if callbacks:
         console.line("")
-        rows = [[each.name, each.task, str(each.job_id or ""), each.state] for each in callbacks]
+        rows = [[callback.name, callback.task, str(callback.job_id or ""), callback.state] for callback in callbacks]
         console.table(("callback", "task", "job", "state"), rows, right=("job",))
     return Exit.DONE
 
@@ -343,7 +342,7 @@ def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
 CONSOLE = PartConsole(
     bar_entries=(BarEntry(label=_("Batches"), page="jobbatch_changelist", place=70, permission="view_jobbatch"),),
     subcommands=(Batches(),),
-    rules=(Rule("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
+    rules=(Rule("stuck-dependant", stuck_dependants, _("No job waits for a deleted job")),),
     metrics=(open_batches,),
     sections=(
         PartSection(

@@ -1,13 +1,13 @@
-"""Keep jobs from running before the jobs that they need are finished, and then admit them.
+"""Block jobs until the jobs that they need are finished, and then admit them.
 
-Words: a dependant is a job that waits; a predecessor is a job that a dependant needs.
+A dependant is a job that waits; a predecessor is a job that a dependant needs.
 
-Invariant: a dependant is admitted, or discarded, once: under the lock of its row, by a statement that begins after the
-lock. A predecessor that is retried by hand admits no dependant until it has completed. The exception are dependants
-that go on after a failure (`run`): once the predecessor has failed, they do not need it any more, and wait only for
-their other predecessors.
+A dependant is admitted or discarded exactly once, because this happens under the lock of its row, by a statement that
+begins after the lock is taken. A predecessor that an operator retries admits no dependant until it has completed. There
+is one exception: a dependant that goes on after a failure (`run`) no longer needs a predecessor that has failed once,
+and waits only for its other predecessors.
 
-Used by enqueues, by the gate of dependencies, and by workers after a settle.
+Enqueues, the dependency gate, and workers after a settle use this module.
 """
 
 from collections import Counter
@@ -20,16 +20,16 @@ from django.db import transaction
 from ...events.events import JobsAdmitted
 from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
-from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from ...queue.notify import GATES_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import BATCH_ROWS, as_array
 from ...queue.store import Store
 from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
-# enqueue, in the transaction of the INSERT → the ids of `needs` that no job has. Each of the jobs `ids` waits for all
-# of `needs`. The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed
-# dependencies, and notes in them how the job ended. Claims and settles do not wait for the lock. Index: the primary
-# key.
+# enqueue, in the transaction of the INSERT → the ids in `needs` of which there is no job. Makes each of the jobs `ids`
+# wait for all of `needs`. The lock stops a prune from deleting the needed jobs before the commit, because a prune sees
+# only committed dependencies, in which it records how the job ended. Claims and settles do not wait for the lock.
+# Index: the primary key.
 INSERT_DEPENDENCIES = """
 WITH locked AS MATERIALIZED (
     SELECT job.id
@@ -51,9 +51,9 @@ SELECT id FROM locked
 ORDER BY id
 """
 
-# admit → the ids of the next predecessors after an id; for each, whether it may admit a dependant: the predecessor has
-# completed, or it is finished and a dependant does not wait after a failure. A deleted job counts as discarded.
-# Indexes: unmet of dependencies, the primary key. One probe for each predecessor.
+# admit → the ids of the next predecessors after an id; for each, whether it may admit a dependant. It may if it has
+# completed, or if it has failed or was discarded and a dependant does not wait after a failure. A deleted job counts as
+# discarded. Indexes: unmet of dependencies, the primary key; one lookup per predecessor.
 PREDECESSORS = """
 WITH RECURSIVE needed AS (
     (
@@ -108,9 +108,8 @@ WHERE needed.id IS NOT NULL
 LIMIT %(limit)s
 """
 
-# admit, worker after a settle, in the transaction of ADMIT_DEPENDANTS → the ids of the dependants of these
-# predecessors, as far as the predecessors may admit them. Locks the dependants. Indexes: unmet of dependencies, the
-# primary key.
+# admit, and worker after a settle, in the transaction of ADMIT_DEPENDANTS → the ids of the dependants that these
+# predecessors may admit. Locks these dependants. Indexes: unmet of dependencies, the primary key.
 LOCK_DEPENDANTS = """
 SELECT job.id
 FROM
@@ -134,10 +133,10 @@ LIMIT %(limit)s
 FOR NO KEY UPDATE OF job SKIP LOCKED
 """
 
-# admit, worker after a settle, enqueue → the dependants that wait for no job any more: admitted, or discarded because a
-# predecessor has not completed. A statement of its own after the locks: if two predecessors end at once, the second
-# statement sees both ends. If a waiting job was discarded by hand, it stays discarded; after a retry, it need not wait.
-# Reads the predecessors once, whatever their number. Indexes: the primary keys.
+# admit, worker after a settle, enqueue → the dependants that no longer wait for a job: they were admitted, or discarded
+# because a predecessor did not complete. The statement runs after the statement that locks them: if two predecessors
+# end at the same moment, the later statement sees both ends. A dependant that an operator has discarded stays
+# discarded, and need not wait if it is retried. Reads each predecessor once. Indexes: the primary keys.
 ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (
@@ -215,8 +214,8 @@ RETURNING
     **entering(column="job.{}", past="held"),
 )
 
-# admit, for predecessors without a dependant to admit → the number of dependencies for which no job waits. Deletes the
-# dependencies of deleted jobs, and marks the dependencies of jobs that do not wait any more as met. Indexes: unmet of
+# admit, if these predecessors had no dependant to admit → the number of dependencies that it has cleared. Deletes the
+# dependencies of deleted jobs, and marks the dependencies of jobs that no longer wait as met. Indexes: unmet of
 # dependencies, the primary key.
 FORGET_DEPENDANTS = """
 WITH left_over AS MATERIALIZED (
@@ -243,8 +242,8 @@ met AS (
 SELECT count(*) FROM left_over
 """
 
-# JobContext → all jobs that this job needs, in their order, with task, status and result; NULL: the job was deleted, or
-# pruned. Index: the primary keys.
+# JobContext → all jobs that this job needs, in order, with task, status and result; NULL if the needed job was deleted
+# or pruned. Index: the primary keys.
 NEEDS = """
 SELECT
     needs.needs_job_id,
@@ -259,8 +258,8 @@ WHERE needs.job_id = %(id)s
 ORDER BY needs.position
 """
 
-# admin → some of the jobs for which this job still waits; first the finished jobs for which it waits on. Each row has
-# the number of all jobs for which it still waits. Index: the primary keys.
+# admin → some of the jobs that this job still waits for, failed and discarded jobs first. Each row also has the number
+# of all jobs that it still waits for. Index: the primary keys.
 UNMET_NEEDS = """
 SELECT
     unmet.needs_job_id,
@@ -286,13 +285,13 @@ LIMIT %(limit)s
 
 
 MOST_ROUNDS = 20
-"""The maximum of batches of dependants that one call admits. The supervisors admit further dependants."""
+"""The maximum number of batches of dependants that one call admits. Supervisors admit the rest."""
 
 
 class NeededJob(NamedTuple):
     needs_job_id: int
     task: str | None
-    """The name of its task; `None`: the row does not exist any more."""
+    """The name of the task; `None` if the job's row no longer exists."""
     status: str | None
     """`None`: the job was deleted."""
     result: str | None
@@ -302,7 +301,7 @@ class NeededJob(NamedTuple):
 
 
 class UnmetNeed(NamedTuple):
-    """A job for which another job, the dependant, still waits."""
+    """A job that a dependant still waits for."""
 
     needs_job_id: int
     status: str | None
@@ -310,108 +309,108 @@ class UnmetNeed(NamedTuple):
     is_gone: bool
     """Whether the row does not exist any more."""
     is_stuck: bool
-    """Whether the job is finished, has not completed, and keeps the dependant waiting until it has."""
+    """Whether the job has failed or was discarded, and the dependant waits until it is retried and completes."""
     number: int
-    """The number of all jobs for which the dependant still waits."""
+    """The number of all jobs that the dependant still waits for."""
 
 
 @dataclass
 class Dependants:
-    """What one call has done with dependants."""
+    """Counts which dependants one call has admitted or discarded."""
 
     admitted: Counter[str] = field(default_factory=Counter)
-    """The number of jobs that are queued now, by queue."""
+    """The number of jobs that were queued, by queue."""
     batch_ids: set[int] = field(default_factory=set)
-    """The batches of the jobs that were admitted and not discarded."""
+    """The batches of the admitted jobs."""
     found_any: bool = False
-    """Whether a job waited for these predecessors, even if it still waits for other jobs."""
+    """Whether any job waited for these predecessors, even if it still waits for other jobs."""
     discarded_any: bool = False
 
 
 DEPENDENCY_CHECK = 1.0
-"""The longest time in seconds between two checks of the gate of dependencies while jobs wait there."""
+"""The longest time in seconds between two checks of the dependency gate while jobs wait at it."""
 
 MOST_PAGES = 20
-"""The maximum of batches of predecessors that one check reads."""
+"""The maximum number of batches of predecessors that one check reads."""
 
 
 def hold(store: Store, spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
-    """Have new jobs wait for the jobs that the spec names. Returns the new jobs that need not wait.
+    """Make new jobs wait for the jobs in `spec.after`. Returns the new jobs that need not wait.
 
-    Called in the transaction of the INSERT. Raises `InvalidOption` if a named job does not exist, or is in another
-    database.
+    Called in the transaction of the INSERT. Raises `InvalidOption` if a job in `spec.after` does not exist, or is in
+    another database.
     """
     for id, database in spec.after:
         if database not in (None, store.alias):
             raise InvalidOption(
-                f"after names job {id} of the database {database!r}, and the new job is in {store.alias!r}: a job "
-                "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
-                "first job defer the second."
+                f"after names job {id} of the database {database!r}, but the new job is in {store.alias!r}, and a job "
+                "can wait only for jobs in its own database. Defer both jobs in one database, or let the task of the "
+                "first job defer the second job."
             )
     needed = dict.fromkeys(need.id for need in spec.after)
     values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": spec.after_failure}
     if missing := [id for (id,) in store.rows(INSERT_DEPENDENCIES, values)]:
-        raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
-    passed = _admit_or_discard(store, ids)
-    if discarded := [job for job in passed if job.needs_job_id is not None]:
+        raise InvalidOption(f"after names job {missing[0]}, which does not exist; it may have been deleted or pruned.")
+    no_longer_waiting = _admit_or_discard(store, ids)
+    if discarded := [job for job in no_longer_waiting if job.needs_job_id is not None]:
         event = DependantsDiscarded(store.alias, discarded)
         transaction.on_commit(lambda: store.send(event), using=store.alias, robust=True)
     wake_supervisors(store, [0.0])
-    return passed
+    return no_longer_waiting
 
 
 def admit_dependants(store: Store, ids: Iterable[int]) -> Dependants:
-    """Admit the jobs that wait only for these predecessors, or discard them, and notify the workers.
+    """Admit or discard the jobs that wait only for these predecessors, and notify the workers.
 
-    If a dependant is discarded, its own dependants are discarded, or admitted, as well.
+    If a dependant is discarded, its own dependants are discarded or admitted too.
     """
-    found = admit_silently(store, ids)
-    wake(store, found.admitted)
-    if found.admitted:
-        store.send(JobsAdmitted(store.alias, dict(found.admitted)))
-    return found
+    dependants = admit_silently(store, ids)
+    wake(store, dependants.admitted)
+    if dependants.admitted:
+        store.send(JobsAdmitted(store.alias, dict(dependants.admitted)))
+    return dependants
 
 
 def admit_silently(store: Store, ids: Iterable[int], *, limit: int = BATCH_ROWS) -> Dependants:
-    """Admit the jobs that wait only for these predecessors, or discard them. Notifies nobody: the caller does."""
-    found = Dependants()
-    left = set(ids)
+    """Admit or discard the jobs that wait only for these predecessors. The caller notifies the workers."""
+    dependants = Dependants()
+    predecessor_ids = set(ids)
     for _ in range(MOST_ROUNDS):
-        if not left:
+        if not predecessor_ids:
             break
         with transaction.atomic(using=store.alias):
-            locked = [id for (id,) in store.rows(LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
-            passed = _admit_or_discard(store, locked) if locked else []
-        found.found_any = found.found_any or bool(locked)
-        discarded = _note(store, passed, found)
-        left = discarded | left if len(locked) == limit else discarded
-    return found
+            locked = [id for (id,) in store.rows(LOCK_DEPENDANTS, {"ids": as_array(predecessor_ids), "limit": limit})]
+            no_longer_waiting = _admit_or_discard(store, locked) if locked else []
+        dependants.found_any = dependants.found_any or bool(locked)
+        discarded = _count(store, no_longer_waiting, dependants)
+        predecessor_ids = discarded | predecessor_ids if len(locked) == limit else discarded
+    return dependants
 
 
 def _admit_or_discard(store: Store, ids: Collection[int]) -> list[Dependant]:
-    """Admit, or discard, those of these jobs that wait for no other job any more."""
+    """Admit or discard each of these jobs that no longer waits for another job."""
     return [Dependant._make(row) for row in store.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
 
 
-def _note(store: Store, passed: Collection[Dependant], found: Dependants) -> set[int]:
-    """Count these jobs, and send the event of the discarded jobs. Returns the ids of the discarded jobs."""
-    found.admitted.update(job.queue_name for job in passed if job.status == "queued")
-    found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
-    if any(job.status == "blocked" for job in passed):  # these jobs wait at the gate of limits now
-        notify_supervisors(store, LIMITS_PAYLOAD)
-    if discarded := [job for job in passed if job.needs_job_id is not None]:
-        found.discarded_any = True
+def _count(store: Store, jobs: Collection[Dependant], dependants: Dependants) -> set[int]:
+    """Count these jobs, and send an event about the discarded jobs. Returns the ids of the discarded jobs."""
+    dependants.admitted.update(job.queue_name for job in jobs if job.status == "queued")
+    dependants.batch_ids |= {job.batch_id for job in jobs if job.status != "discarded" and job.batch_id is not None}
+    if any(job.status == "blocked" for job in jobs):  # these jobs now wait at the gate of limits
+        notify_supervisors(store, GATES_PAYLOAD)
+    if discarded := [job for job in jobs if job.needs_job_id is not None]:
+        dependants.discarded_any = True
         store.send(DependantsDiscarded(store.alias, discarded))
-    return {job.id for job in passed if job.status == "discarded"}
+    return {job.id for job in jobs if job.status == "discarded"}
 
 
 def predecessors(store: Store, *, after: int = 0, limit: int = BATCH_ROWS) -> dict[int, bool]:
-    """The next predecessors after an id; for each, whether it may admit a dependant."""
+    """Return the ids of the next predecessors after an id; for each, whether it may admit a dependant."""
     return dict(store.rows(PREDECESSORS, {"after": after, "limit": limit}))
 
 
 def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_ROWS) -> bool:
-    """Clear some of the dependencies on these predecessors for which no job waits. Returns whether there were any."""
+    """Clear dependencies on these predecessors whose jobs no longer wait. Returns whether there were any."""
     values = {"ids": as_array(ids), "limit": limit}
     for rounds in range(MOST_ROUNDS):
         [(number,)] = store.rows(FORGET_DEPENDANTS, values)
@@ -423,24 +422,24 @@ def forget_dependants(store: Store, ids: Collection[int], *, limit: int = BATCH_
 class DependencyGate:
     """Holds a job until the jobs that it needs are finished.
 
-    A worker that settles a job of a batch admits the jobs that need it. This gate checks some of all predecessors at
-    each call.
+    A worker that settles a job of a batch admits the jobs that need it. This gate checks all predecessors, some of them
+    in each call.
     """
 
     name = "held"
 
     def __init__(self) -> None:
-        self._after: dict[str, int] = {}  # where the next check begins, by database
+        self._after: dict[str, int] = {}  # the id after which the next check begins, by database
 
     def admit(self, store: Store, *, limit: int) -> GateResult:
         ready, end = self._ready(store, limit=limit)
-        found = admit_silently(store, ready, limit=limit)
-        has_discarded = found.discarded_any
-        if ready and not found.found_any:
+        dependants = admit_silently(store, ready, limit=limit)
+        has_discarded = dependants.discarded_any
+        if ready and not dependants.found_any:
             has_discarded = forget_dependants(store, ready, limit=limit)
             if not has_discarded:
                 self._after[store.alias] = end  # rows that another session has locked must not delay the next rows
-        return GateResult(found.admitted, has_discarded)
+        return GateResult(dependants.admitted, has_discarded)
 
     def next_due(self, store: Store) -> float | None:
         """0 if a job may be admitted now; the seconds until the next check if a job waits; `None` if no job waits."""
@@ -449,20 +448,20 @@ class DependencyGate:
         return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 
     def _ready(self, store: Store, *, limit: int) -> tuple[list[int], int]:
-        """The next predecessors that may admit a dependant, and the id after which the next check may go on.
+        """Return the next predecessors that may admit a dependant, and the id after which the next check continues.
 
-        Reads on from where the last look has ended, at most once round, and at most `MOST_PAGES` batches.
+        Starts where the last check has ended. Reads each predecessor at most once, and at most `MOST_PAGES` batches.
         """
         alias = store.alias
-        began = self._after.get(alias, 0)
+        start = self._after.get(alias, 0)
         for _ in range(MOST_PAGES):
-            found = predecessors(store, after=self._after.get(alias, 0), limit=limit)
-            end = max(found) if len(found) == limit else 0
-            if ready := [id for id, may_admit in found.items() if may_admit]:
+            page = predecessors(store, after=self._after.get(alias, 0), limit=limit)
+            end = max(page) if len(page) == limit else 0
+            if ready := [id for id, may_admit in page.items() if may_admit]:
                 return ready, end
             self._after[alias] = end
-            if not (end or began):
+            if not (end or start):
                 break
             if not end:
-                began = 0
+                start = 0
         return [], 0

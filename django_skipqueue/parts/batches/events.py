@@ -1,4 +1,4 @@
-"""The events of batches, and of jobs that wait for other jobs, with their log lines."""
+"""The events about batches and about jobs that wait for other jobs, with their log lines."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .values import FinishedBatch
 
 @dataclass(frozen=True)
 class DependantsDiscarded(Event):
-    """Jobs that waited for other jobs were discarded, because a job that they need has not completed."""
+    """Jobs were discarded because a job that they waited for did not complete."""
 
     level, signal = logging.WARNING, signals.dependant_discarded
 
@@ -60,7 +60,7 @@ class BatchesFinished(Event):
 
 @dataclass(frozen=True)
 class BatchNotFinished(Event):
-    """The last job of a batch is finished, but its callbacks could not be enqueued. A supervisor tries again."""
+    """The last job of a batch is finished, but its callbacks could not be enqueued. A supervisor will try again."""
 
     level = logging.ERROR
 

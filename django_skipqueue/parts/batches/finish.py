@@ -1,12 +1,12 @@
-"""Make batches, find the batches whose jobs are finished, and finish them.
+"""Insert batches, and finish each batch when all of its jobs are finished: enqueue its callbacks.
 
-No counter of unfinished jobs is kept while the jobs of a batch run: the rows of the jobs say whether the batch is done.
+There is no counter of unfinished jobs. Statements read from the jobs' rows whether a batch is done.
 
-A batch is finished in one transaction, which locks its row, checks once more that no job of the batch is left, and
-inserts the jobs of its callbacks. So each callback is enqueued exactly once, whichever process looks or dies.
-An error in one batch is logged, and stops no other batch. No code of the project runs here.
+One transaction finishes a batch: it locks the batch's row, checks again that no unfinished job is left, and inserts the
+jobs of the callbacks. So each callback is enqueued exactly once, even if several processes try or one of them dies. An
+error in one batch is logged, and does not stop other batches. No code of the project runs here.
 
-Used by `Batch`, by workers after a settle, and by supervisors.
+`Batch`, workers after a settle, and supervisors use this module.
 """
 
 import json
@@ -20,23 +20,23 @@ from django.db import DatabaseError, Error, transaction
 
 from ...conf import settings
 from ...queue.enqueue import new_job
-from ...queue.fragments import joined
+from ...queue.fragments import FINISHED_ROWS, UNFINISHED_LIST, UNFINISHED_ROWS, joined
 from ...queue.parameters import BATCH_ROWS, as_array, is_refused
 from ...queue.store import Store
 from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
 
-# Batch → the id of the new batch. Nobody finishes the batch before its transaction is committed: until then nobody else
-# sees it.
+# Batch → the id of the new batch. No process can finish the batch before this transaction commits, because no other
+# process sees it until then.
 INSERT_BATCH = """
 INSERT INTO skipqueue_batch (name, parent_id, callbacks)
 VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
 RETURNING id
 """
 
-# Batch, in the transaction that adds jobs to it → its id; no row if it is finished. Until the transaction ends, nobody
-# finishes the batch; others may add jobs as well. Index: the primary key.
+# Batch, in the transaction that adds jobs to it → its id; no row if it is finished. Until this transaction ends, no
+# process can finish the batch, but other processes may also add jobs. Index: the primary key.
 JOIN_BATCH = """
 SELECT id
 FROM skipqueue_batch
@@ -53,12 +53,12 @@ ORDER BY id
 LIMIT %(limit)s
 """
 
-# The id of an unfinished job of the batch, or NULL. The newest jobs are read first: while a batch runs, the newest jobs
-# still wait, and index entries of jobs that have left a status need not be read.
+# The id of an unfinished job of the batch, or NULL. It reads the newest jobs first, because they are still waiting
+# while a batch runs. So it need not read the index entries of jobs that have already left a status.
 _UNFINISHED_JOB = """(
         SELECT newest.id
         FROM
-            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            (VALUES {unfinished}) AS unfinished (status),
             LATERAL (
                 SELECT id
                 FROM skipqueue_job AS job
@@ -69,8 +69,8 @@ _UNFINISHED_JOB = """(
         LIMIT 1
     )"""
 
-# The condition under which a batch is done. A batch waits for its inner batches on all levels, for their callback jobs,
-# and for their jobs that run again. Indexes: batch, inner.
+# The condition that a batch is done. A batch waits for its inner batches on all levels, for their callbacks, and for
+# those of their jobs that were retried. Indexes: batch, inner.
 _IS_DONE = joined(
     """
 {job_of_batch} IS NULL
@@ -92,16 +92,16 @@ AND (
     LIMIT 1
 ) IS NULL
 """,
-    job_of_batch=joined(_UNFINISHED_JOB, batch="batch"),
-    job_inside=joined(_UNFINISHED_JOB, batch="inside"),
+    job_of_batch=joined(_UNFINISHED_JOB, batch="batch", unfinished=UNFINISHED_ROWS),
+    job_inside=joined(_UNFINISHED_JOB, batch="inside", unfinished=UNFINISHED_ROWS),
 )
 
-# finish_batches, before it enqueues callbacks → nothing. Limits how long an INSERT may wait for the transaction that
-# holds its unique key. Reads no table.
+# finish_batches, before it enqueues callbacks → nothing. Limits how long an INSERT waits for another transaction that
+# holds the callback's unique key. Reads no table.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# finish_batches → which of these batches, and of the batches outside of them, are open although all of their jobs are
-# finished: their ids. Locks nothing. Indexes: batch, inner, the primary key.
+# finish_batches → the ids of those of these batches, or of their outer batches, that are open although all of their
+# jobs are finished. Locks nothing. Indexes: batch, inner, the primary key.
 DONE_BATCHES = joined(
     """
 SELECT batch.id
@@ -120,8 +120,8 @@ WHERE
     done=_IS_DONE,
 )
 
-# finish_batches, in the transaction of FINISH_BATCHES → the ids of the batches that are open and that nobody else has
-# locked, to finish them or to add jobs. Index: the primary key.
+# finish_batches, in the transaction of FINISH_BATCHES → the ids of the batches that are open and that no other
+# transaction has locked, to finish them or to add jobs. Index: the primary key.
 LOCK_BATCHES = """
 SELECT id
 FROM skipqueue_batch
@@ -130,11 +130,11 @@ ORDER BY id
 FOR UPDATE SKIP LOCKED
 """
 
-# finish_batches, after LOCK_BATCHES → the batches that are finished now, each with its callbacks. Two statements, since
-# a statement does not see what was committed while it waited, or while it chose its rows.
-# `is_failure`: a job of the batch, a job of an inner batch, or a callback of an inner batch has not completed; it may
-# have been pruned. The row of an inner batch without failures has its numbers, with those of the batches inside of it.
-# The jobs of an inner batch with failures are counted again, without its callbacks: they may have been retried since.
+# finish_batches, after LOCK_BATCHES → the batches that were just finished, each with its callbacks. There are two
+# statements because a single one would not see changes that are committed while it waits for locks.
+# `is_failure`: a job of the batch, or a job or callback of an inner batch, did not complete, even if it has been
+# pruned. If an inner batch has no failures, its row contains the numbers of its jobs, including those of its own inner
+# batches. If it has failures, its jobs are counted again, without callbacks, because they may have been retried.
 # Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = joined(
     """
@@ -206,8 +206,8 @@ RETURNING
     done=_IS_DONE,
 )
 
-# finish_batches, in the transaction of FINISH_BATCHES → nothing. Notes the jobs that were enqueued for the callbacks:
-# `callbacks` has for each callback its `job_id`, or that it was skipped. Index: the primary key.
+# finish_batches, in the transaction of FINISH_BATCHES → nothing. Stores the ids of the jobs that were enqueued for the
+# callbacks. `callbacks` stores for each callback its `job_id`, or that it was skipped. Index: the primary key.
 NOTE_CALLBACKS = """
 UPDATE skipqueue_batch
 SET callback_ids = %(callback_ids)s::bigint[],
@@ -219,7 +219,8 @@ WHERE id = %(id)s
 # these numbers in its row. If the batch is open, the jobs of finished inner batches with failures are counted again:
 # they may have been retried. `most`: the maximum of jobs that are counted in one batch and one status. Indexes: batch,
 # inner, pruned_of, the primary key.
-PROGRESS = """
+PROGRESS = joined(
+    """
 WITH RECURSIVE tree AS (
     SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
     FROM skipqueue_batch
@@ -249,10 +250,7 @@ FROM
         UNION ALL
         SELECT kind.status, found.jobs
         FROM
-            (
-                VALUES
-                    ('scheduled'), ('blocked'), ('queued'), ('running'), ('completed'), ('failed'), ('discarded')
-            ) AS kind (status),
+            (VALUES {unfinished}, {finished}) AS kind (status),
             LATERAL (
                 SELECT count(*) AS jobs
                 FROM (
@@ -271,13 +269,17 @@ FROM
     ) AS part
 WHERE part.jobs > 0
 GROUP BY tree.root, part.status
-"""
+""",
+    unfinished=UNFINISHED_ROWS,
+    finished=FINISHED_ROWS,
+)
 
 # supervisor → the number of deleted batches. Deletes finished batches past their retention that have no unfinished job
 # and no callback that can be retried. If the batch is inside another batch, that batch must be finished and outermost.
 # So outer batches are deleted first, and an open batch has all of its inner batches. Batches with failures have a
 # retention of their own. Indexes: prune, batch, the primary key.
-PRUNE_BATCHES = """
+PRUNE_BATCHES = joined(
+    """
 WITH expired AS MATERIALIZED (
     SELECT batch.id
     FROM skipqueue_batch AS batch
@@ -297,7 +299,7 @@ WITH expired AS MATERIALIZED (
         AND (
             SELECT job.id
             FROM skipqueue_job AS job
-            WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
+            WHERE job.batch_id = batch.id AND job.status IN ({unfinished})
             LIMIT 1
         ) IS NULL
         AND (
@@ -317,17 +319,19 @@ deleted AS (
     DELETE FROM skipqueue_batch AS batch WHERE batch.id = ANY (ARRAY (SELECT id FROM expired)) RETURNING batch.id
 )
 SELECT count(*) FROM deleted
-"""
+""",
+    unfinished=UNFINISHED_LIST,
+)
 
 
 MOST_BATCHES_FINISHED, FINISHING_SECONDS = 100, 0.2
-"""The maximum of batches that one call finishes, and the seconds after which it begins with no further batch."""
+"""The maximum number of batches that one call finishes, and the seconds after which it starts no other batch."""
 
-LOCK_TIMEOUT = "1s"
+LOCK_TIMEOUT_OF_BATCHES = "1s"
 """How long the INSERT of a callback may wait for the transaction that holds its unique key."""
 
-OF_ONE_BATCH = ("55P03", "40P01", "40001")
-"""SQLSTATEs that concern one batch: a lock timeout, a deadlock, a serialization failure. The connection is good."""
+ERRORS_OF_ONE_BATCH = ("55P03", "40P01", "40001")
+"""SQLSTATEs of errors that leave the connection usable: a lock timeout, a deadlock, a serialization failure."""
 
 
 @dataclass
@@ -335,22 +339,22 @@ class FinishResult:
     finished: int = 0
     """The number of batches that were finished."""
     missed: bool = False
-    """Whether a batch is done that somebody else has locked: to finish it, or to add jobs."""
+    """Whether another transaction has locked a batch that is done, to finish it or to add jobs."""
     failed: set[int] = field(default_factory=set)
     """The batches whose callbacks could not be enqueued."""
     left: set[int] = field(default_factory=set)
-    """The batches for which no time was left."""
+    """The batches that this call had no time for."""
 
 
 def insert_batch(store: Store, *, name: str, parent_id: int | None, callbacks: Mapping[str, Any]) -> int:
-    """Insert a batch, and return its id. Nobody finishes the batch before the caller's transaction ends."""
+    """Insert a batch, and return its id. No process can finish the batch before the caller's transaction ends."""
     values = {"name": name, "parent_id": parent_id, "callbacks": json.dumps(callbacks)}
     [(id,)] = store.rows(INSERT_BATCH, values)
     return int(id)
 
 
 def join_batch(store: Store, batch_id: int) -> bool:
-    """Keep an open batch from being finished until the caller's transaction ends. Returns whether it is open."""
+    """Keep an open batch from being finished until the caller's transaction ends. Returns False if it is finished."""
     return bool(store.rows(JOIN_BATCH, {"id": batch_id}))
 
 
@@ -359,29 +363,29 @@ def open_batches(store: Store, *, after: int = 0, limit: int = BATCH_ROWS) -> li
 
 
 def finish_batches(store: Store, ids: Iterable[int | None]) -> FinishResult:
-    """Finish these batches, and the batches outside of them, if all of their jobs are finished.
+    """Finish these batches, and their outer batches, if all of their jobs are finished.
 
-    Finishes a limited number. Raises a database error that does not concern a single batch.
+    Finishes a limited number of batches. Raises database errors, except errors that concern a single batch.
     """
-    result, until, tries = FinishResult(), time.monotonic() + FINISHING_SECONDS, 0
-    left: Collection[int | None] = set(ids)
-    while left:
-        done = sorted(id for (id,) in store.rows(DONE_BATCHES, {"ids": as_array(left)}))
-        outside: set[int] = set()
-        for number, id in enumerate(done):
-            if tries and (tries >= MOST_BATCHES_FINISHED or time.monotonic() > until):
-                result.left = {*done[number:], *outside}
+    result, deadline, tries = FinishResult(), time.monotonic() + FINISHING_SECONDS, 0
+    ids_to_check: Collection[int | None] = set(ids)
+    while ids_to_check:
+        done_ids = sorted(id for (id,) in store.rows(DONE_BATCHES, {"ids": as_array(ids_to_check)}))
+        outer_ids: set[int] = set()
+        for number, id in enumerate(done_ids):
+            if tries and (tries >= MOST_BATCHES_FINISHED or time.monotonic() > deadline):
+                result.left = {*done_ids[number:], *outer_ids}
                 return result
             tries += 1
             finished = _finish_apart(store, id, result)
             if finished is not None and finished.parent_id is not None:
-                outside.add(finished.parent_id)
-        left = outside
+                outer_ids.add(finished.parent_id)
+        ids_to_check = outer_ids
     return result
 
 
 def finish_empty_batch(store: Store, id: int) -> None:
-    """Finish a batch that the caller's transaction has inserted, if it has no unfinished job. Raises all errors."""
+    """Finish a batch that the caller's transaction has inserted, if it has no unfinished job."""
     if store.rows(DONE_BATCHES, {"ids": as_array([id])}):
         _finish(store, id)
 
@@ -389,9 +393,9 @@ def finish_empty_batch(store: Store, id: int) -> None:
 def finish_open_batches(
     store: Store, *, after: int = 0, limit: int = BATCH_ROWS, skipped: Collection[int] = ()
 ) -> tuple[int | None, FinishResult]:
-    """Finish the next open batches after an id, if their jobs are finished; but not the `skipped` batches.
+    """Finish the next open batches after an id whose jobs are all finished, except the batches `skipped`.
 
-    Returns the id after which the next call goes on, or `None` if there are no more open batches.
+    Returns the id after which the next call continues, or `None` if there are no more open batches.
     """
     ids = open_batches(store, after=after, limit=limit)
     result = finish_batches(store, set(ids).difference(skipped)) if ids else FinishResult()
@@ -401,9 +405,9 @@ def finish_open_batches(
 
 
 def finish_all_batches(store: Store) -> int:
-    """Finish batches that are done, for a drain: their callbacks are jobs. Returns how many; 0: no batch is left to do.
+    """Finish batches that are done, because a worker that drains its queues also runs callbacks. Returns their number.
 
-    Batches that cannot be finished are left to the supervisors.
+    If a batch cannot be finished, supervisors try it again later.
     """
     after: int | None = 0
     failed: set[int] = set()
@@ -416,41 +420,41 @@ def finish_all_batches(store: Store) -> int:
 
 
 def batch_progress(store: Store, ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
-    """For each of these batches the number of its jobs, with those of inner batches, by status.
+    """Return the number of each batch's jobs by status, including the jobs of inner batches.
 
-    most: the maximum of jobs that are counted in one batch and one status.
+    most: the maximum number of jobs that are counted per batch and status.
     """
-    found: dict[int, dict[str, int]] = {id: {} for id in ids}
+    counts: dict[int, dict[str, int]] = {id: {} for id in ids}
     for id, status, jobs in store.rows(PROGRESS, {"ids": as_array(ids), "most": most}):
-        found[id][status] = jobs
-    return found
+        counts[id][status] = jobs
+    return counts
 
 
 def prune_batches(store: Store, *, limit: int = BATCH_ROWS) -> int:
-    """Delete finished batches past their retention: the retention of jobs. Returns the number of deleted batches."""
-    kept = {status: settings.retention_of(status) for status in ("completed", "failed")}
-    [(deleted,)] = store.rows(PRUNE_BATCHES, {**kept, "limit": limit})
+    """Delete finished batches past their retention, which is that of jobs. Returns the number of deleted batches."""
+    retentions = {status: settings.retention_of(status) for status in ("completed", "failed")}
+    [(deleted,)] = store.rows(PRUNE_BATCHES, {**retentions, "limit": limit})
     return int(deleted)
 
 
 def after_settle(store: Store, rows: Sequence[tuple[int, int, int | None]]) -> None:
-    """After the caller's commit, admit the jobs that waited for these jobs, and finish their batches if they are done.
+    """After the caller's commit, admit the jobs that waited for these settled jobs, and finish batches that are done.
 
-    rows: ids, leases and batches. After an error, a supervisor does the rest.
+    rows: the ids, leases and batches of the settled jobs. After a database error, a supervisor does the rest.
     """
-    ended = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
+    batch_of_job = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
 
-    def look() -> None:
+    def admit_and_finish() -> None:
         with suppress(DatabaseError):
-            admit_dependants(store, ended)
-            finish_batches(store, ended.values())
+            admit_dependants(store, batch_of_job)
+            finish_batches(store, batch_of_job.values())
 
-    if ended:
-        transaction.on_commit(look, using=store.alias, robust=True)
+    if batch_of_job:
+        transaction.on_commit(admit_and_finish, using=store.alias, robust=True)
 
 
 def _finish_apart(store: Store, id: int, result: FinishResult) -> FinishedBatch | None:
-    """Finish a batch, and note the result. An error that concerns this batch alone is logged."""
+    """Finish a batch, and record the result. If an error concerns only this batch, log it."""
     try:
         finished = _finish(store, id)
     except Exception as error:  # of any kind: somebody may have written anything into the row
@@ -465,7 +469,7 @@ def _finish_apart(store: Store, id: int, result: FinishResult) -> FinishedBatch 
 
 
 def _finish(store: Store, id: int) -> FinishedBatch | None:
-    """Finish a batch, unless somebody else has locked it, or it is not done any more."""
+    """Finish a batch, unless another transaction has locked it, or it is no longer done."""
     limits_locks = store.connection.get_autocommit()  # the caller's transaction would keep the limit
     skipped: list[CallbackSkipped] = []
     finished = None
@@ -482,17 +486,17 @@ def _finish(store: Store, id: int) -> FinishedBatch | None:
 
 
 def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
-    """Enqueue the callbacks of a batch that is finished now. Each belongs to the batch, and so finds it.
+    """Enqueue the callbacks of a batch that was just finished. The callbacks belong to the batch.
 
-    Callbacks with a unique key come last, by their keys, so that two batches with the same keys never deadlock.
-    Returns the skipped callbacks.
+    Callbacks with a unique key come last, in the order of their keys, so that two batches with the same keys never
+    deadlock. Returns the skipped callbacks.
     """
     callbacks = json.loads(batch.callbacks)
     names = ("on_failure" if batch.is_failure else "on_success", "on_finish")
     calls = [(name, *loaded(callbacks[name])) for name in names if name in callbacks]
-    calls.sort(key=lambda each: (each[2].unique_key is not None, each[2].unique_key or ""))
+    calls.sort(key=lambda named: (named[2].unique_key is not None, named[2].unique_key or ""))
     if limits_locks and calls and calls[-1][2].unique_key is not None:
-        store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+        store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT_OF_BATCHES})
     callback_ids, skipped = [], []
     for name, spec, call in calls:
         inserted = new_job(store, store.enqueue_untraced, spec.with_columns(batch_id=batch.id), call)
@@ -503,12 +507,12 @@ def _call_back(store: Store, batch: FinishedBatch, *, limits_locks: bool) -> lis
             callbacks[name][CALLBACK_SKIPPED] = True
             skipped.append(CallbackSkipped(store.alias, batch.id, name, spec.task, str(call.unique_key)))
     if calls:
-        noted = {"callback_ids": callback_ids or None, "callbacks": json.dumps(callbacks)}
-        store.execute(NOTE_CALLBACKS, {"id": batch.id, **noted})
+        stored = {"callback_ids": callback_ids or None, "callbacks": json.dumps(callbacks)}
+        store.execute(NOTE_CALLBACKS, {"id": batch.id, **stored})
     return skipped
 
 
 def _is_of_one_batch(error: Error) -> bool:
-    """Whether this error concerns the batch alone, and leaves the connection usable."""
+    """Whether this error concerns only the batch, and leaves the connection usable."""
     is_refusal = isinstance(error, DatabaseError) and is_refused(error)
-    return is_refusal or getattr(error.__cause__, "sqlstate", None) in OF_ONE_BATCH
+    return is_refusal or getattr(error.__cause__, "sqlstate", None) in ERRORS_OF_ONE_BATCH

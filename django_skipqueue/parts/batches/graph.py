@@ -1,9 +1,9 @@
-"""The picture of a batch as a graph: jobs, edges of `after` between them, inner batches and callbacks; as SVG. Pure.
+"""Draw a batch as a graph in SVG: its jobs, the `after` dependencies between them, inner batches and callbacks. Pure.
 
-Invariant: there are at most `MOST_NODES` nodes of jobs. If the batch has more jobs, one node shows the jobs of one
-layer that have the same task and status. If there are still too many nodes, one node shows such jobs of all layers.
+At most `MOST_NODES` nodes show jobs. If the batch has more jobs, one node shows all jobs of one layer that have the
+same task and status. If there are still too many nodes, one node shows all such jobs of all layers.
 
-Invariant: the columns are the layers of the graph, so every edge leads from left to right.
+The columns of the picture are the layers of the graph, so every edge leads from left to right.
 """
 
 from collections import Counter, defaultdict
@@ -29,12 +29,12 @@ class Node:
     kind: str
     """`job`, `jobs`, `batch` or `callback`."""
     layer: int
-    """0: the node waits for no other node. A node has a higher layer than the nodes for which it waits."""
+    """0 if the node waits for no other node, otherwise higher than the layers of all nodes that it waits for."""
     label: str
     """The task, or the name of the batch."""
     status: str
     id: int | None = None
-    """The id of the job or the batch; `None`: several jobs, or a callback without a job."""
+    """The id of the job or batch; `None` for a node of several jobs, or a callback without a job."""
     number: int = 1
     """How many jobs the node shows."""
 
@@ -51,7 +51,7 @@ class Graph:
     nodes: Sequence[Node] = ()
     edges: Sequence[Edge] = ()
     hidden: int = 0
-    """How many jobs are not in the picture, because there are too many groups."""
+    """How many jobs the picture leaves out, because there are too many groups."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -61,28 +61,28 @@ class Graph:
         return [self.by_name[edge.before] for edge in self.edges if edge.after == node.name]
 
     def followed_by(self, last: Sequence[Node]) -> "Graph":
-        """The graph with these nodes at its end. Each waits for every node for which no other node waits."""
-        waited_for = {edge.before for edge in self.edges}
-        ends = [node.name for node in self.nodes if node.name not in waited_for]
+        """Append these nodes to the graph. Each of them waits for all nodes that no other node waits for."""
+        needed_names = {edge.before for edge in self.edges}
+        ends = [node.name for node in self.nodes if node.name not in needed_names]
         edges = [Edge(end, node.name) for node in last for end in ends]
         return Graph([*self.nodes, *last], [*self.edges, *edges], self.hidden)
 
 
 def graph_of(jobs: Iterable[GraphJob], needs: Iterable[tuple[int, int]]) -> Graph:
-    """The graph of these jobs. needs: pairs of ids; the first job waits for the second job."""
-    listed = sorted(jobs)
-    known = {job.id for job in listed}
-    edges = [(job, needed) for job, needed in needs if job in known and needed in known and needed < job]
-    depths = _depths(listed, edges)
-    ways: tuple[Callable[[GraphJob], Hashable], ...] = (
+    """Make the graph of these jobs. `needs`: pairs of ids, of which the first job waits for the second."""
+    sorted_jobs = sorted(jobs)
+    known_ids = {job.id for job in sorted_jobs}
+    edges = [(job, needed) for job, needed in needs if job in known_ids and needed in known_ids and needed < job]
+    depths = _depths(sorted_jobs, edges)
+    groupings: tuple[Callable[[GraphJob], Hashable], ...] = (
         lambda job: job.id,
         lambda job: (depths[job.id], job.task, job.status),
         lambda job: (job.task, job.status),
     )
-    for way in ways:
+    for group_of in groupings:
         groups: defaultdict[Hashable, list[GraphJob]] = defaultdict(list)
-        for job in listed:
-            groups[way(job)].append(job)
+        for job in sorted_jobs:
+            groups[group_of(job)].append(job)
         if len(groups) <= MOST_NODES:
             break
     return _folded(list(groups.values()), depths, edges)
@@ -93,18 +93,18 @@ def last_layer(graph: Graph) -> int:
 
 
 def _depths(jobs: Sequence[GraphJob], edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For each job the number of jobs before it on the longest way. Ids ascend: a job is inserted after its needs."""
+    """Return each job's layer: the length of the longest path to it. A job has a higher id than the jobs it needs."""
     needed: defaultdict[int, list[int]] = defaultdict(list)
-    for job, before in edges:
-        needed[job].append(before)
+    for job_id, needed_id in edges:
+        needed[job_id].append(needed_id)
     depths: dict[int, int] = {}
-    for each in jobs:
-        depths[each.id] = 1 + max((depths[before] for before in needed[each.id]), default=-1)
+    for job in jobs:
+        depths[job.id] = 1 + max((depths[before] for before in needed[job.id]), default=-1)
     return depths
 
 
 def _folded(groups: list[list[GraphJob]], depths: Mapping[int, int], edges: Iterable[tuple[int, int]]) -> Graph:
-    """A node for each group, and the edges between nodes that lead from a layer to a later layer."""
+    """Make a node for each group, and the edges between nodes that lead to a later layer."""
     groups.sort(key=lambda group: (-len(group), group[0].id))
     nodes: list[Node] = []
     node_of: dict[int, Node] = {}
@@ -115,13 +115,13 @@ def _folded(groups: list[list[GraphJob]], depths: Mapping[int, int], edges: Iter
         node = Node(name, kind, layer, first.task, first.status, first.id if is_one else None, len(group))
         nodes.append(node)
         node_of |= dict.fromkeys((job.id for job in group), node)
-    found = Counter(
+    folded_edges = Counter(
         Edge(node_of[before].name, node_of[job].name)
         for job, before in edges
         if before in node_of and job in node_of and node_of[before].layer < node_of[job].layer
     )
     nodes.sort(key=lambda node: (node.layer, node.label, node.status, node.name))
-    return Graph(nodes, sorted(found), sum(map(len, groups[MOST_NODES:])))
+    return Graph(nodes, sorted(folded_edges), sum(map(len, groups[MOST_NODES:])))
 
 
 NODE_WIDTH, NODE_HEIGHT = 190, 44
@@ -140,13 +140,13 @@ class DrawnNode:
     x: float
     y: float
     label: str
-    """The first line of text, cut."""
+    """The first line of text, cut to the node's width."""
     detail: str
     """The second line of text."""
     title: str
-    """The full text, for the mouse and for screen readers."""
+    """The full text, for tooltips and screen readers."""
     address: str
-    """The address to which the node links; empty: no link."""
+    """The URL that the node links to; empty if there is no link."""
 
     @property
     def text_x(self) -> float:
@@ -163,7 +163,7 @@ class Drawing:
 
     @cached_property
     def columns(self) -> list[list[Node]]:
-        """The nodes of each layer, from top to bottom: each near the nodes for which it waits."""
+        """The nodes of each layer, from top to bottom. A node is placed near the nodes that it waits for."""
         layers: defaultdict[int, list[Node]] = defaultdict(list)
         for node in self.graph.nodes:
             layers[node.layer].append(node)
@@ -187,12 +187,12 @@ class Drawing:
     @cached_property
     def places(self) -> dict[str, tuple[float, float]]:
         """The upper left corner of each node. A short column is centered."""
-        found: dict[str, tuple[float, float]] = {}
+        corners: dict[str, tuple[float, float]] = {}
         for number, column in enumerate(self.columns):
             top = (self.height - len(column) * (NODE_HEIGHT + GAP_Y) + GAP_Y) / 2
             for row, node in enumerate(column):
-                found[node.name] = (MARGIN + number * (NODE_WIDTH + GAP_X), top + row * (NODE_HEIGHT + GAP_Y))
-        return found
+                corners[node.name] = (MARGIN + number * (NODE_WIDTH + GAP_X), top + row * (NODE_HEIGHT + GAP_Y))
+        return corners
 
     @property
     def paths(self) -> list[str]:
@@ -207,6 +207,6 @@ class Drawing:
 
 
 def cut(label: str) -> str:
-    """The last part of a dotted name, as far as it fits into a node: the function says more than the module."""
+    """Return the last part of a dotted name, the function, cut to the width of a node."""
     name = label.rpartition(".")[2] or label
     return name if len(name) <= LABEL_CHARACTERS else f"{name[: LABEL_CHARACTERS - 1]}…"

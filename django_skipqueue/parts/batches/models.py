@@ -1,6 +1,6 @@
-"""`JobBatch`: jobs that belong together, and the callbacks that are enqueued once the last of these jobs is finished.
+"""`JobBatch`, the table of batches; the column of batches on the job row; and the table of dependencies between jobs.
 
-Only the functions of `parts.batches.finish` write these rows. Users work with `django_skipqueue.Batch`.
+Only `parts.batches.finish` writes the rows of batches. Users work with `django_skipqueue.Batch`.
 
 Also the column of batches on the job row, and the table of dependencies between jobs.
 """
@@ -23,41 +23,39 @@ class BatchColumn(models.Model):
 
     class Meta:
         abstract = True
-
-
-JOB_INDEXES = (
-    models.Index(
-        # For the check whether a batch is done, for its progress, and for the list of its jobs in the admin.
-        fields=["batch_id", "status", "id"],
-        name="skipqueue_job_batch",
-        condition=Q(batch_id__isnull=False),
-    ),
-)
+        indexes = (
+            models.Index(
+                # For the check whether a batch is done, for its progress, and for the list of its jobs in the admin.
+                fields=["batch_id", "status", "id"],
+                name="skipqueue_job_batch",
+                condition=Q(batch_id__isnull=False),
+            ),
+        )
 
 
 class JobBatchManager(models.Manager["JobBatch"]):
-    """`JobBatch.objects`: the batches of jobs, in the queue's database."""
+    """`JobBatch.objects`: the batches in the queue's database."""
 
     def get_queryset(self) -> "models.QuerySet[JobBatch]":
-        """All batches."""
+        """Return all batches."""
         return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class JobBatch(models.Model):
-    """Jobs that belong together. Its jobs have its id in `batch_id`; no foreign key, which would lock this row."""
+    """A group of jobs. A job's `batch_id` is not a foreign key, because that would lock the batch's row."""
 
     id = models.BigAutoField(primary_key=True)
     name = models.TextField(_("name"), db_default="")
     parent_id = models.BigIntegerField(_("outer batch"), null=True)
-    """The id of the batch that waits for this batch; `None`: no batch does."""
+    """The id of the outer batch, which waits for this batch; `None` if there is none."""
     callbacks = StoredJSON(_("callbacks"), default=dict)
     """The calls to enqueue, by `on_success`, `on_failure` and `on_finish`."""
     created_at = models.DateTimeField(_("created at"), db_default=Now())
     finished_at = models.DateTimeField(_("finished at"), null=True)
     callback_ids = BigIntegers(_("callback jobs"), null=True)
-    """The ids of the jobs that were enqueued for the callbacks; `None`: no job was."""
+    """The ids of the jobs that were enqueued for the callbacks; `None` if there are none."""
     completed = models.BigIntegerField(_("completed"), null=True)
-    """How many jobs of the batch and of its inner batches had completed at its end; `None` before the end."""
+    """How many jobs, including those of inner batches, had completed when the batch ended; `None` before that."""
     failed = models.BigIntegerField(_("failed"), null=True)
     discarded = models.BigIntegerField(_("discarded"), null=True)
 
@@ -86,7 +84,7 @@ class JobBatch(models.Model):
 
 
 class Dependency(models.Model):
-    """A job that another job needs. The row is deleted with the job that waits."""
+    """A row says that one job waits for another job. It is deleted together with the waiting job."""
 
     pk = models.CompositePrimaryKey("job_id", "position")
     job_id = models.BigIntegerField()
@@ -96,8 +94,8 @@ class Dependency(models.Model):
     after_failure = models.TextField()
     """`wait`, `discard` or `run`."""
     is_met = models.BooleanField(db_default=False)
-    pruned_as = models.TextField(null=True)  # noqa: DJ001 (NULL: the needed job is still there, or was deleted)
-    """The status of the needed job when it was pruned."""
+    pruned_as = models.TextField(null=True)  # noqa: DJ001 (NULL: the needed job exists, or was deleted)
+    """If the needed job was pruned, its last status."""
 
     class Meta:
         app_label = "django_skipqueue"
@@ -116,7 +114,7 @@ class Dependency(models.Model):
 
 
 class PrunedOfBatch(models.Model):
-    """How many jobs of a batch one prune has deleted, by status. A prune only adds rows, so it waits for no lock."""
+    """How many jobs of a batch a prune has deleted, by status. Prunes only insert rows, so they wait for no lock."""
 
     id = models.BigAutoField(primary_key=True)
     batch_id = models.BigIntegerField()

@@ -1,4 +1,4 @@
-"""The options `after` and `after_failure`, by which a job waits for other jobs, and the call's `after`. Pure."""
+"""The options `after` and `after_failure`, by which a job waits for other jobs; and the call method `after`. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class After(PartOptions):
     """The jobs that must be finished before a job may run."""
 
     after: tuple[JobReference, ...] = ()
-    """Given as `Job`s, ids, handles, or results of `django.tasks`."""
+    """Users give `Job`s, ids, handles, or results of `django.tasks`."""
     after_failure: AfterFailure = "wait"
 
     def __post_init__(self) -> None:
@@ -40,36 +40,39 @@ class After(PartOptions):
         return spec._replace(after=self.after, after_failure=self.after_failure)
 
 
+OPTIONS = After
+
+
 class AfterCall:
     """Methods of `TaskCall`."""
 
     spec: JobSpec
 
     def after(self, *jobs: "Job | int | Any", on_failure: AfterFailure = "wait") -> "TaskCall":
-        """The call, to be made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
+        """Make the call wait until these jobs are finished. `jobs`: `Job`s, ids, or results of `django.tasks`.
 
-        on_failure: what happens if one of these jobs fails or is discarded: `wait` until it is retried and completes,
-        `discard` the call, or `run` it anyway. Raises `InvalidOption` for other values.
+        on_failure: what happens if one of these jobs fails or is discarded: `wait` until that job is retried and
+        completes, `discard` the call, or `run` it anyway. Raises `InvalidOption` for other values.
         """
         return self.waiting_for(references_to(jobs), after_failure=on_failure)
 
     def waiting_for(self, jobs: tuple[JobReference, ...], *, after_failure: AfterFailure) -> "TaskCall":
-        """As `after`, for references to jobs, which many calls can share."""
+        """Like `after`, but takes references to jobs, which many calls can share."""
         call: Any = self
         waiting: TaskCall = replace(call, spec=self.spec._replace(after=jobs, after_failure=after_failure))
         return waiting
 
 
 def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
-    """References to jobs, each given as a `Job`, an id or handle, or a result of `django.tasks`.
+    """Return a reference to each job. `jobs`: `Job`s, ids, handles, or results of `django.tasks`.
 
-    Raises `InvalidOption`.
+    Raises `InvalidOption` for any other value.
     """
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
         raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
     try:
         references = tuple(reference_to(job) for job in jobs)
-        if all(0 < each.id <= LARGEST_ID for each in references):
+        if all(0 < reference.id <= LARGEST_ID for reference in references):
             return references
         raise ValueError
     except (TypeError, ValueError):
@@ -77,7 +80,7 @@ def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
 
 
 def reference_to(job: Any) -> JobReference:
-    """A reference to a `Job`, an id or handle, or a result of `django.tasks`.
+    """Return a reference to a job, given as a `Job`, an id, a handle, or a result of `django.tasks`.
 
     Raises `TypeError` or `ValueError` for any other value.
     """

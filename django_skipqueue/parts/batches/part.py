@@ -1,4 +1,4 @@
-"""Batches, chains, and jobs that wait for other jobs, as the core sees them."""
+"""The part `batches` for the core: batches, chains, and jobs that wait for other jobs."""
 
 from ...values.part import Part, console_of
 from .batch import in_current_batch, joined_database

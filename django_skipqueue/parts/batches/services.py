@@ -1,14 +1,14 @@
-"""Finishes batches, and deletes batches that were finished long ago.
+"""The services that finish batches, and that delete batches past their retention.
 
-Invariant: a batch is finished soon after its last job, even if a worker died right after it settled the job, or if an
-operator, a recovery or a deletion ended the job. A batch that cannot be finished stops no other batch, and is tried
-again after a delay that grows.
+A batch is finished soon after its last job, even if the worker died right after it had settled this job, or if an
+operator, a recovery or a deletion ended it. A batch that cannot be finished does not stop other batches, and is tried
+again after a growing delay.
 
-A worker finishes the batches whose last job it may have settled, and admits the jobs that waited for these jobs.
-Invariant: a job without a batch costs nothing there. A check of a batch may take long, if the batch has millions of
-jobs or if an old snapshot keeps dead entries of an index. While the worker has other jobs, checks that find nothing
-take at most a twentieth of its time, and all checks at most half of it. Each check finishes a limited number of
-batches. A worker that dies, or whose statement fails, leaves the batch to the supervisors.
+After a worker has settled jobs of batches, it finishes the batches that are done, and admits the jobs that waited for
+the settled jobs. Jobs without a batch cost nothing here. Checking a batch may take long if the batch has millions of
+jobs, or if an old snapshot keeps dead index entries. While the worker has other jobs, checks without a result take at
+most a twentieth of its time, and all checks at most half of it. Each check finishes a limited number of batches. If the
+worker dies, or its statement fails, supervisors finish the batch.
 """
 
 import time
@@ -22,53 +22,53 @@ from .dependencies import admit_dependants
 from .finish import FinishResult, finish_batches, finish_open_batches, prune_batches
 
 FINISH_SECONDS = 1.0
-"""Seconds between two checks of open batches. Workers finish most batches at once."""
+"""Seconds between two checks of open batches. Workers finish most batches immediately."""
 
-LOOK_SECONDS = 0.1
-"""The seconds after which a run checks no further open batches: a tenth of the supervisor's time."""
+CHECKING_SECONDS = 0.1
+"""After this many seconds, a run stops checking open batches: it may take a tenth of the supervisor's time."""
 
-FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
+FIRST_BATCH_DELAY, LONGEST_BATCH_DELAY = 2.0, 60.0
 """Seconds until a batch is tried again whose callbacks could not be enqueued. The delay doubles each time."""
 
-PRUNE_SECONDS = 60.0
+PRUNE_BATCHES_SECONDS = 60.0
 """Seconds between two checks of finished batches."""
 
 
 class FinishBatches(Periodic):
-    """Finishes the open batches whose jobs are finished, in the order of ids, as long as a run has time."""
+    """Finishes the open batches whose jobs are all finished, in the order of ids, until its time is up."""
 
     name = "finish_batches"
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._after = 0
-        self._failed: dict[int, tuple[float, float]] = {}
-        """For each batch that could not be finished: its delay, and the time of its next try."""
+        self.failed: dict[int, tuple[float, float]] = {}
+        """For each batch that could not be finished: the last delay, and the time of the next try."""
 
     def run(self, now: float) -> None:
-        """Look at the next open batches. The next run goes on with the batches that are left over."""
-        until = time.monotonic() + LOOK_SECONDS
+        """Check the next open batches. The next run continues with the batches that are left."""
+        until = time.monotonic() + CHECKING_SECONDS
         result = self._check(now)
         while self._after and not (result.left or result.failed) and time.monotonic() < until:
             result = self._check(now)
         self.run_again_in(0.0 if result.left and not result.failed else FINISH_SECONDS)
 
     def _check(self, now: float) -> FinishResult:
-        after, self._after = self._after, 0  # from the front again if the statement fails
-        waiting = [id for id, (_, until) in self._failed.items() if until > now]
+        after, self._after = self._after, 0  # if the statement fails, the next check starts at the first batch
+        waiting = [id for id, (_, retry_at) in self.failed.items() if retry_at > now]
         last, result = finish_open_batches(self._store, after=after, skipped=waiting)
         self._after = last or 0
         self._put_off(result.failed)
         return result
 
     def _put_off(self, failed: Collection[int]) -> None:
-        """Leave these batches alone for a while, and forget batches whose last try was long ago."""
+        """Delay the next try of these batches, and forget batches whose last try was long ago."""
         now = time.monotonic()
-        self._failed = {id: entry for id, entry in self._failed.items() if entry[1] > now - LONGEST_DELAY}
+        self.failed = {id: entry for id, entry in self.failed.items() if entry[1] > now - LONGEST_BATCH_DELAY}
         for id in failed:
-            last_delay, _ = self._failed.get(id, (0.0, 0.0))
-            delay = min(max(FIRST_DELAY, last_delay * 2), LONGEST_DELAY)
-            self._failed[id] = delay, now + delay
+            last_delay, _ = self.failed.get(id, (0.0, 0.0))
+            delay = min(max(FIRST_BATCH_DELAY, last_delay * 2), LONGEST_BATCH_DELAY)
+            self.failed[id] = delay, now + delay
 
 
 class PruneBatches(Periodic):
@@ -78,14 +78,14 @@ class PruneBatches(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        self.run_again_in(0.0 if prune_batches(self._store) else PRUNE_SECONDS)
+        self.run_again_in(0.0 if prune_batches(self._store) else PRUNE_BATCHES_SECONDS)
 
 
 PAUSE_FACTOR = 20
-"""While the worker has other jobs, a pause of this many times its duration follows a check that finds nothing."""
+"""While the worker has other jobs, a check without a result is followed by a pause of this many times its duration."""
 
 LOCKED_BATCH_DELAY = 0.05
-"""Seconds until the next check, if somebody else had locked a batch: to add jobs to it, or to finish it."""
+"""Seconds until the next check if another transaction had locked a batch, to add jobs or to finish it."""
 
 
 class BatchCheck(SettleService):
@@ -94,7 +94,7 @@ class BatchCheck(SettleService):
     name = "batch_check"
 
     def __init__(self, store: Store, is_idle: Callable[[], bool] = lambda: False) -> None:
-        """`is_idle`: whether the worker has no job that could be delayed."""
+        """`is_idle`: returns whether the worker has no jobs that a check would delay."""
         self._store = store
         self._is_idle = is_idle
         self._batch_ids: set[int | None] = set()
@@ -105,7 +105,7 @@ class BatchCheck(SettleService):
 
     @property
     def due_at(self) -> float:
-        """As soon as a job of a batch is settled, but after the pause."""
+        """Due when a job of a batch has been settled and the pause is over."""
         if not self._batch_ids:
             return NEVER
         return self._not_before if self._is_idle() else self._not_before + self._pause

@@ -1,6 +1,7 @@
-"""Values about batches of jobs, and a batch's callback as JSON: the columns of its future job, and its arguments.
+"""Values about batches, and the conversion of a batch's callbacks to and from JSON.
 
-Invariant: `loaded` turns the object that `stored` makes back into equal values, whatever the columns of a job are.
+The JSON of a callback has the columns and the arguments of the job to enqueue. `stored` writes it; `loaded` turns it
+back into equal values.
 """
 
 from collections.abc import Mapping
@@ -22,11 +23,11 @@ class FinishedBatch(NamedTuple):
     failed: int
     discarded: int
     is_failure: bool
-    """Whether a job of the batch, or a callback of an inner batch, has not completed."""
+    """Whether a job of the batch, or a callback of an inner batch, did not complete."""
 
 
 class BatchProgress(NamedTuple):
-    """How far a batch is. The jobs of inner batches count, callbacks do not."""
+    """The numbers of a batch's jobs, including the jobs of inner batches, but without callbacks."""
 
     total: int
     done: int
@@ -35,36 +36,36 @@ class BatchProgress(NamedTuple):
     failed: int
     discarded: int
     is_finished: bool
-    """Whether the callbacks are enqueued."""
+    """Whether the batch is finished, and its callbacks have been enqueued."""
 
     @property
     def share(self) -> float:
-        """The share of finished jobs, from 0.0 to 1.0. The share of an empty batch is 1.0."""
+        """The finished share of the jobs, from 0.0 to 1.0; 1.0 for an empty batch."""
         return self.done / self.total if self.total else 1.0
 
 
 CALLBACK_JOB = "job_id"
-"""The key in a callback of a finished batch with the id of the job that was enqueued for the callback."""
+"""The JSON key in a callback of a finished batch with the id of the callback's job."""
 
 CALLBACK_SKIPPED = "skipped"
-"""The key in a callback of a finished batch that is true if another job held the unique key of the callback."""
+"""The JSON key in a callback of a finished batch that is true if another job held the callback's unique key."""
 
 
 def stored(spec: JobSpec, call: EncodedCall) -> dict[str, Any]:
-    """The callback as a JSON object. Columns with default values are left out."""
+    """Turn a callback into a JSON object. Columns with default values are left out."""
     defaults = JobSpec._field_defaults
-    given = {name: value for name, value in spec._asdict().items() if name not in defaults or value != defaults[name]}
+    columns = {name: value for name, value in spec._asdict().items() if name not in defaults or value != defaults[name]}
     if isinstance(spec.run_after, datetime):
-        given["run_after"] = {"at": spec.run_after.isoformat()}
+        columns["run_after"] = {"at": spec.run_after.isoformat()}
     elif isinstance(spec.run_after, timedelta):
-        given["run_after"] = {"seconds": spec.run_after.total_seconds()}
-    return {"spec": given, "call": call._asdict()}
+        columns["run_after"] = {"seconds": spec.run_after.total_seconds()}
+    return {"spec": columns, "call": call._asdict()}
 
 
 def loaded(callback: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
-    """The columns and arguments of a callback. A delay counts from the end of the batch. Ignores unknown columns."""
-    given = {name: value for name, value in callback["spec"].items() if name in JobSpec._fields}
-    if due := given.get("run_after"):
-        given["run_after"] = datetime.fromisoformat(due["at"]) if "at" in due else timedelta(seconds=due["seconds"])
-    known = {name: value for name, value in callback["call"].items() if name in EncodedCall._fields}
-    return JobSpec(**given), EncodedCall(**known)
+    """Turn a JSON object back into a callback. Ignores unknown columns. A delay counts from the end of the batch."""
+    columns = {name: value for name, value in callback["spec"].items() if name in JobSpec._fields}
+    if due := columns.get("run_after"):
+        columns["run_after"] = datetime.fromisoformat(due["at"]) if "at" in due else timedelta(seconds=due["seconds"])
+    arguments = {name: value for name, value in callback["call"].items() if name in EncodedCall._fields}
+    return JobSpec(**columns), EncodedCall(**arguments)

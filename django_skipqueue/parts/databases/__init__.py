@@ -1,1 +1,1 @@
-"""Several databases that hold queues: where a job goes, and who serves them."""
+"""Queues in several databases: choose the database of each job, and run a supervisor for each database."""

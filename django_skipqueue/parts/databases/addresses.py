@@ -1,10 +1,10 @@
-"""The addresses of pages with several databases: each names the database that the page shows: `?database=queue_1`.
+"""The URLs of admin pages with several databases. Each names the database that the page shows: `?database=queue_1`.
 
-Invariant: the whole of a request uses the database that its address names, and no page of another database appears
-instead. The views know nothing of it: `in_its_database` takes the parameter off the request, and every address of a
-page carries it (see `console.admin.ui.addresses`). With one database, addresses have no parameter.
+The whole request uses the database that its URL names. The views themselves know nothing about this: `in_its_database`
+removes the parameter from the request, and adds it to every URL of the page (see `console.admin.ui.addresses`). If an
+unknown database is named, no other database's page is shown instead. With one database, URLs have no parameter.
 
-Addresses of the default database have the parameter too: a page that a user opened before the setting `DATABASE`
+URLs of the default database have the parameter too, so that a page which was opened before the setting `DATABASE`
 changed still acts on its own database.
 """
 
@@ -31,10 +31,10 @@ from ...queue.silence import can_be_reached
 from ...values.records import parse_handle
 
 DATABASE_PARAMETER = "database"
-"""The parameter: the alias of the database."""
+"""The URL parameter with the alias of the database."""
 
 PAGES_OF_EACH_DATABASE = ("changelist", "dashboard", "failures", "limits")
-"""The pages that each database has. From another page, such as the page of a job, the switch leads to a list."""
+"""On these pages, the switch leads to the same page of the other database; on all other pages, to a list."""
 
 AdminView = Callable[..., HttpResponse]
 
@@ -44,7 +44,7 @@ def carried() -> dict[str, str]:
 
 
 def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
-    """Wrap a view, so that it shows the database that the request names. The response to an unknown alias is 404."""
+    """Wrap a view, so that it shows the database that the request names. For an unknown alias, respond with 404."""
 
     @wraps(view)
     def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -52,15 +52,16 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
             return view(request, *args, **kwargs)
         alias = request.GET.get(DATABASE_PARAMETER, settings.database)
         _remove_parameter(request)
-        if not model_admin.admin_site.has_permission(request):  # else the response would tell whether the alias exists
+        # Checked first: otherwise the response would reveal whether the database exists.
+        if not model_admin.admin_site.has_permission(request):
             return _page(model_admin, "admin/404.html", 404)(request)
-        if elsewhere := _by_handle(request):
-            return HttpResponseRedirect(elsewhere)
+        if address_by_handle := _by_handle(request):
+            return HttpResponseRedirect(address_by_handle)
         if alias not in settings.served_databases:
             links = _links(request, shown="")
             return _page(model_admin, "admin/django_skipqueue/databases/not_served.html", 404, about=links)(request)
-        if found := _searched_job(model_admin, request):
-            return HttpResponseRedirect(found)
+        if address_of_job := _searched_job(model_admin, request):
+            return HttpResponseRedirect(address_of_job)
         _name_database(request, alias)
         with using_database(alias):
             response = _if_reachable(model_admin, view)(request, *args, **kwargs)
@@ -72,21 +73,21 @@ def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
 
 
 def _remove_parameter(request: HttpRequest) -> None:
-    """Take the parameter off the request: Django's lists take unknown parameters for filters."""
+    """Remove the parameter from the request, because Django's lists treat unknown parameters as filters."""
     query = request.GET.copy()
     query.pop(DATABASE_PARAMETER, None)
-    request.GET = query  # type: ignore[assignment]  # a view that changes it changes its own copy
+    request.GET = query  # type: ignore[assignment]  # a view may only change its own copy
 
 
 def _name_database(request: HttpRequest, alias: str) -> None:
-    """Have the full path of the request name the database, since forms of the page post to it."""
+    """Make the full path of the request name the database, because forms of the page post to this path."""
     query = request.GET.copy()
     query[DATABASE_PARAMETER] = alias
     request.META["QUERY_STRING"] = query.urlencode()
 
 
 def _by_handle(request: HttpRequest) -> str:
-    """Return the address of an object that Django's log names by its database and its id; empty for an id alone."""
+    """Return the URL of an object that Django's log names by database and id; empty if it names only an id."""
     match = request.resolver_match
     alias, colon, pk = unquote(match.kwargs.get("object_id", "") if match else "").partition(":")
     if not (match and colon and alias in settings.served_databases):
@@ -96,7 +97,7 @@ def _by_handle(request: HttpRequest) -> str:
 
 
 def _searched_job(model_admin: Any, request: HttpRequest) -> str:
-    """Return the address of the job that a search names by a handle such as `queue_1:42`; else an empty string."""
+    """Return the URL of the job if a search names it by a handle such as `queue_1:42`; otherwise empty."""
     match = request.resolver_match
     is_list = match is not None and match.url_name == f"{Job._meta.app_label}_{Job._meta.model_name}_changelist"
     if not is_list or request.method != "GET":
@@ -112,7 +113,7 @@ def _searched_job(model_admin: Any, request: HttpRequest) -> str:
 
 
 def _if_reachable(model_admin: Any, view: AdminView) -> AdminView:
-    """Wrap a view: show a page if the database cannot be reached. A view that limits its time has such a page."""
+    """Wrap a view: show a page if the database cannot be reached. Views with a time limit show one themselves."""
     alias = settings.database
     title = gettext("The database %(alias)s cannot be reached") % {"alias": alias}
     unreachable = _page(model_admin, "admin/django_skipqueue/databases/unreachable.html", 503, title=title)
@@ -133,7 +134,7 @@ def _if_reachable(model_admin: Any, view: AdminView) -> AdminView:
 
 
 def _page(model_admin: Any, template: str, status: int, **context: Any) -> AdminView:
-    """Return the view of a page for logged-in users that needs no database of a queue."""
+    """Return the view of a page for logged-in users that reads no queue database."""
 
     def page(request: HttpRequest) -> HttpResponse:
         everywhere = model_admin.context_of_site(request) | {"opts": model_admin.opts}
@@ -149,7 +150,7 @@ def switch(request: HttpRequest) -> PartNotice | None:
 
 
 def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bool]]:
-    """Return for each database its alias, its address, whether the page shows it, and whether it is retiring.
+    """Return for each database its alias, its URL, whether the page shows it, and whether it is retiring.
 
     Return nothing on pages that are not of this package.
     """

@@ -1,4 +1,4 @@
-"""The system checks of several databases, and the number of unfinished jobs in a retiring database."""
+"""The system checks for several databases, and a count of the unfinished jobs in a retiring database."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from django.db import DatabaseError, connections
 from ...conf import load
 from ...jobs.options import Options
 from ...jobs.registry import registry
+from ...values.statuses import UNFINISHED_STATUSES
 from .choose import import_placement
 from .settings import ROUTER, SPREAD
 
@@ -25,7 +26,7 @@ def check_placement(**_: Any) -> list[CheckMessage]:
     if placement == SPREAD:
         return [
             Error(
-                f"The jobs of {task.name!r} have several keys, which would belong to different databases.",
+                f"The jobs of {task.name!r} have several keys, which could belong to different databases.",
                 hint="Say which arguments choose the database: @job(shard_by=…). Each key counts within one database.",
                 id="skipqueue.E010",
             )
@@ -41,22 +42,23 @@ def check_placement(**_: Any) -> list[CheckMessage]:
 
 
 def _needs_shard(options: Options) -> bool:
-    """Whether jobs have several keys that count within one database, and no option chooses the database."""
+    """Whether a task's jobs have several keys and no option chooses their database. A key counts in one database."""
     is_placed = options.database is not None or any(part.has_shard for part in options.of_parts)
     return sum(part.has_key for part in options.of_parts) > 1 and not is_placed
 
 
 MOST_UNFINISHED_COUNTED = 10_000
-"""The number up to which the check counts the jobs of each status, so that it is quick with millions of jobs."""
+"""The check counts the jobs of each status up to this number, to be fast with millions of jobs."""
 
 
 def count_unfinished(alias: str) -> int:
     """Count the unfinished jobs of this database. Raises `DatabaseError`."""
     from ...models import Job  # not at the top: Django registers checks while apps are loading
 
-    jobs = Job.objects.using(alias)
-    each_has_an_index = (jobs.queued(), jobs.scheduled(), jobs.blocked(), jobs.running())
-    return sum(some.order_by()[:MOST_UNFINISHED_COUNTED].count() for some in each_has_an_index)
+    of_each = (
+        Job.objects.using(alias).filter(status=status) for status in UNFINISHED_STATUSES
+    )  # each status has an index
+    return sum(jobs.order_by()[:MOST_UNFINISHED_COUNTED].count() for jobs in of_each)
 
 
 def capped_number(left: int) -> str:
@@ -64,12 +66,12 @@ def capped_number(left: int) -> str:
 
 
 def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """W004: a database is retiring, and has unfinished jobs or none. Runs with `check --database` and `migrate`."""
+    """W004: says whether a retiring database still has unfinished jobs. Runs with `check --database` and `migrate`."""
     try:
         aliases = [alias for alias in load().retiring if alias in (databases or ()) and alias in connections]
     except ImproperlyConfigured:
         return []  # E001 reports the reason
-    found: list[CheckMessage] = []
+    warnings: list[CheckMessage] = []
     for alias in aliases:
         try:
             with connections[alias].temporary_connection():
@@ -79,14 +81,12 @@ def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[Che
         if left:
             message = f"has unfinished jobs: {capped_number(left)}."
             hint = (
-                "Leave it there until workers have run them. Discard those that fail again and again, or that are "
-                "years ahead."
+                "Leave it there until workers have run them. Discard jobs that fail again and again, or that are "
+                "scheduled years ahead."
             )
         else:
-            message = "none of its jobs is unfinished."
-            hint = (
-                "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
-            )
+            message = "has no unfinished jobs."
+            hint = "Remove it from SKIPQUEUE['RETIRING']. From then on, the history of its jobs is no longer shown."
         text = f"The database {alias!r} is in SKIPQUEUE['RETIRING'], and {message}"
-        found.append(Warning(text, hint=hint, id="skipqueue.W004"))
-    return found
+        warnings.append(Warning(text, hint=hint, id="skipqueue.W004"))
+    return warnings

@@ -1,12 +1,12 @@
-"""Chooses the database of a job: by `.using(database=…)` or `@job(database=…)`, else by `SKIPQUEUE["PLACEMENT"]`.
+"""Choose the database of a job: by `.using(database=…)` or `@job(database=…)`, otherwise by `SKIPQUEUE["PLACEMENT"]`.
 
-Invariant: all jobs of a key go to one database, by every process that has the same `DATABASES`. This module writes
-nothing, and raises for a database that is not in `DATABASES`.
+All processes with the same `DATABASES` put all jobs of a key into the same database. This module writes nothing, and
+raises for a database that is not in `DATABASES`.
 
-Jobs without a key go to one database after the other, without the databases that cannot be reached. Invariant: a
-database in which the caller has an open transaction always counts as reachable: the caller's data is in it.
+Jobs without a key go to each database in turn, except databases that cannot be reached. A database in which the caller
+has an open transaction always counts as reachable, because it contains the caller's data.
 
-A database in `RETIRING` gets no new jobs, except for calls whose unique key one of its jobs holds.
+A database in `RETIRING` gets no new jobs, except calls whose unique key is held by one of its jobs.
 """
 
 import itertools
@@ -32,23 +32,23 @@ from .settings import ROUTER, SPREAD
 
 
 class CallToPlace(NamedTuple):
-    """A call that needs a database: the argument of a function in `SKIPQUEUE["PLACEMENT"]`, which returns an alias."""
+    """A call that needs a database: the argument of a function in `SKIPQUEUE["PLACEMENT"]`."""
 
     task: str
     queue_name: str
     args: list[Any]
-    """The arguments as JSON has them."""
+    """The arguments as plain JSON values."""
     kwargs: dict[str, Any]
 
 
 class SeveralDatabases(Placement):
-    """By `SKIPQUEUE["PLACEMENT"]`, unless the options of a job name a database.
+    """Chooses by `SKIPQUEUE["PLACEMENT"]`, unless the options of a job name a database.
 
-    A method also raises `InvalidOption` for a job whose keys belong to two databases.
+    The methods raise `InvalidOption` for a job whose keys belong to different databases.
     """
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
-        """Choose for one job."""
+        """Return the alias of the database for one job."""
         keys = [call.unique_key] if call.unique_key is not None else []
         for alias in settings.retiring if keys else ():
             if unique_keys().held(alias, keys):
@@ -58,7 +58,7 @@ class SeveralDatabases(Placement):
     def choose_many(
         self, spec: JobSpec, calls: Sequence[EncodedCall], *, named: str | None = None, shards: Sequence[str | None]
     ) -> list[str]:
-        """Choose for each call. Under `spread`, the databases get equal shares of the calls without a key."""
+        """Return the alias for each call. Under `spread`, the databases get equal shares of calls without a key."""
         if settings.placement == SPREAD and not named:
             chosen = _spread(spec, calls, shards)
         elif settings.placement is None or named:
@@ -68,21 +68,21 @@ class SeveralDatabases(Placement):
         keys = [call.unique_key for call in calls if call.unique_key is not None]
         for alias in settings.retiring if keys else ():
             held = unique_keys().held(alias, keys)
-            chosen = [alias if call.unique_key in held else at for call, at in zip(calls, chosen, strict=True)]
+            chosen = [alias if call.unique_key in held else other for call, other in zip(calls, chosen, strict=True)]
         return chosen
 
     def choose_fixed(self, spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
-        """Choose for the jobs of a schedule; `None` only under `spread`."""
+        """Return the alias for the jobs of a schedule; `None`, only under `spread`, if they have no key."""
         if settings.placement == SPREAD and not named:
             return _bound_to(spec, call, shard)
         return _choose(spec, call, named, None)
 
     def bound_to(self, spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
-        """Return the database to which the key of a job belongs; `None`: the job may be in any of them."""
+        """Return the alias of the database to which the job's key belongs; `None` if the job may go anywhere."""
         return _bound_to(spec, call, shard)
 
     def for_batch(self, named: str | None, shard_key: Any, homes: Iterable[str | None]) -> str:
-        """Choose for a batch. Raises `InvalidOption` for a `shard_key` that cannot be used."""
+        """Return the alias for a batch. Raises `InvalidOption` if the `shard_key` is not valid."""
         check_shard_key(shard_key)
         if named:
             return named
@@ -90,8 +90,8 @@ class SeveralDatabases(Placement):
             return settings.database
         if settings.placement == SPREAD and shard_key is not None:
             return _database_of_key(shard_text([shard_key]))
-        if joined := _joined_database():
-            return joined
+        if batch_database := _joined_database():
+            return batch_database
         if settings.placement == SPREAD:
             return next(filter(None, homes), None) or in_turn(settings.queue_databases)
         return _routed_database() if settings.placement == ROUTER else settings.database
@@ -99,11 +99,15 @@ class SeveralDatabases(Placement):
 
 def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
     bound = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
-    free = bound.count(None)
-    related = _of_related_jobs(spec) if free else None
-    aliases = [related] if related else (reachable_in_turn(settings.queue_databases) if free else [])
-    places = iter(sorted(itertools.islice(itertools.cycle(aliases), free), key=aliases.index))
-    return [alias or next(places) for alias in bound]
+    number_without_key = bound.count(None)
+    related_database = _of_related_jobs(spec) if number_without_key else None
+    aliases = (
+        [related_database]
+        if related_database
+        else (reachable_in_turn(settings.queue_databases) if number_without_key else [])
+    )
+    in_turn_order = iter(sorted(itertools.islice(itertools.cycle(aliases), number_without_key), key=aliases.index))
+    return [alias or next(in_turn_order) for alias in bound]
 
 
 def _bound_to(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
@@ -112,9 +116,9 @@ def _bound_to(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None
 
 
 def import_placement(path: str | Callable[[CallToPlace], str]) -> Callable[[CallToPlace], str]:
-    """Return the function of `SKIPQUEUE["PLACEMENT"]`. Raises `ImportError` for a path that leads nowhere."""
-    found: Callable[[CallToPlace], str] = import_string(path) if isinstance(path, str) else path
-    return found
+    """Return the function of `SKIPQUEUE["PLACEMENT"]`. Raises `ImportError` if the path cannot be imported."""
+    function: Callable[[CallToPlace], str] = import_string(path) if isinstance(path, str) else path
+    return function
 
 
 def _choose(spec: JobSpec, call: EncodedCall, named: str | None, shard: str | None) -> str:
@@ -130,39 +134,39 @@ def _choose(spec: JobSpec, call: EncodedCall, named: str | None, shard: str | No
         return _bound_to(spec, call, shard) or _of_related_jobs(spec) or in_turn(settings.queue_databases)
     if placement == ROUTER:
         return _routed_database(task=spec.task, queue_name=spec.queue_name)
-    wanted = CallToPlace(spec.task, spec.queue_name, decode(call.args), decode(call.kwargs))
-    return _require_listed(import_placement(placement)(wanted))
+    call_to_place = CallToPlace(spec.task, spec.queue_name, decode(call.args), decode(call.kwargs))
+    return _require_listed(import_placement(placement)(call_to_place))
 
 
 def _placing_key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
-    """Return the key that chooses the database under `spread`; `None`: the job has none."""
+    """Return the key that decides a job's database under `spread`; `None` if the job has no key."""
     if shard is not None:
         return shard
-    # The keys that count within one database. A fair share of the workers counts in each database by itself.
+    # Only keys that count within one database matter. Fair shares are computed in each database separately.
     columns = dict(call.columns)
     if columns.get("limit_kind") == "fair" or columns.get("limit_key") == f"rerun:{call.unique_key}":
         del columns["limit_key"]
     keys = {columns[name] for name in CALL_KEYS if columns.get(name) is not None}
     if len(keys) > 1:
         raise InvalidOption(
-            f"{spec.task} has a unique key and limits of different keys, which SKIPQUEUE['PLACEMENT'] = 'spread' would "
-            "put into different databases. Say which arguments decide: @job(shard_by=…). Each of its keys then counts "
+            f"{spec.task} has a unique key and limits with different keys, which SKIPQUEUE['PLACEMENT'] = 'spread' "
+            "would put into different databases. Say which arguments decide: @job(shard_by=…). Each key then counts "
             "within one database."
         )
     return next(iter(keys), None)
 
 
 def _database_of_key(key: str) -> str:
-    """Return the database with the highest hash of its alias and the key ("rendezvous hashing").
+    """Return the database for which the hash of alias and key is highest ("rendezvous hashing").
 
-    A new alias takes its share of the keys, and all other keys stay in their databases.
+    If a database is added, it takes its share of the keys, and all other keys stay where they are.
     """
     text = f"\0{key}".encode()
     return max(settings.queue_databases, key=lambda alias: blake2b(alias.encode() + text, digest_size=8).digest())
 
 
 def _of_related_jobs(spec: JobSpec) -> str | None:
-    """Return the database of the batch that the job joins, or of the jobs for which it waits, if there are any."""
+    """Return the database of the batch that the job joins, or of the jobs that it waits for, if there are any."""
     return _joined_database() or next((job.database for job in spec.after if job.database), None)
 
 
@@ -173,7 +177,7 @@ def _joined_database() -> str | None:
 
 
 def _routed_database(**hints: str) -> str:
-    from ...models import Job  # loads Django's models: tasks are made while apps are loading
+    from ...models import Job  # not at the top, because tasks are made before Django's models are loaded
 
     return _require_listed(router.db_for_write(Job, **hints))
 
@@ -182,7 +186,7 @@ def _require_listed(alias: Any) -> str:
     if alias in settings.queue_databases:
         return str(alias)
     raise InvalidOption(
-        f"SKIPQUEUE['PLACEMENT'] chose the database {alias!r}, and jobs may be put into "
+        f"SKIPQUEUE['PLACEMENT'] chose the database {alias!r}, but jobs may only be put into "
         f"{', '.join(settings.queue_databases)}: {NOT_LISTED}"
     )
 
@@ -190,13 +194,13 @@ def _require_listed(alias: Any) -> str:
 NOT_LISTED = "SKIPQUEUE['DATABASES'] has no other."
 
 
-_turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (spreads load: processes do not begin alike)
+_turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (processes start with different databases)
 
 
 def in_turn(aliases: Sequence[str]) -> str:
-    """Return the next of these databases that can be reached. If none can, return one of them: its error says why.
+    """Return the next of these databases that can be reached. If none can, return any, whose error then says why.
 
-    If the caller has an open transaction in exactly one of them, return that database: the job commits with it.
+    If the caller has an open transaction in exactly one of them, return this database, so that the job commits with it.
     """
     if here := _with_transaction(aliases):
         return here
@@ -205,7 +209,7 @@ def in_turn(aliases: Sequence[str]) -> str:
 
 
 def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
-    """Return the databases that can be reached, the next database first; or only one, where `in_turn` says so."""
+    """Return the databases that can be reached, the next first; only one if the caller has a transaction in one."""
     if here := _with_transaction(aliases):
         return [here]
     candidates = _rotated(aliases)
@@ -213,11 +217,11 @@ def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
 
 
 def _with_transaction(aliases: Sequence[str]) -> str | None:
-    found = [alias for alias in aliases if connections[alias].in_atomic_block]
-    return found[0] if len(found) == 1 else None
+    in_transaction = [alias for alias in aliases if connections[alias].in_atomic_block]
+    return in_transaction[0] if len(in_transaction) == 1 else None
 
 
 def _rotated(aliases: Sequence[str]) -> list[str]:
-    """Return the aliases, the next one first, the others in random order, so that they share the jobs of a dead one."""
+    """Return the next alias, then the others in random order, so that all of them share the jobs of a dead database."""
     first = next(_turns) % len(aliases)
     return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]

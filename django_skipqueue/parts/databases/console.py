@@ -1,6 +1,6 @@
-"""What several databases give to operators: pages of each database, a table of all, and a rule about retiring ones.
+"""What operators see of several databases: pages for each database, a table of all, and a check of retiring ones.
 
-`later` imports what needs Django's admin, so that the commands work in a project without the admin.
+`later` delays imports that need Django's admin, so that the commands work in a project without the admin.
 """
 
 from collections.abc import Iterator
@@ -25,31 +25,31 @@ from .checks import capped_number, count_unfinished
 
 
 def retiring_database(store: Store) -> Iterator[Finding]:
-    """Say how many jobs are left in this database."""
+    """Say how many unfinished jobs are left in this database."""
     if left := count_unfinished(store.alias):
-        title = gettext("A database that gets no new jobs has unfinished ones")
-        found = gettext("Jobs left in %(database)s: %(number)s.")
+        title = gettext("A retiring database still has unfinished jobs")
+        details = gettext("Jobs left in %(database)s: %(number)s.")
         advice = gettext(
-            "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard those that fail again and "
-            "again, or that are years ahead."
+            "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard jobs that fail again and again, or "
+            "that are scheduled years ahead."
         )
         command = "python manage.py skipqueue status"
     else:
-        title = gettext("A database that gets no new jobs is empty")
-        found = gettext("None of the jobs in %(database)s is unfinished.")
+        title = gettext("A retiring database has no unfinished jobs")
+        details = gettext("All jobs in %(database)s are finished.")
         advice = gettext(
-            "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
+            "Remove it from SKIPQUEUE['RETIRING']. From then on, the history of its jobs is no longer shown."
         )
         command = ""
-    found = found % {"database": store.alias, "number": capped_number(left)}
-    yield Finding("retiring-database", Severity.INFO, title, found, advice, command)
+    details = details % {"database": store.alias, "number": capped_number(left)}
+    yield Finding("retiring-database", Severity.INFO, title, details, advice, command)
 
 
 def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
-    """Return why no copy of the job can be made: a job in another database holds its unique key; else return "".
+    """Return why the job cannot be copied, if a job in another database holds its unique key; otherwise "".
 
-    A copy stays in the database of its job, since its key belongs there. Only the key of a job from before a change of
-    `DATABASES` may belong to another database by now.
+    A copy stays in the database of its job, because its key belongs there. But if `DATABASES` has changed since the job
+    was enqueued, its key may now belong to another database.
     """
     if call.unique_key is None:
         return ""
@@ -58,7 +58,7 @@ def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
         task = registry.get(spec.task)
     try:
         alias = database_of_key(spec, call, task)
-    except (InvalidArguments, InvalidOption):  # the task takes other arguments by now, so its key has no database
+    except (InvalidArguments, InvalidOption):  # the task has other arguments now, so its key has no database
         return ""
     if alias == settings.database:
         return ""

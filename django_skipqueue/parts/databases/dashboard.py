@@ -1,7 +1,7 @@
-"""The table "Databases" of the dashboard: the numbers of each database, and their sum.
+"""The dashboard's table of databases: the numbers of each database, and their sum.
 
-Invariant: a database that cannot be reached, or does not respond in time, has a line without numbers. The page reads
-all databases at once. It takes as long as the slowest database, and no longer than `DATABASES_SECONDS`.
+The page reads all databases at the same time, so it takes as long as the slowest database, at most `DATABASES_SECONDS`.
+A database that cannot be reached, or does not respond in time, has a line without numbers.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from ...queue.session import short_transaction
 from ...queue.store import Store
 
 DATABASE_CONNECT_SECONDS = 0.5
-"""The longest time to connect to a database. If the database is down, connecting takes all of this time."""
+"""The longest time in seconds to connect to a database. If the database is down, connecting takes this long."""
 
 DATABASE_QUERY_SECONDS, DATABASE_VERDICT_SECONDS, DATABASES_SECONDS = 1.0, 0.5, 2.0
-"""The longest time for each query of a database, for its verdict, and for all databases with the time to connect."""
+"""The longest time in seconds for one query, for one database's verdict, and for everything."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Numbers:
     running: int
     failed: Count
     waits: float
-    """Seconds for which the oldest job has been due; 0: no job waits."""
+    """How many seconds the oldest job has been due; 0 if no job waits."""
     workers: int
     problems: int
     """The number of problems in the verdict."""
 
     @classmethod
     def now(cls, store: Store) -> "Numbers":
-        """Read the numbers of the database of this thread. Raises `DatabaseError` if it does not respond."""
+        """Read the numbers of this thread's database. Raises `DatabaseError` if it does not respond."""
         problems = len(Verdict.now(store, seconds=DATABASE_VERDICT_SECONDS).problems)
         with short_transaction(store, DATABASE_QUERY_SECONDS):
             queues = queues_now(store)
@@ -61,15 +61,15 @@ class Numbers:
 
     @classmethod
     def sum(cls, all_of_them: "list[Numbers]") -> "Numbers":
-        """Return the sums of the numbers, and the longest time."""
-        failed = [each.failed for each in all_of_them]
+        """Add up the numbers of all databases, and take the longest waiting time."""
+        failed = [numbers.failed for numbers in all_of_them]
         return cls(
-            queued=sum(each.queued for each in all_of_them),
-            running=sum(each.running for each in all_of_them),
+            queued=sum(numbers.queued for numbers in all_of_them),
+            running=sum(numbers.running for numbers in all_of_them),
             failed=Count(sum(count.shown for count in failed), any(count.is_capped for count in failed)),
-            waits=max((each.waits for each in all_of_them), default=0.0),
-            workers=sum(each.workers for each in all_of_them),
-            problems=sum(each.problems for each in all_of_them),
+            waits=max((numbers.waits for numbers in all_of_them), default=0.0),
+            workers=sum(numbers.workers for numbers in all_of_them),
+            problems=sum(numbers.problems for numbers in all_of_them),
         )
 
     @property
@@ -80,17 +80,17 @@ class Numbers:
 
 
 def databases(_: Situation) -> dict[str, Any] | None:
-    """Return the numbers of each database, `None` for one that cannot be reached; nothing if there is one database."""
+    """Return each database's numbers, or `None` if it cannot be reached. Return nothing if there is one database."""
     if not settings.serves_several:
         return None
-    found = read_at_once(
+    numbers_by_alias = read_at_once(
         settings.served_databases, Numbers.now, connect_seconds=DATABASE_CONNECT_SECONDS, seconds=DATABASES_SECONDS
     )
     rows = [
         {"alias": alias, "address": _dashboard_of(alias), "is_retiring": alias in settings.retiring, "numbers": numbers}
-        for alias, numbers in found.items()
+        for alias, numbers in numbers_by_alias.items()
     ]
-    return {"rows": rows, "sum": Numbers.sum([numbers for numbers in found.values() if numbers is not None])}
+    return {"rows": rows, "sum": Numbers.sum([numbers for numbers in numbers_by_alias.values() if numbers is not None])}
 
 
 def _dashboard_of(alias: str) -> str:

@@ -1,4 +1,4 @@
-"""The options that choose one of several databases for a job: `shard_by` and `shard_key`. Pure."""
+"""The options `shard_by` and `shard_key`, which decide in which of several databases a job is put. Pure."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ class ShardKey(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(PartOptions):
-    """What chooses the database of a task's jobs, unless the options of the task name a database."""
+    """The options that decide the database of a task's jobs, unless an option of the task names a database."""
 
     shard_by: str | tuple[str, ...] | None = None
-    """The arguments whose values choose the database under the placement `spread`."""
+    """The arguments whose values decide the database, under the placement `spread`."""
     shard_key: str | int | None = None
-    """The value that chooses the database in place of the arguments."""
+    """A value that decides the database instead of the arguments."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that cannot be used."""
@@ -52,12 +52,15 @@ class Shard(PartOptions):
             require_arguments("shard_by", names_of("shard_by", self.shard_by), signature)
 
 
+OPTIONS = Shard
+
+
 def shard_text(values: Sequence[Any]) -> str:
-    """Return the text of a shard key. Equal values have equal texts."""
+    """Turn the values of a shard key into a text. Equal values give equal texts."""
     return json.dumps(list(values), ensure_ascii=False, sort_keys=True)
 
 
 def check_shard_key(shard_key: Any) -> None:
-    """Raise `InvalidOption` for a value that `shard_key` cannot have."""
+    """Raise `InvalidOption` unless the value is a string, an integer or `None`."""
     if isinstance(shard_key, bool) or not isinstance(shard_key, str | int | None):
         raise InvalidOption(f"shard_key must be a str or an integer, not {shard_key!r}.")

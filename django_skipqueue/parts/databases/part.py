@@ -1,4 +1,4 @@
-"""What the part for several databases gives to the core."""
+"""The part `databases` for the core: the placement of jobs, one supervisor per database, and system checks."""
 
 from ...values.part import Part, console_of, later
 from .checks import check_placement, check_retiring

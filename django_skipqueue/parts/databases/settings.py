@@ -1,4 +1,4 @@
-"""Checks the settings `DATABASES`, `RETIRING` and `PLACEMENT`: the databases with queues, and which gets a job.
+"""The settings `DATABASES`, `RETIRING` and `PLACEMENT`: which databases hold queues, and which one gets a job.
 
 Pure. For example: `{"DATABASES": ("default", "queue_1"), "PLACEMENT": "spread", "RETIRING": ("queue_0",)}`.
 """
@@ -11,12 +11,12 @@ from typing import Any
 from ...values.settings import OneDatabase
 
 SPREAD, ROUTER = "spread", "router"
-"""The placements that are no function. `spread`: by the key of a job, in turn without a key. `router`: by Django's
+"""The placements that are not functions. `spread`: by the job's key, or in turn without a key. `router`: by Django's
 database routers."""
 
 
 def alias_problems(name: str, value: object) -> Iterator[str]:
-    """Yield a sentence if the value is no tuple of aliases. `name` is the setting's name in the sentence."""
+    """Yield a sentence if the value is not a tuple of aliases. `name`: the setting's name in the sentence."""
     if not isinstance(value, list | tuple) or not all(isinstance(alias, str) and alias for alias in value):
         yield f"{name} must be a tuple of aliases of DATABASES, not {value!r}."
     elif len(set(value)) < len(value):
@@ -24,7 +24,7 @@ def alias_problems(name: str, value: object) -> Iterator[str]:
 
 
 def placement_problems(name: str, value: object) -> Iterator[str]:
-    """Yield a sentence if the value is neither a placement nor the path of a function."""
+    """Yield a sentence if the value is not a placement, a function or the path of a function."""
     is_path = isinstance(value, str) and all(part.isidentifier() for part in value.split(".")) and "." in value
     if not (value in (None, SPREAD, ROUTER) or callable(value) or is_path):
         yield f"{name} must be None, {SPREAD!r}, {ROUTER!r}, or a function or its path, not {value!r}."
@@ -39,13 +39,13 @@ def _aliases(given: Mapping[Any, Any], key: str) -> Iterator[str]:
 @dataclass(frozen=True, kw_only=True)
 class DatabaseSettings(OneDatabase):
     databases: tuple[str, ...] = field(default=(), metadata={"problems": alias_problems})
-    """The aliases of the databases that hold queues; empty: only `database` does."""
+    """The aliases of the databases that hold queues; if empty, only `database`."""
 
     placement: Any = field(default=None, metadata={"problems": placement_problems})
-    """What chooses the database of a job: `spread`, `router`, or a function or its path; `None`: it is `database`."""
+    """How to choose a job's database: `spread`, `router`, a function or its path; `None` for always `database`."""
 
     retiring: tuple[str, ...] = field(default=(), metadata={"problems": alias_problems})
-    """The aliases of databases whose jobs workers still run, and that get no new jobs."""
+    """The aliases of databases that get no new jobs, but whose jobs workers still run."""
 
     @property
     def queue_databases(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class DatabaseSettings(OneDatabase):
     def served_databases(self) -> tuple[str, ...]:
         return (*self.queue_databases, *self.retiring)
 
-    @cached_property  # each `.defer()` asks
+    @cached_property  # used by each `.defer()`
     def is_spread(self) -> bool:
         return bool(self.placement == SPREAD)
 
@@ -64,9 +64,9 @@ class DatabaseSettings(OneDatabase):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        listed = {key: tuple(given.get(key, ())) for key in ("databases", "retiring")}
-        first = {"database": listed["databases"][0]} if listed["databases"] else {}
-        return first | given | listed
+        aliases = {key: tuple(given.get(key, ())) for key in ("databases", "retiring")}
+        default = {"database": aliases["databases"][0]} if aliases["databases"] else {}
+        return default | given | aliases
 
     @classmethod
     def problems_together(cls, given: Mapping[Any, Any]) -> Iterator[str]:
@@ -78,7 +78,8 @@ class DatabaseSettings(OneDatabase):
         for alias in retiring:
             if alias in (databases or (home,)):
                 yield (
-                    f"SKIPQUEUE['RETIRING'] lists {alias!r}, which still gets new jobs: take it out of one of the two."
+                    f"SKIPQUEUE['RETIRING'] lists {alias!r}, which still gets new jobs. Remove it from one of the "
+                    "two settings."
                 )
         if given.get("PLACEMENT") is not None and not databases:
-            yield "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there."
+            yield "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], but that setting is missing."

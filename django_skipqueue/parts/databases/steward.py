@@ -1,7 +1,7 @@
-"""The steward, the parent of several supervisors, one for each database: keeps them running, and stops them together.
+"""The steward: the parent process of one supervisor per database. It keeps them running, and stops them together.
 
-Invariant: the steward opens no database connection and runs no user code, so that no database delays another. While it
-forks, it has no other thread.
+The steward opens no database connection and runs no user code, so that no database can delay another. While it forks,
+it has only one thread.
 """
 
 import os
@@ -27,27 +27,27 @@ from ...worker.own_connections import close_before_fork
 from ...worker.protocol import EXIT_CLEAN, STOP, STOP_NOW, describe_exit, signal_name
 
 KILLED_EXIT_CODE = 128
-"""The exit code of a process that a signal has killed is this number plus the number of the signal, as in shells."""
+"""If a signal has killed a process, its exit code is this number plus the signal's number, as in shells."""
 
 
 @dataclass(eq=False)
 class SupervisorProcess(ForkedProcess):
-    """The supervisor of one database. If its process dies, a new process replaces it, with its name and its options.
+    """The supervisor of one database. If its process dies, a new process with the same name and options replaces it.
 
-    Used by the steward. The thread of the steward's health port reads its state.
+    The steward uses it. The thread of the steward's health port only reads its state.
     """
 
     options: WorkerOptions
     last_code: int = EXIT_CLEAN
-    """The exit code of the last process; below 0, the number of the signal that killed it."""
+    """The exit code of the last process. A negative code is the number of the signal that killed it."""
     shared: SharedState = field(init=False)
-    """The memory in which the process shows its state."""
+    """The shared memory in which the process publishes its state."""
 
     def __post_init__(self) -> None:
         self.shared = SharedState(self.options)
 
     def fork(self, run: Run) -> None:
-        """Fork a child that shares memory with the steward."""
+        """Fork a child process that shares memory with the steward."""
         self.shared = SharedState(self.options)
         super().fork(run)
 
@@ -57,27 +57,27 @@ class SupervisorProcess(ForkedProcess):
 
     @property
     def state(self) -> SupervisorState:
-        """The last shown state of the process. Once the process has ended, none of its workers counts as running."""
-        shown = self.shared.read()
+        """The last published state of the process. If the process has ended, none of its workers counts as running."""
+        published = self.shared.read()
         if self.pid:
-            return shown
-        workers = tuple(worker._replace(pid=0, has_started=False, is_frozen=False) for worker in shown.workers)
-        return shown._replace(database=DatabaseState.UNKNOWN, workers=workers)
+            return published
+        workers = tuple(worker._replace(pid=0, has_started=False, is_frozen=False) for worker in published.workers)
+        return published._replace(database=DatabaseState.UNKNOWN, workers=workers)
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a `runworker` that serves only this database."""
+        """The exit code that `runworker` would have if it served only this database."""
         if self.last_code == EXIT_CLEAN:
             return 0
         return self.last_code if self.last_code > 0 else KILLED_EXIT_CODE - self.last_code
 
 
 LONGEST_STEWARD_SLEEP = 60.0
-"""Seconds that a sleep takes at most, even if nothing is due."""
+"""The longest sleep in seconds, even if nothing is due."""
 
 
 class Steward:
-    """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
+    """Runs in the main thread of `runworker`. It stops as at SIGTERM when the pipe `lifeline` is closed."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Steward:
         health_listener: socket.socket | None = None,
     ) -> None:
         """options: the options of each supervisor. health_listener: the listening socket of the health port."""
-        close_before_fork()  # connections that the project may have opened at import
+        close_before_fork()  # the project may have opened connections at import
         self._lifeline = lifeline
         self._wakeup = Wakeup()
         self._log = LogQueue()
-        self._processes = [SupervisorProcess(each.name, each) for each in options]
+        self._processes = [SupervisorProcess(one.name, one) for one in options]
         self._systemd = NotifySystemd(self._states, os.environ)
         health = HealthPages(self._states, names_databases=True)
         self._health_port = health_listener and HealthPort(health_listener, health.page)
@@ -99,7 +99,7 @@ class Steward:
         self._stopping = False
 
     def run(self) -> int:
-        """Keep the supervisors running until all have ended by themselves or by a signal. Return the exit code."""
+        """Keep the supervisors running until all have ended, by themselves or by a signal. Return the exit code."""
         self._start_threads()
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
@@ -169,8 +169,8 @@ class Steward:
         pause_listeners(LAST_LINES)
 
     def _become_supervisor(self, process: SupervisorProcess, lifeline: int, log: LogQueue) -> int:
-        for each in self._processes:
-            each.close_inherited()
+        for other in self._processes:
+            other.close_inherited()
         self._wakeup.close()
         if self._health_port:
             self._health_port.close()
@@ -180,7 +180,7 @@ class Steward:
         return EXIT_CLEAN
 
     def _notice_ended(self) -> None:
-        """Replace supervisors that died. If a supervisor ended by itself, it has no work left, or was stopped."""
+        """Restart supervisors that died. A supervisor that ended cleanly has no work left, or was stopped."""
         for process in self._processes:
             code = process.take_exit_code()
             if code is None:
@@ -189,18 +189,18 @@ class Steward:
             if code != EXIT_CLEAN:
                 restart_in = None if self._stopping else process.restart_later()
                 liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
-            process.pid = 0  # last: the health port's thread leaves out a process that neither runs nor starts
+            process.pid = 0  # last, because the health port's thread ignores a process that neither runs nor will start
 
     # Waiting
 
     def _wait(self) -> None:
-        """Sleep until a supervisor has to start, systemd needs a message, a signal arrives or the lifeline ends."""
+        """Sleep until a supervisor must start, systemd needs a message, a signal arrives, or the lifeline is closed."""
         due_at = min(self._systemd.due_at, *(process.start_at for process in self._processes))
         files = [] if self._lifeline is None else [self._lifeline]
         longest = min(due_at - time.monotonic(), LONGEST_STEWARD_SLEEP)
         if self._wakeup.wait(longest, unless=lambda: self._signals, files=files):
-            self._lifeline = None  # nobody writes into it, so it has ended
-            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
+            self._lifeline = None  # nobody writes into the pipe, so it was closed
+            if not (self._stopping or self._signals):  # otherwise Ctrl-C has reached this process too
                 self._signals.append(signal.SIGTERM)
 
 

@@ -1,1 +1,1 @@
-"""The history: roll-ups count what has happened to jobs, and failed attempts by their cause."""
+"""The history of the queue: tables that count what happened to jobs, by minute and hour, and why attempts failed."""

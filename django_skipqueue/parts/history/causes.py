@@ -1,7 +1,8 @@
-"""Reads the failed attempts by their cause from the roll-ups, and acknowledges a cause.
+"""Read how often attempts failed, grouped by their cause, and let operators acknowledge a cause.
 
-Invariant: the cost does not grow with the number of jobs or of failed attempts. For the message of a cause, a statement
-reads the last job of the cause by its id.
+A cause is a task, an exception class and the function that raised the exception. The numbers come from the history's
+tables (roll-ups), so the cost does not grow with the number of jobs or failed attempts. The message of a cause is read
+from its last job, by id.
 """
 
 import hashlib
@@ -17,11 +18,11 @@ from ...queue.store import Store
 from ...values.records import Cause
 from .rollups import HAS_ENDED, OTHER_NAME
 
-# The columns are the fields of `FailureCounts`. The column `standing` has a value of `Standing`. An acknowledged cause
-# loses its standing when it comes back, or when it fails 20 times in ten minutes and three times as often as before the
-# acknowledgement.
-# Reads the row of each cause, then its minutes and hours (index: the primary key of the failures); and the rows of the
-# tasks since the beginning, for the queues of the tasks (index: the primary key of the roll-ups).
+# The columns are the fields of `FailureCounts`; `standing` is a value of `Standing`. An acknowledged cause no longer
+# counts as acknowledged when it comes back, or when it fails 20 times in ten minutes and three times as often as before
+# the acknowledgement. Reads one row per cause, then its minutes and hours (index: the primary key of the failures). To
+# find the queues of the tasks, it also reads the tasks' rows since the beginning (index: the primary key of the
+# roll-ups).
 _FAILING = """
 WITH cause AS MATERIALIZED (
     SELECT
@@ -104,16 +105,16 @@ _HAS_ENDED_SINCE = joined(
     queue_names="served.queue_names",
 )
 
-# pages, skipqueue failures → the causes of 7 days. The statement reads the `among` causes that failed last. Index:
-# prune of the failures.
+# pages, skipqueue failures → the causes of the last 7 days, among the `among` causes that failed last. Index: prune of
+# the failures.
 FAILING = joined(
     _FAILING,
     which="last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s",
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages, skipqueue failures → the causes of one task in 7 days. Index: the primary key of the failures, or prune if most
-# causes belong to this task.
+# pages, skipqueue failures → the causes of one task in the last 7 days. Index: the primary key of the failures, or
+# prune if most causes belong to this task.
 FAILING_OF_TASK = joined(
     _FAILING,
     which="""task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
@@ -122,13 +123,14 @@ FAILING_OF_TASK = joined(
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages → one cause; no row if no roll-up has it. Index: the primary key of the failures.
+# pages → one cause; no row if it is unknown. Index: the primary key of the failures.
 FAILURES_OF = joined(
     _FAILING, which="task = %(task)s AND exception = %(exception)s AND place = %(place)s", has_ended=_HAS_ENDED_SINCE
 )
 
-# pages, skipqueue failures → the last errors of these jobs: id, class, place, message, and the arguments, by which the
-# caller masks secrets. A job with large arguments has no row. Index: the primary key of the jobs.
+# pages, skipqueue failures → the last errors of these jobs: id, exception class, function, message, and the job's
+# arguments, which tell the caller what to mask. Leaves out jobs with large arguments. Index: the primary key of the
+# jobs.
 LAST_ERRORS = """
 SELECT
     id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
@@ -137,7 +139,7 @@ FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
 """
 
-# acknowledge → a row if a roll-up has the cause. Index: the primary key of the failures.
+# acknowledge → a row if the cause is known. Index: the primary key of the failures.
 ACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup AS cause
 SET acknowledged_at = statement_timestamp(),
@@ -171,58 +173,58 @@ RETURNING true
 
 
 MOST_CAUSES_RANKED = 1_000
-"""The maximum of causes among which a statement finds the causes that fail most often."""
+"""This many of the latest causes are read, to find the most frequent ones."""
 
 LONGEST_NOTE = 500
-"""Characters."""
+"""The maximum length of a note, in characters."""
 
 NEW_CAUSE_AGE = timedelta(hours=1)
-"""The age up to which a cause counts as new. After a deploy, new causes are the first thing to look at."""
+"""A cause counts as new up to this age. After a deployment, new causes matter most."""
 
 
 class Standing(IntEnum):
-    """The state of a cause. Lists of causes have this order."""
+    """How urgent a cause is. Lists of causes are sorted by it."""
 
     FAILING = 0
-    """The cause has failed in the last ten minutes."""
+    """An attempt failed with this cause in the last ten minutes."""
     OPEN = 1
-    """The cause has not failed in the last ten minutes, and no attempt of its task has ended since it failed."""
+    """No attempt failed with it in the last ten minutes, and its task has not run since the last failure."""
     STOPPED = 2
-    """The cause has not failed in the last ten minutes, although attempts of its task have ended since it failed."""
+    """No attempt failed with it in the last ten minutes, although its task has run since the last failure."""
     ACKNOWLEDGED = 3
 
 
 class FailureCounts(NamedTuple):
-    """The failed attempts with one cause. The job of a failed attempt has not failed if it is retried."""
+    """How often attempts failed with one cause. A job whose attempt failed may still be retried."""
 
     cause: Cause
     standing: Standing
     first_at: datetime
     last_at: datetime
     last_line: int | None
-    """The line at which the last attempt failed."""
+    """The number of the source line at which the last attempt failed."""
     last_job_id: int
     first_deployment: str
-    """The setting `DEPLOYMENT` of the first attempt's worker; empty without one."""
+    """The setting `DEPLOYMENT` of the worker of the first failed attempt, or empty."""
     last_deployment: str
     acknowledged_at: datetime | None
-    """The time of the last acknowledgement, also if the cause has come back since."""
+    """The time of the last acknowledgement, even if the cause has come back since."""
     acknowledged_by: str
     note: str
     in_ten_minutes: int
     in_hour: int
     in_day: int
-    """The failed attempts of the current hour and of the 23 hours before it."""
+    """The number of failed attempts in the current hour and the 23 hours before."""
     in_week: int
-    """The failed attempts of the current hour and of the 167 hours before it."""
+    """The number of failed attempts in the current hour and the 167 hours before."""
     by_hour: Mapping[int, int]
-    """The failed attempts of each of these 168 hours with any. A key is the number of the hour since the epoch."""
+    """The number of failed attempts in each of these 168 hours, without zeros. Keys count hours since the epoch."""
     now: datetime
-    """The database's time."""
+    """The time by the database's clock."""
 
     @property
     def key(self) -> str:
-        """The name of the cause on the command line."""
+        """A short hash that names the cause on the command line."""
         return hashlib.sha256("\0".join(self.cause).encode()).hexdigest()[:8]
 
     @property
@@ -235,7 +237,7 @@ class FailureCounts(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The function that raised the exception, with the last line: `shop.jobs.send:42`; empty if it is not known."""
+        """The function and line that raised the exception, such as `shop.jobs.send:42`; empty if unknown."""
         place, line = self.cause.place, self.last_line
         return f"{place}:{line}" if place and line else place
 
@@ -245,7 +247,7 @@ class FailureCounts(NamedTuple):
 
     @property
     def is_other(self) -> bool:
-        """Whether this counts all causes for which a tally had no room. Then no job has this cause."""
+        """Whether this is the collective entry for causes beyond the limit, which no single job has."""
         return self.task == OTHER_NAME
 
     @property
@@ -254,10 +256,9 @@ class FailureCounts(NamedTuple):
 
 
 def failing_causes(store: Store, *, limit: int, task: str = "") -> list[FailureCounts]:
-    """Return the causes of the last 7 days in the order of `Standing`. An empty `task`: of all tasks.
+    """Return the causes of the last 7 days in the order of `Standing`, of one task or of all tasks.
 
-    Among causes of one standing, a cause that failed more often in the last ten minutes comes first, then a cause that
-    failed later.
+    Within a standing, the causes with most failures in the last ten minutes come first, then the latest.
     """
     values = {"among": MOST_CAUSES_RANKED, "limit": limit, "task": task}
     return [_failure_counts(row) for row in store.rows(FAILING_OF_TASK if task else FAILING, values)]
@@ -276,22 +277,22 @@ def _failure_counts(row: tuple[Any, ...]) -> FailureCounts:
 def last_messages(store: Store, causes: Iterable[FailureCounts]) -> dict[Cause, str]:
     """Return the first line of the last error of each cause, with its secrets masked.
 
-    The result lacks a cause whose last job is gone or has another error by now.
+    Leaves out a cause if its last job no longer exists, or has had another error since.
     """
-    by_job = {each.last_job_id: each.cause for each in causes}
-    found: dict[Cause, str] = {}
+    by_job = {counts.last_job_id: counts.cause for counts in causes}
+    messages: dict[Cause, str] = {}
     if not by_job:
-        return found
+        return messages
     for id, exception, place, message, args, kwargs in store.rows(LAST_ERRORS, {"ids": list(by_job)}):
         cause = by_job[id]
         if (exception, place) == (cause.exception, cause.place) and message:
             text = redacted(cause.task, json.loads(args), json.loads(kwargs)).text(message)
-            found[cause] = text.strip().partition("\n")[0]
-    return found
+            messages[cause] = text.strip().partition("\n")[0]
+    return messages
 
 
 def acknowledge(store: Store, cause: Cause, *, by: str, note: str = "") -> bool:
-    """Put the cause at the end of lists until it comes back. Return whether a roll-up has the cause."""
+    """Move the cause to the end of lists until it comes back. Return whether the cause is known."""
     return bool(store.rows(ACKNOWLEDGE, {**cause._asdict(), "by": by, "note": note}))
 
 

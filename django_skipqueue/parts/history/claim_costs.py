@@ -1,6 +1,6 @@
-"""What a claim reads: a supervisor measures it, and the doctor and the metrics show it. Dead index entries show here.
+"""Measure how many pages and index entries a claim reads. The numbers rise when the index has many dead entries.
 
-A measurement locks no row, and slows no claim down.
+A supervisor measures, and the doctor and the metrics show the numbers. A measurement locks no row and delays no claim.
 """
 
 import json
@@ -14,8 +14,8 @@ from ...queue.session import short_transaction
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# supervisor, for the deepest queues → the plan of a claim's search, which it runs, with the pages that the search read.
-# Locks nothing. Index: claim.
+# supervisor, for the deepest queues → runs the same search as a claim, and returns its plan with the number of pages
+# that the search read. Locks nothing. Index: claim.
 EXPLAIN_CLAIM = """
 EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)
 SELECT ctid
@@ -25,13 +25,13 @@ ORDER BY (-priority), run_after, id
 LIMIT %(limit)s
 """
 
-# supervisor, before and after EXPLAIN_CLAIM → how many entries of the claim index this transaction has read, the
-# entries of dead rows among them.
+# supervisor, before and after EXPLAIN_CLAIM → how many entries of the index claim this transaction has read, including
+# entries of dead rows.
 ENTRIES_READ = "SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)"
 
-# doctor, metrics → for each queue with a measurement in the last five minutes: its name, and the pages and index
-# entries that the search of a claim read. Index: the primary key of the roll-ups, one range for the names, and one
-# range for each queue.
+# doctor, metrics → for each queue that was measured in the last five minutes: its name, and the number of pages and
+# index entries that the search read. Index: the primary key of the roll-ups, one range for the names, and one range per
+# queue.
 CLAIM_COSTS = """
 SELECT known.queue_name, sample.claim_pages, sample.claim_rows
 FROM
@@ -58,7 +58,7 @@ FROM
 
 
 CLAIM_LIMIT = 100
-"""Jobs for which the measured search looks."""
+"""The maximum number of jobs that the measured search finds."""
 
 MEASURE_SECONDS = 1.0
 """The statement timeout of the measured search."""
@@ -68,11 +68,11 @@ class ClaimCost(NamedTuple):
     queue_name: str
     pages: int
     rows: int
-    """Entries of the claim index, the entries of dead rows among them."""
+    """The number of entries that were read of the index claim, including entries of dead rows."""
 
 
 def measure_claim(store: "Store", queue_name: str) -> ClaimCost | None:
-    """Search from the head of the queue as a claim does. Return `None` if the search takes too long."""
+    """Search the queue as a claim does, and measure what this reads. Return `None` if the search takes too long."""
     try:
         with short_transaction(store, MEASURE_SECONDS):
             ((before,),) = store.rows(ENTRIES_READ)

@@ -1,8 +1,7 @@
-"""What the history gives to operators: metrics, the rates of queues, rules, and what the admin shows.
+"""What operators see of the history: metrics, the throughput of queues, checks of the doctor, and parts of the admin.
 
-The metrics are counters and histograms of what has happened to jobs, from the roll-ups since the beginning. Invariant:
-no counter restarts: a counter is a row, which outlives every process. A supervisor deletes a row that has not changed
-for 90 days.
+The metrics are counters and histograms from the history's tables. A counter never restarts, because it is a row, which
+outlives every process. A supervisor deletes a row that has not changed for 90 days.
 """
 
 import json
@@ -21,7 +20,7 @@ from . import rules
 from .claim_costs import claim_costs
 from .subcommand import ListFailures
 
-# queues → the names of the queues that have roll-ups. Index: the primary key of the roll-ups.
+# pages → the names of the queues in the history. Index: the primary key, or prune, of the roll-ups.
 KNOWN_QUEUES = """
 SELECT queue_name
 FROM skipqueue_rollup
@@ -30,8 +29,8 @@ ORDER BY queue_name
 LIMIT %(limit)s
 """
 
-# jobs → the counts of each task in each queue since the beginning, the busiest task first. Index: the primary key, or
-# prune, of the roll-ups.
+# metrics `jobs` → the counts of each pair of queue and task since the beginning, the busiest first. Index: the primary
+# key, or prune, of the roll-ups.
 ROLLED_UP = """
 SELECT
     queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
@@ -42,8 +41,8 @@ ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) 
 LIMIT %(limit)s
 """
 
-# claims → the durations of all claims since the beginning, and their sum. Index: the primary key or prune of the
-# roll-ups.
+# metrics `claims` → the histogram of the durations of all claims since the beginning, and their sum. Index: the primary
+# key or prune of the roll-ups.
 CLAIMS = """
 SELECT array_to_json(claim_times)::text, claim_seconds
 FROM skipqueue_rollup
@@ -53,7 +52,7 @@ LIMIT 1
 
 
 MOST_CALLS_READ = 2_000
-"""Pairs of a queue and a task that a scrape reads, the busiest pair first."""
+"""A scrape reads this many pairs of queue and task, the busiest first."""
 
 CALL_LABELS = ("queue", "task")
 
@@ -70,14 +69,17 @@ def known_queues(store: Store, limit: int) -> list[str]:
     Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL_LABELS, "outcome")),
     Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL_LABELS),
     Metric(
-        "skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL_LABELS
+        "skipqueue_leases_lost_total",
+        "counter",
+        "Attempts that lost their lease before their outcome was written.",
+        CALL_LABELS,
     ),
     Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL_LABELS),
     Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL_LABELS),
 )
 def jobs(store: Store) -> Iterator[Values]:
-    """Read the counts of each queue and task. The pairs after the `MOST_SERIES` busiest ones share a series."""
-    enqueued, attempts, recovered, lost, waited, ran = found = [dict[tuple[str, ...], Value]() for _ in range(6)]
+    """Read the counts of each pair of queue and task. All pairs after the busiest `MOST_SERIES` share one series."""
+    enqueued, attempts, recovered, lost, waited, ran = metrics = [dict[tuple[str, ...], Value]() for _ in range(6)]
     rows = store.rows(ROLLED_UP, {"limit": MOST_CALLS_READ})
     for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
         counts, (waits, waited_seconds, runs, ran_seconds) = row[:-4], row[-4:]
@@ -87,7 +89,7 @@ def jobs(store: Store) -> Iterator[Values]:
             _add(attempts, (*labels, outcome), number)
         _add(waited, labels, _histogram(waits, waited_seconds))
         _add(ran, labels, _histogram(runs, ran_seconds))
-    yield from found
+    yield from metrics
 
 
 @measured(
@@ -111,12 +113,12 @@ def measured_claims(store: Store) -> Iterator[Values]:
 
 
 def _histogram(counts: str | None, total: float) -> Histogram:
-    """Read the counts from JSON: Python reads it ten times as fast as psycopg reads an array."""
+    """Decode a histogram from JSON, which is ten times as fast as psycopg's decoding of an array."""
     return Histogram(json.loads(counts) if counts else counting.all_buckets(()), total)
 
 
 def _add(values: dict[tuple[str, ...], Value], labels: tuple[str, ...], value: Value) -> None:
-    """Add to the value of a series, since several rows have the label `OTHER`."""
+    """Add a value to a series. Several rows add to the series that has the label `OTHER`."""
     before = values.get(labels)
     if before is None:
         values[labels] = value
@@ -126,9 +128,9 @@ def _add(values: dict[tuple[str, ...], Value], labels: tuple[str, ...], value: V
         values[labels] = before + value
 
 
-# pages → the roll-ups of the current minute and of the `minutes` before it, for each queue, and for all queues together
-# (an empty name): the name, the number of jobs that ended, the minutes since the first of these minutes began, the
-# histogram of the waiting times, and the longest waiting time. Index: prune of the roll-ups.
+# pages → the current minute and the `minutes` before, for each queue, and for all queues together under an empty name:
+# the name, the number of jobs that ended, the length of this time in minutes, the histogram of waiting times, and the
+# longest waiting time. Index: prune of the roll-ups.
 RATES_NOW = """
 SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (
@@ -144,7 +146,7 @@ WHERE task = ''
 """
 
 RATE_MINUTES = 5
-"""Whole minutes before the current minute whose jobs a rate counts."""
+"""A rate counts the jobs of this many whole minutes before the current minute."""
 
 
 def queue_rates(store: Store) -> dict[str, QueueRate]:
@@ -160,12 +162,13 @@ def queue_rates(store: Store) -> dict[str, QueueRate]:
 DASHBOARD_MODULE, FAILURES_MODULE, TASK_PAGE_MODULE = (
     f"{__package__}.{name}" for name in ("dashboard", "failures", "task_page")
 )
-"""Modules that need the admin: a command does not import them."""
+"""Modules that import the admin, so commands must not import them."""
 
 CONSOLE = PartConsole(
     subcommands=(ListFailures(),),
     rules=rules.HISTORY_RULES,
     usual_waits=rules.usual_waits,
+    usual_runs=rules.usual_runs,
     metrics=(jobs, claims, measured_claims),
     known_queues=known_queues,
     queue_rates=queue_rates,

@@ -1,7 +1,7 @@
-"""What the history adds to the dashboard: charts, cards, and the slowest tasks. A further chart is a line in `charts`.
+"""What the history adds to the dashboard: charts, cards, and the table of the slowest tasks.
 
-Each statement reads a bounded number of roll-ups by an index, and no job. Python adds the rows up in the buckets of a
-chart.
+Each statement reads a limited number of rows of the history by an index, and no jobs. Python adds the rows up into the
+time buckets of a chart.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +27,8 @@ from ...values import counting
 from .deployments import deployments
 from .models import Span
 
-# charts → the roll-ups of a task in some queues since a time: when each starts, its numbers and histograms. There is at
-# most a row for each minute of a day, or for each hour of a week and each of 20 queues. Index: the primary key of the
-# roll-ups.
+# charts → the rows of a task in some queues since a time: start, numbers and histograms. There is at most one row per
+# minute of a day, or per hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
 TIMELINE = """
 SELECT
     date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
@@ -45,7 +44,7 @@ LIMIT 5000
 
 
 DRAWN_QUANTILES = ((0.5, "p50"), (0.95, "p95"))
-"""The quantiles of the charts of times, with their labels."""
+"""The quantiles in the charts of waiting and run times, with their labels."""
 
 
 def _row_span(shown: Range) -> Span:
@@ -60,11 +59,11 @@ class Timeline:
     waited: list[Series]
     ran: list[Series]
     oldest: list[float | None]
-    """The longest time in seconds for which a queued job had been due. No quantile has a job that has not begun."""
+    """How many seconds the oldest queued job had been due. The quantiles only count jobs that have begun."""
 
     @classmethod
     def of(cls, store: Store, axis: TimeAxis, span: Span, queue_names: Sequence[str], task: str) -> "Timeline":
-        """Read the timeline of one task in these queues. Empty names stand for all tasks and all queues."""
+        """Read the timeline of one task in these queues. An empty name stands for all tasks or all queues."""
         numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
         waited: list[list[int]] = [[] for _ in range(axis.buckets)]
         ran: list[list[int]] = [[] for _ in range(axis.buckets)]
@@ -73,23 +72,23 @@ class Timeline:
         values = {"span": int(span), "queue_names": list(queue_names), "task": task, "since": axis.start}
         for row in store.rows(TIMELINE, values):
             starts_at, completed, retried, failed, _discarded, *times, waited_most, ran_most, waits = row
-            place = axis.place(starts_at)
-            if place is None:
+            bucket = axis.place(starts_at)
+            if bucket is None:
                 continue
             for name, number in (("completed", completed), ("retried", retried), ("failed", failed)):
-                numbers[name][place] += number
+                numbers[name][bucket] += number
             for counts, more in zip((waited, ran), times, strict=True):
-                counts[place] = counting.added(counts[place], more or [])
+                counts[bucket] = counting.added(counts[bucket], more or [])
             for most, seconds in zip(longest, (waited_most, ran_most), strict=True):
-                most[place] = max(most[place], seconds or 0.0)
+                most[bucket] = max(most[bucket], seconds or 0.0)
             if waits is not None:
-                oldest[place] = max(oldest[place] or 0.0, waits)
+                oldest[bucket] = max(oldest[bucket] or 0.0, waits)
         labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}
-        attempts = [Series(labels[name], name, each, grouped(sum(each))) for name, each in numbers.items()]
+        attempts = [Series(labels[name], name, counts, grouped(sum(counts))) for name, counts in numbers.items()]
         return cls(attempts, _quantiles(waited, longest[0]), _quantiles(ran, longest[1]), oldest)
 
     def charts(self, times: LocalTimes, bucket_label: object, changes: Sequence[Mark]) -> list[Chart]:
-        """Return the charts of attempts, of waiting times and of run times. `bucket_label`: the length of a bucket."""
+        """Return the charts of attempts, waiting times and run times. `bucket_label`: the length of a bucket."""
         title = gettext("Attempts in %(span)s") % {"span": bucket_label}
         waited = [*self.waited]
         if any(self.oldest):
@@ -113,21 +112,21 @@ def charts(situation: Situation) -> list[Chart]:
 
 
 def deployment_marks(store: Store, times: LocalTimes) -> list[Mark]:
-    """Return a mark for the beginning of each deployment in the time of a chart, the newest deployment first."""
-    found = []
+    """Return a mark for the start of each deployment in the chart's time, the newest first."""
+    marks = []
     for name, at in deployments(store, times.axis.start):
         since = date_format(datetime.fromtimestamp(at, times.zone), "D j H:i")
         label = gettext("deployment %(name)s since %(time)s") % {"name": name, "time": since}
-        found.append(times.mark(at, label))
-    return found
+        marks.append(times.mark(at, label))
+    return marks
 
 
 def _quantiles(times: Sequence[Sequence[int]], longest: Sequence[float]) -> list[Series]:
-    found = []
+    series = []
     for share, label in DRAWN_QUANTILES:
         values = [counting.quantile(counts, share, most) for counts, most in zip(times, longest, strict=True)]
-        found.append(Series(label, label, values, _last_value(values, span)))
-    return found
+        series.append(Series(label, label, values, _last_value(values, span)))
+    return series
 
 
 def _last_value(values: Sequence[float | None], written: Callable[[float], str]) -> str:
@@ -144,7 +143,7 @@ def _duration(seconds: float) -> str:
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
 
 
-# charts → the names of the queues that were deepest since a time, the deepest queue first. The statement reads a
+# charts → the names of the queues with most queued jobs since a time, the deepest first. The statement reads up to a
 # thousand queues. Index: the primary key of the roll-ups.
 DEEPEST_QUEUES = """
 WITH queue AS MATERIALIZED (
@@ -172,8 +171,8 @@ ORDER BY deepest.depth DESC, queue.name
 LIMIT %(limit)s
 """
 
-# charts → the greatest depth of each of these queues in each bucket of `width` seconds since a time: the queue, the
-# start of the bucket, the depth. Index: the primary key of the roll-ups.
+# charts → the greatest depth of each of these queues, in each bucket of `width` seconds since a time: queue, start of
+# the bucket, depth. Index: the primary key of the roll-ups.
 DEPTHS = """
 SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
 FROM skipqueue_rollup
@@ -187,7 +186,7 @@ GROUP BY queue_name, bucket
 """
 
 MOST_DEPTH_LINES = 5
-"""The maximum of queues that have a line each."""
+"""At most this many queues have a separate line in the chart."""
 
 
 def _depths(situation: Situation) -> list[Series]:
@@ -198,25 +197,30 @@ def _depths(situation: Situation) -> list[Series]:
     axis, store = situation.axis, situation.store
     values = {"since": axis.start, "limit": MOST_DEPTH_LINES}
     names = [situation.queue_name] if situation.queue_name else [name for (name,) in store.rows(DEEPEST_QUEUES, values)]
-    asked = names if situation.queue_name else [*names, ""]  # the empty name stands for all queues together
-    found: dict[str, list[float | None]] = {name: [None] * axis.buckets for name in [*names, ""]}
-    wanted = {"span": int(_row_span(situation.range)), "width": axis.width, "queue_names": asked, "since": axis.start}
-    for name, starts_at, depth in store.rows(DEPTHS, wanted):
-        place = axis.place(starts_at)
-        if place is not None:
-            found[name][place] = depth
+    names_read = names if situation.queue_name else [*names, ""]  # the empty name stands for all queues together
+    depths_of: dict[str, list[float | None]] = {name: [None] * axis.buckets for name in [*names, ""]}
+    parameters = {
+        "span": int(_row_span(situation.range)),
+        "width": axis.width,
+        "queue_names": names_read,
+        "since": axis.start,
+    }
+    for name, starts_at, depth in store.rows(DEPTHS, parameters):
+        bucket = axis.place(starts_at)
+        if bucket is not None:
+            depths_of[name][bucket] = depth
     others = [
-        None if all_of_them is None else max(0.0, all_of_them - sum(found[name][place] or 0.0 for name in names))
-        for place, all_of_them in enumerate(found.pop(""))
+        None if all_of_them is None else max(0.0, all_of_them - sum(depths_of[name][bucket] or 0.0 for name in names))
+        for bucket, all_of_them in enumerate(depths_of.pop(""))
     ]
-    lines = [(name, f"queue-{place}", found[name]) for place, name in enumerate(names, start=1)]
+    lines = [(name, f"queue-{number}", depths_of[name]) for number, name in enumerate(names, start=1)]
     if any(others):
         lines.append((gettext("other queues"), "other", others))
     return [Series(label, css, depths, _last_value(depths, rounded)) for label, css, depths in lines]
 
 
-# cards → how many jobs of a queue, or of all queues, supervisors recovered from dead workers: in the last 24 hours, and
-# in the last hour. It reads the roll-ups of 1440 minutes. Index: the primary key of the roll-ups.
+# cards → how many jobs of a queue, or of all queues, supervisors recovered from dead workers in the last 24 hours, and
+# in the last hour. Reads the rows of 1,440 minutes. Index: the primary key of the roll-ups.
 RECOVERED_IN_A_DAY = """
 SELECT
     COALESCE(sum(recovered), 0)::bigint,
@@ -231,7 +235,7 @@ WHERE
 
 
 MANY_RECOVERED = 100
-"""More recovered jobs in an hour than the end of a few workers explains."""
+"""This number of recovered jobs in an hour is an alarm, because the death of a few workers does not explain them."""
 
 
 def rate(situation: Situation) -> Card:
@@ -252,8 +256,8 @@ def recovered(situation: Situation) -> Card:
 
 
 # slowest tasks → the tasks with the longest mean run time since a time: task, queue, attempts, failed attempts, mean
-# and longest run time in seconds, and the buckets of the histogram of run times that are not empty, each as a pair of a
-# place, from 1 on, and a count. The statement reads the newest 50,000 roll-ups. Indexes: prune of the roll-ups, and
+# and longest run time in seconds, and the histogram of run times: an array of pairs, the number of a bucket (from 1)
+# and its count, without empty buckets. The statement reads the newest 50,000 rows. Indexes: prune of the roll-ups, and
 # their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
@@ -294,13 +298,13 @@ FROM slow
 
 
 MOST_SLOW_TASKS_READ = 12
-"""The tasks with the longest mean run time, whose histograms the statement reads."""
+"""The statement reads the histograms of this many tasks with the longest mean run time."""
 
 MOST_SLOW_TASKS_SHOWN = 8
 
 
 def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
-    """Query the tasks, by roll-ups of hours unless the dashboard shows one hour."""
+    """Return the slowest tasks. Reads the history by hours, or by minutes if the dashboard shows a single hour."""
     is_short = situation.range.bucket * situation.range.buckets <= HOUR_SECONDS
     values = {
         "span": int(Span.MINUTE if is_short else Span.HOUR),
@@ -308,13 +312,13 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
         "queue_name": situation.queue_name,
         "limit": MOST_SLOW_TASKS_READ,
     }
-    found = []
-    for task, queue_name, number, failed, mean, longest, ran in situation.store.rows(SLOWEST_TASKS, values):
+    tasks_by_p95 = []
+    for task, queue_name, number, failed, mean, longest, run_times in situation.store.rows(SLOWEST_TASKS, values):
         counts = counting.all_buckets(())
-        for place, times in ran:
+        for place, times in run_times:
             counts[int(place) - 1] = int(times)
         p95, share = counting.quantile(counts, 0.95, longest) or 0.0, 100 * int(failed) / int(number)
-        shown = {
+        cells = {
             "task": task,
             "queue_name": queue_name,
             "attempts": grouped(int(number)),
@@ -322,6 +326,6 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
             "p95_in_words": span(p95),
             "failed_share": f"{number_format(share, 1 if 0 < share < 10 else 0)} %",
         }
-        found.append((p95, shown))
-    found.sort(key=itemgetter(0), reverse=True)
-    return [shown for _, shown in found[:MOST_SLOW_TASKS_SHOWN]]
+        tasks_by_p95.append((p95, cells))
+    tasks_by_p95.sort(key=itemgetter(0), reverse=True)
+    return [cells for _, cells in tasks_by_p95[:MOST_SLOW_TASKS_SHOWN]]

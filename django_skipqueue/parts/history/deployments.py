@@ -1,15 +1,15 @@
-"""What was deployed when: supervisors write the value of the setting `DEPLOYMENT` into a table when they start."""
+"""Record when each deployment started: a supervisor stores its setting `DEPLOYMENT` in a table when it starts."""
 
 from ...conf import settings
 from ...queue.store import Store
 from ...values.records import NEVER
 from ...worker.loop import Periodic
 
-# supervisor, at its start: the first supervisor with this deployment writes the row. Index: the primary key.
+# supervisor, at its start → nothing. The first supervisor of a deployment inserts its row. Index: the primary key.
 NOTE_DEPLOYMENT = "INSERT INTO skipqueue_deployment (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING"
 
-# pages → the deployments since a time, the newest first: the name, and when a supervisor first had it, in seconds since
-# the epoch. The table has a row for each deployment of 90 days.
+# pages → the deployments since a time, the newest first: the name, and when its first supervisor started, in seconds
+# since the epoch. The table has one row for each deployment of the last 90 days.
 DEPLOYMENTS = """
 SELECT name, date_part('epoch', first_at)
 FROM skipqueue_deployment
@@ -18,8 +18,8 @@ ORDER BY first_at DESC
 LIMIT %(limit)s
 """
 
-# supervisor: deletes the deployments that began more than `age` seconds ago, and that no worker has. Both tables are
-# small.
+# supervisor → nothing. Deletes deployments that started more than `age` seconds ago and that no worker has now. Both
+# tables are small.
 PRUNE_DEPLOYMENTS = """
 DELETE FROM skipqueue_deployment AS deployment
 WHERE
@@ -29,7 +29,7 @@ WHERE
 
 
 MOST_DEPLOYMENTS_MARKED = 50
-"""The newest deployments, which a chart marks."""
+"""The maximum number of deployments that a chart marks, the newest first."""
 
 
 class NoteDeployment(Periodic):
@@ -39,14 +39,14 @@ class NoteDeployment(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        """Write the deployment once."""
+        """Store the deployment, once."""
         if settings.deployment:
             self._store.execute(NOTE_DEPLOYMENT, {"name": settings.deployment})
         self.due_at = NEVER
 
 
 def deployments(store: Store, since: float) -> list[tuple[str, float]]:
-    """Return the name and the beginning of each deployment that began at this time or later, the newest first."""
+    """Return the name and start of each deployment that started at `since` or later, the newest first."""
     return [(name, at) for name, at in store.rows(DEPLOYMENTS, {"since": since, "limit": MOST_DEPLOYMENTS_MARKED})]
 
 

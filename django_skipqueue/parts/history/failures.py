@@ -1,7 +1,7 @@
-"""The pages about causes of failed attempts: "Failing now", its section of the dashboard, and the page of one cause.
+"""The admin pages about why attempts fail: "Failing now", its section of the dashboard, and the page of one cause.
 
-Invariant: the pages change no job. Their buttons post to the list of the jobs, which asks the user and applies the
-verb; and to `acknowledge_view`, which changes the row of the cause.
+The pages change no jobs. Their buttons post to the list of jobs, which asks for confirmation and applies the verb, or
+to `acknowledge_view`, which changes the row of the cause.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from ...models import Job, Status
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.records import Cause
+from .bystanders import bystanders
 from .causes import (
     LONGEST_NOTE,
     FailureCounts,
@@ -55,14 +56,14 @@ DAY_HOURS, WEEK_HOURS = 24, 168
 
 @dataclass(frozen=True)
 class Trend:
-    """The failed attempts by hour: as a small drawing for a table, and as a chart."""
+    """The number of failed attempts by hour: as a small drawing in a table, and as a chart."""
 
     counts: FailureCounts
     hours: int
 
     @property
     def path(self) -> str:
-        """The bars as a path of SVG, in a box of `hours` times 100 units."""
+        """The SVG path of the bars, in a box that is `hours` units wide and 100 units high."""
         most = max(self.numbers)
         return charts.bars([[number / most for number in self.numbers]])[0] if most else ""
 
@@ -73,7 +74,7 @@ class Trend:
         if not most:
             return gettext("none in 24 hours")
         seconds = self._axis.start + HOUR_SECONDS * numbers.index(most)
-        return gettext("24 hours, by hour; most: %(number)s from %(time)s on") % {
+        return gettext("24 hours, by hour; the most were %(number)s, in the hour from %(time)s") % {
             "number": grouped(most),
             "time": time_format(datetime.fromtimestamp(seconds, get_current_timezone()), "H:i"),
         }
@@ -118,6 +119,8 @@ STANDING_HEADINGS = {
 class ShownCause:
     counts: FailureCounts
     message: str = ""
+    innocence: str = ""
+    """Says what else makes these attempts fail; empty if the task is to blame, or nobody knows."""
 
     @property
     def heading(self) -> Any:
@@ -125,7 +128,7 @@ class ShownCause:
 
     @property
     def is_quiet(self) -> bool:
-        return self.counts.standing in (Standing.STOPPED, Standing.ACKNOWLEDGED)
+        return bool(self.innocence) or self.counts.standing in (Standing.STOPPED, Standing.ACKNOWLEDGED)
 
     @property
     def query(self) -> str:
@@ -133,13 +136,13 @@ class ShownCause:
 
     @property
     def numbers(self) -> list[str]:
-        """The failed attempts of ten minutes, of an hour, of 24 hours and of 7 days."""
+        """The number of failed attempts in ten minutes, an hour, 24 hours and 7 days."""
         counts = self.counts
-        return [grouped(each) for each in (counts.in_ten_minutes, counts.in_hour, counts.in_day, counts.in_week)]
+        return [grouped(number) for number in (counts.in_ten_minutes, counts.in_hour, counts.in_day, counts.in_week)]
 
     @property
     def seen(self) -> list[tuple[str, str, str, str]]:
-        """The first and the last failed attempt: how long ago, the time as ISO and in full, and the deployment."""
+        """The first and the last failed attempt: how long ago, the time as ISO text and in words, the deployment."""
         counts = self.counts
         last = distance(counts.last_at, counts.now)
         if counts.standing == Standing.STOPPED:
@@ -154,13 +157,13 @@ class ShownCause:
 
     @property
     def acknowledgement(self) -> str:
-        """Who acknowledged the cause, when and why; empty if nobody did."""
+        """A text that says who acknowledged the cause, when and why; empty if nobody has."""
         counts = self.counts
         if counts.acknowledged_at is None:
             return ""
         values = {"user": counts.acknowledged_by, "when": distance(counts.acknowledged_at, counts.now)}
         text = gettext("Acknowledged by %(user)s %(when)s") % values
-        came_back = "" if counts.is_acknowledged else gettext("it has come back, or fails far more often")
+        came_back = "" if counts.is_acknowledged else gettext("since then it has come back, or fails far more often")
         return "; ".join(filter(None, [": ".join(filter(None, [text, counts.note])), came_back]))
 
     @property
@@ -176,10 +179,10 @@ def failures_like(job: Job) -> PartNotice | None:
 
 
 MOST_JOBS_OF_CAUSE = 5
-"""The maximum of jobs that the page lists in each state."""
+"""The page lists at most this many jobs per state."""
 
 FAILING_STATES = (Status.FAILED.value, RETRYING)
-"""The states of jobs that an index finds by their cause."""
+"""The states in which an index finds jobs by their cause."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class JobsOfCause:
 
     @cached_property
     def first(self) -> list[tuple[Job, str]]:
-        """The newest jobs, each with the time since it failed, or until its next attempt."""
+        """The newest jobs, each with the time since it failed or until its next attempt, in words."""
         columns = ("pk", "queue_name", "attempts", "max_attempts", "run_after", "finished_at", "last_error")
         return [(job, self._when(job)) for job in self._indexed.jobs().only(*columns)[:MOST_JOBS_OF_CAUSE]]
 
@@ -219,7 +222,7 @@ class JobsOfCause:
 
 
 def _last_job(counts: FailureCounts, groups: list[JobsOfCause]) -> Job | None:
-    """Return the last job of the cause; if its row has another error by now, the newest job that has the cause."""
+    """Return the last job of the cause; if this job has had another error since, the newest job with the cause."""
     job = Job.objects.filter(pk=counts.last_job_id).first()
     if job is not None and cause_of(job) == counts.cause:
         return job
@@ -232,19 +235,21 @@ MOST_CAUSES_SHOWN = 100
 MOST_CAUSES_ON_DASHBOARD = 5
 
 CAUSE_VERBS: tuple[tuple[Verb, Any], ...] = (
-    (RETRY, _("Retry these")),
-    (RUN_NOW, _("Run these now")),
-    (DISCARD, _("Discard these")),
+    (RETRY, _("Retry these jobs")),
+    (RUN_NOW, _("Run these jobs now")),
+    (DISCARD, _("Discard these jobs")),
 )
-"""The verbs for all jobs of a cause, with the labels of their buttons."""
+"""The buttons for all jobs of a cause: the verb and the label of each."""
 
 
 def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
-    """Return what the template `admin/django_skipqueue/history/causes.html` shows: see `failing_causes`."""
+    """Return the causes for the template `admin/django_skipqueue/history/causes.html`, sorted by `failing_causes`."""
     store = Store.default()
     found = failing_causes(store, limit=limit, task=task)
     messages_of = last_messages(store, found)
-    return [ShownCause(counts, messages_of.get(counts.cause, "")) for counts in found]
+    innocent = bystanders(store, found)
+    shown = [ShownCause(each, messages_of.get(each.cause, ""), innocent.get(each.cause, "")) for each in found]
+    return sorted(shown, key=lambda cause: (cause.counts.standing, bool(cause.innocence)))
 
 
 def top_causes(_: object = None) -> list[ShownCause]:
@@ -253,8 +258,8 @@ def top_causes(_: object = None) -> list[ShownCause]:
 
 @refreshing
 def failures_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    found = shown_causes(limit=MOST_CAUSES_SHOWN)
-    content = {"causes": found, "most": MOST_CAUSES_SHOWN if len(found) == MOST_CAUSES_SHOWN else 0}
+    causes = shown_causes(limit=MOST_CAUSES_SHOWN)
+    content = {"causes": causes, "most": MOST_CAUSES_SHOWN if len(causes) == MOST_CAUSES_SHOWN else 0}
     return admin.show(request, "history/page.html", None, content, title=gettext("Failing now"))
 
 
@@ -280,7 +285,7 @@ def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
 
 
 def acknowledge_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    """Acknowledge the cause, with a note. If the form has `take_back`, take the acknowledgement back."""
+    """Acknowledge the cause, with a note; or take the acknowledgement back if the form has the field `take_back`."""
     store, cause, note = Store.default(), _requested_cause(request), shorten(request.POST.get("note", ""), LONGEST_NOTE)
     if "take_back" in request.POST:
         if unacknowledge(store, cause):

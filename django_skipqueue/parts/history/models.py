@@ -1,4 +1,4 @@
-"""The tables of the history: counts of what has happened to jobs, by minute, by hour and since the beginning."""
+"""The tables of the history (roll-ups): counts of what happened to jobs, by minute, by hour, and since the start."""
 
 from enum import IntEnum
 
@@ -9,7 +9,7 @@ from ...migrations._postgresql import BigIntegers
 
 
 class Span(IntEnum):
-    """The length of the time that a row covers, in seconds."""
+    """How many seconds a row covers; 0 stands for all time."""
 
     EVER = 0
     MINUTE = 60
@@ -17,9 +17,9 @@ class Span(IntEnum):
 
 
 class RollUp(models.Model):
-    """The attempts of one task in one queue that ended within a minute, within an hour, or since the beginning.
+    """Counts of what happened to one task's jobs in one queue: in one minute, in one hour, or since the beginning.
 
-    An empty `task` stands for all tasks of the queue. If `queue_name` is empty too, the row counts all queues.
+    An empty `task` stands for all tasks of the queue. An empty `queue_name` stands for all queues.
     """
 
     pk = models.CompositePrimaryKey("span", "queue_name", "task", "starts_at")
@@ -35,6 +35,7 @@ class RollUp(models.Model):
     failed = models.BigIntegerField(db_default=0)
     discarded = models.BigIntegerField(db_default=0)
     recovered = models.BigIntegerField(db_default=0)
+    deaths = models.BigIntegerField(db_default=0)
     lost = models.BigIntegerField(db_default=0)
     waited = BigIntegers(null=True)
     ran = BigIntegers(null=True)
@@ -61,7 +62,7 @@ class RollUp(models.Model):
 
 
 class FailureRollUp(models.Model):
-    """The failed attempts of one task with one cause within a minute, within an hour, or since the beginning."""
+    """Counts of attempts that failed with one cause: in one minute, in one hour, or since the beginning."""
 
     pk = models.CompositePrimaryKey("span", "task", "exception", "place", "starts_at")
     span = models.SmallIntegerField()
@@ -77,11 +78,11 @@ class FailureRollUp(models.Model):
     first_deployment = models.TextField(db_default="")
     last_deployment = models.TextField(db_default="")
     acknowledged_at = models.DateTimeField(null=True)
-    """This field and the fields below it are set only in rows whose span is `EVER`."""
+    """This field, and all fields below it, are only set in rows with the span `EVER`."""
     acknowledged_by = models.TextField(db_default="")
     note = models.TextField(db_default="")
     acknowledged_number = models.BigIntegerField(null=True)
-    """The failed attempts of the ten minutes before the acknowledgement."""
+    """The number of failed attempts in the ten minutes before the acknowledgement."""
     came_back_at = models.DateTimeField(null=True)
     """When an acknowledged cause failed again for the first time after it had stopped."""
 
@@ -112,7 +113,7 @@ class Deployment(models.Model):
 
 
 class RollUpProgress(models.Model):
-    """How far supervisors have counted the enqueued jobs: one row. See `rollups.COUNT_ENQUEUED`."""
+    """The single row says up to which id supervisors have counted enqueued jobs. See `rollups.COUNT_ENQUEUED`."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     counted_to = models.BigIntegerField()

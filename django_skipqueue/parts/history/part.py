@@ -1,4 +1,4 @@
-"""What the history gives to the core."""
+"""The part `history` for the core: its services, and the observer that counts."""
 
 from ...values.part import Part, console_of
 from .deployments import NoteDeployment

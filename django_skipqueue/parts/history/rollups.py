@@ -1,16 +1,16 @@
-"""Adds up what has happened to jobs: roll-ups by minute, by hour and since the beginning; and the services that do it.
+"""Count what happens to jobs, in rows per minute, per hour and since the beginning: the roll-ups.
 
-Each worker and supervisor counts in a `RollUpTally`: attempts and claims of each task, and the causes of failures.
-Invariant: the counts never take more memory than for `MOST_CALLS_COUNTED` tasks and `MOST_CAUSES_COUNTED` causes.
+Each worker and supervisor counts in a `RollUpTally`: the attempts and claims of each task, and the causes of failures.
+The memory is limited: at most `MOST_CALLS_COUNTED` tasks and `MOST_CAUSES_COUNTED` causes are counted separately.
 
-Every few seconds the process writes its counts. Invariant: the writing functions never wait for another transaction for
-longer than `ROLL_UP_LOCK_TIMEOUT`, since settling jobs must go on. Invariant: a process that dies loses the counts of
-one interval at most. If a write fails, the process writes the counts again later, unless PostgreSQL refuses their
-values. If the connection breaks after the commit, the process adds the counts of one interval twice.
+Every few seconds the process writes its counts to the database. Because settling must go on, a write never waits longer
+than `ROLL_UP_LOCK_TIMEOUT` for another transaction. A process that dies loses the counts of at most one interval. If a
+write fails, the process writes the counts again later, unless PostgreSQL refuses their values. If the connection breaks
+after the commit, the counts of one interval are added twice.
 
-The caller of `.defer()` counts nothing: a row that all callers change would make them wait for each other. A supervisor
-reads the new rows of the job table instead, by their ids. Once a minute a supervisor writes down the depths of the
-queues, and what claims of the deepest queues read.
+`.defer()` counts nothing, because all callers would update the same row and wait for each other. Instead, a supervisor
+counts new rows of the job table by their ids. Once a minute, a supervisor also records the depths of all queues, and
+how much a claim from the deepest queues reads.
 """
 
 import json
@@ -49,7 +49,7 @@ from .deployments import prune_deployments
 
 @dataclass(slots=True)
 class AttemptCounts:
-    """Counts of attempts by outcome and of claims, and histograms of their durations: columns of `RollUp`."""
+    """The number of attempts by outcome, the number of claims, and histograms of durations: columns of `RollUp`."""
 
     completed: int = 0
     retried: int = 0
@@ -57,6 +57,7 @@ class AttemptCounts:
     failed: int = 0
     discarded: int = 0
     recovered: int = 0
+    deaths: int = 0
     lost: int = 0
     waited: list[int] = field(default_factory=list)
     ran: list[int] = field(default_factory=list)
@@ -81,28 +82,30 @@ CountedCall = tuple[int, str, str]
 """A minute since the epoch, a queue and a task."""
 
 SPANS = 0, 60, 3600
-"""The lengths in seconds of the times that a row covers; 0: since the beginning."""
+"""How many seconds a row covers; 0: all time since the beginning."""
 
 
 def _start_of(span: int, minute: int) -> int:
-    """Return the start of the span in which a minute lies, in seconds since the epoch."""
+    """Return the start of the span that contains a minute, in seconds since the epoch."""
     return minute * 60 // span * span if span else 0
 
 
 def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each span and level: the task in its queue, all tasks of the queue, and all queues."""
+    """Yield one row for each span and each level: the task in its queue, all tasks of the queue, and all queues."""
     total: dict[tuple[int, str, str, int], AttemptCounts] = {}
     for (minute, queue_name, task), counts in counted.items():
         for span in SPANS:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
-                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(counts)
+                # one death may be a death of several tasks, so their deaths are not added up
+                of_level = counts if level == (queue_name, task) or not counts.deaths else replace(counts, deaths=0)
+                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(of_level)
     for (span, queue_name, task, starts_at), counts in total.items():
         yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **asdict(counts)}
 
 
 @dataclass(slots=True)
 class FailedAttempts:
-    """Times are seconds since the epoch."""
+    """Counts of attempts that failed with one cause. Times are seconds since the epoch."""
 
     number: int
     first_at: float
@@ -131,16 +134,16 @@ def rows_of_failures(counted: Mapping[tuple[int, Cause], FailedAttempts]) -> Ite
 
 
 MOST_CALLS_COUNTED = 1_000
-"""Pairs of a queue and a task for which a process has counts of their own between two writes."""
+"""A process counts at most this many pairs of queue and task separately between two writes."""
 
 MOST_CAUSES_COUNTED = 200
-"""Causes of failures for which a process has counts of their own between two writes."""
+"""A process counts at most this many causes separately between two writes."""
 
 OTHER_NAME = "(other)"
-"""The name of the queue, the task and the cause that have the counts above these limits."""
+"""The name of the queue, task and cause that count everything beyond these limits."""
 
 WORKER_DIED = "django_skipqueue.exceptions.WorkerDied"
-"""The exception in the entry that a recovery appends to the errors of a job."""
+"""The exception that a recovery records in a job's errors."""
 
 COLUMN_OF_EVENT: dict[type[AttemptsEnded], str] = {
     AttemptsCompleted: "completed",
@@ -150,11 +153,11 @@ COLUMN_OF_EVENT: dict[type[AttemptsEnded], str] = {
     AttemptsCancelled: "discarded",
     LeasesLost: "lost",
 }
-"""The column that counts the attempts of each kind of event."""
+"""Which column counts the attempts of an event."""
 
 
 class RollUpTally:
-    """The counts of a process since its last write. Used by the thread of a control loop."""
+    """The counts of a process since its last write. Only the control loop's thread uses it."""
 
     def __init__(self) -> None:
         self._counts: dict[CountedCall, AttemptCounts] = {}
@@ -176,25 +179,33 @@ class RollUpTally:
                 self._count_failure(cause, FailedAttempts(1, at, at, error.get("line"), attempt.job.id))
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Count a claim that returned these jobs, in claim order. The claim lasted until it updated the last job."""
+        """Count a claim that returned these jobs. The last job has the duration of the whole claim."""
         if jobs:
             seconds = jobs[-1].claim_seconds
-            counted = self._counts_of(int(jobs[0].locked_at // 60), "", "")
-            counted.claims += 1
-            counted.claim_seconds += seconds
-            counted.claim_times = added(counted.claim_times, histogram([seconds]))
+            counts = self._counts_of(int(jobs[0].locked_at // 60), "", "")
+            counts.claims += 1
+            counts.claim_seconds += seconds
+            counts.claim_times = added(counts.claim_times, histogram([seconds]))
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
-        """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed."""
+        """Count jobs recovered from dead workers. If the recovery has failed a job, the job also counts as failed.
+
+        A death counts once for all queues, and once for each task in each queue whose jobs the worker ran.
+        """
+        died: set[tuple[int, str, str, str]] = set()
         for job in jobs:
             at = job.recovered_at.timestamp()
-            counted = self._counts_of(int(at // 60), job.queue_name, job.task)
+            minute = int(at // 60)
+            counted = self._counts_of(minute, job.queue_name, job.task)
+            died |= {(minute, "", "", job.locked_by), (minute, job.queue_name, job.task, job.locked_by)}
             counted.recovered += 1
             counted.failed += job.status == "failed"
             self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
+        for minute, queue_name, task, _ in died:
+            self._counts_of(minute, queue_name, task).deaths += 1
 
     def sent(self, event: Event) -> None:
-        """Count the jobs of the event, if it is about recovered jobs."""
+        """Count the jobs of an event about recovered jobs. Ignores other events."""
         if isinstance(event, JobsRecovered):
             self.recovered(event.jobs)
 
@@ -208,20 +219,20 @@ class RollUpTally:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         queue_name = task = ""
         for job, _, started, ended, _, _, _ in attempts:
-            if job.task != task or job.queue_name != queue_name:  # most attempts are of the same task as the one before
+            if job.task != task or job.queue_name != queue_name:  # usually, it is the task of the last attempt
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]
-            waited.append(job.locked_at - job.run_after + started - (job.claimed_at or started))
+            waited.append(max(job.locked_at - job.run_after, 0.0) + started - (job.claimed_at or started))
             ran.append(ended - started)
         for key, (waited, ran) in durations.items():
-            counted = self._counts_of(int(_ended_at(attempts[-1]) // 60), *key)
-            setattr(counted, column, getattr(counted, column) + len(ran))
-            counted.waited = added(counted.waited, histogram(waited))
-            counted.ran = added(counted.ran, histogram(ran))
-            counted.waited_seconds += sum(waited)
-            counted.ran_seconds += sum(ran)
-            counted.waited_longest = max(counted.waited_longest, *waited)
-            counted.ran_longest = max(counted.ran_longest, *ran)
+            counts = self._counts_of(int(_ended_at(attempts[-1]) // 60), *key)
+            setattr(counts, column, getattr(counts, column) + len(ran))
+            counts.waited = added(counts.waited, histogram(waited))
+            counts.ran = added(counts.ran, histogram(ran))
+            counts.waited_seconds += sum(waited)
+            counts.ran_seconds += sum(ran)
+            counts.waited_longest = max(counts.waited_longest, *waited)
+            counts.ran_longest = max(counts.ran_longest, *ran)
 
     def _counts_of(self, minute: int, queue_name: str, task: str) -> AttemptCounts:
         key = minute, queue_name, task
@@ -239,32 +250,32 @@ class RollUpTally:
 
 
 def _ended_at(attempt: Attempt) -> float:
-    """Return the end of the attempt by the database's clock, in seconds since the epoch."""
+    """Return when the attempt ended by the database's clock, in seconds since the epoch."""
     job = attempt.job
     return job.locked_at + attempt.ended - (job.claimed_at or attempt.ended)
 
 
-# The sum of the histograms of a row and of the new counts, bucket by bucket.
+# The sum of a row's histogram and the new histogram, bucket by bucket.
 _ADDED_BUCKETS = """ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
         FROM unnest(rollup.{column}, EXCLUDED.{column}) WITH ORDINALITY AS bucket (here, there, place)
         ORDER BY place
     )"""
 
-# worker, supervisor: adds counts to the rows of their spans. All writers lock the rows in the order of the primary key.
-# Index: the primary key of the roll-ups.
+# worker, supervisor → nothing. Adds counts to the rows of the minute, the hour and all time. All writers lock the rows
+# in the order of the primary key. Index: the primary key of the roll-ups.
 ROLL_UP = joined(
     """
 INSERT INTO skipqueue_rollup AS rollup (
-    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, deaths, lost, waited,
+    ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
-    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
+    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, deaths,
+    lost, waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
-    failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
+    failed bigint, discarded bigint, recovered bigint, deaths bigint, lost bigint, waited bigint[], ran bigint[],
     waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
     claim_times bigint[], claim_seconds float8
 )
@@ -277,6 +288,7 @@ SET changed_at = statement_timestamp(),
     failed = rollup.failed + EXCLUDED.failed,
     discarded = rollup.discarded + EXCLUDED.discarded,
     recovered = rollup.recovered + EXCLUDED.recovered,
+    deaths = rollup.deaths + EXCLUDED.deaths,
     lost = rollup.lost + EXCLUDED.lost,
     waited = {waited},
     ran = {ran},
@@ -293,8 +305,8 @@ SET changed_at = statement_timestamp(),
     claim_times=joined(_ADDED_BUCKETS, column="claim_times"),
 )
 
-# A condition: attempts of a task have ended between two times. It reads roll-ups of whole minutes for the first hour,
-# and of whole hours after that. Index: the primary key of the roll-ups: for each queue at most 60 minutes and the hours
+# The condition that attempts of a task have ended between two times. It reads rows of minutes for the first hour, and
+# rows of hours after that. Index: the primary key of the roll-ups, for each queue at most 60 minutes and the hours
 # since.
 HAS_ENDED = """EXISTS (
     SELECT
@@ -309,10 +321,10 @@ HAS_ENDED = """EXISTS (
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 )"""
 
-# worker, supervisor: adds failed attempts to the rows of their spans. The newest attempt gives the line, the job and
-# the deployment. The row of an acknowledged cause says when the cause came back: when it failed after ten minutes in
-# which attempts of its task ended, but none failed with the cause. Index: the primary key of the failures, and for an
-# acknowledged cause the primary key of the roll-ups.
+# worker, supervisor → nothing. Adds failed attempts to the rows of the minute, the hour and all time. A row keeps the
+# line, job and deployment of the newest attempt. If the cause was acknowledged, its row records when the cause came
+# back: when it failed again after ten minutes in which its task ran without this failure. Index: the primary key of the
+# failures, and for an acknowledged cause the primary key of the roll-ups.
 ROLL_UP_FAILURES = joined(
     """
 INSERT INTO skipqueue_failure_rollup AS rollup (
@@ -352,7 +364,8 @@ SET number = rollup.number + EXCLUDED.number,
     ),
 )
 
-# supervisor: begins to count the enqueued jobs, unless a supervisor counts them already. Index: the primary key.
+# supervisor → nothing. Starts the count of enqueued jobs, unless a supervisor has started it before. Index: the primary
+# key.
 START_COUNTING = """
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
 SELECT 1, newest.id, newest.id, 0, newest.id, statement_timestamp(), '-infinity'
@@ -360,16 +373,14 @@ FROM (SELECT COALESCE(max(id), 0) AS id FROM skipqueue_job) AS newest
 ON CONFLICT (id) DO NOTHING
 """
 
-# supervisor → whether there is more to count at once; no row if it is not time yet, or another supervisor counts.
-# Adds the enqueued jobs with the ids after `counted_to` to the roll-ups, `limit` jobs at most. Between two ids may be
-# millions that no job has.
-# A transaction may commit a job with a lower id after another transaction has committed a job with a higher id. So the
-# statement counts an id in two steps: `seen_to` was the highest id at the last step but one. It becomes `ready_to`,
-# together with the next transaction id. The statement counts up to `ready_to` once all transactions before that
-# transaction id have ended: none of them can commit a lower id any more. A transaction takes its id just after the
-# job's id; the interval between two steps is the time for that.
-# The statement does not wait for a transaction that takes longer than `patience` seconds from the INSERT to the commit,
-# and does not count its jobs.
+# supervisor → whether there are more jobs to count right now; no row if it is too early, or another supervisor is
+# counting. Adds jobs with ids after `counted_to` to the roll-ups, at most `limit` jobs: ids may have gaps of millions.
+# A job with a lower id may be committed later than a job with a higher id. So the statement counts in two steps.
+# `seen_to` was the highest id at an earlier step. It becomes `ready_to`, and the next transaction id is stored with it.
+# The statement counts up to `ready_to` only once all transactions before this transaction id have ended, because then
+# none of them can commit a lower id any more. A transaction gets its id just after it has got the job's id; the
+# interval between two steps leaves time for that. If a transaction takes longer than `patience` seconds from the INSERT
+# to the commit, the statement does not wait for it, and does not count its jobs.
 # Index: the primary key of the jobs, and the primary key of the roll-ups.
 COUNT_ENQUEUED = """
 WITH progress AS MATERIALIZED (
@@ -446,7 +457,7 @@ WHERE progress.id = step.id
 RETURNING step.end_at < step.ready_to
 """
 
-# supervisor → whether no supervisor has written the depths of the queues in this minute yet. Index: the primary key.
+# supervisor → whether the depths of this minute are still missing. Index: the primary key.
 DEPTHS_ARE_DUE = """
 SELECT NOT EXISTS (
     SELECT FROM skipqueue_rollup
@@ -459,8 +470,8 @@ SELECT NOT EXISTS (
 )
 """
 
-# supervisor: writes the depths of the queues, and the costs of claims. A row keeps the greatest value of its span.
-# Index: the primary key.
+# supervisor → nothing. Writes the depths of the queues and the costs of claims. A row keeps the greatest value of its
+# minute or hour. Index: the primary key.
 ROLL_UP_DEPTHS = """
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, depth, oldest_seconds, claim_pages, claim_rows
@@ -509,10 +520,10 @@ ROLL_UP_LOCK_TIMEOUT = "500ms"
 """How long a statement about roll-ups waits for a lock, in PostgreSQL's notation."""
 
 MOST_ENQUEUED_COUNTED = 100_000
-"""The maximum of enqueued jobs that one statement counts."""
+"""The maximum number of enqueued jobs that one statement counts."""
 
 LONGEST_COMMIT = 60.0
-"""If a job is committed more than this many seconds after its INSERT, the enqueued jobs may lack it."""
+"""A job that is committed more than this many seconds after its INSERT may not be counted."""
 
 
 def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
@@ -527,12 +538,12 @@ def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[
 
 
 def start_counting(store: Store) -> None:
-    """Begin to count the enqueued jobs, unless a supervisor counts them already."""
+    """Start the count of enqueued jobs, unless a supervisor has started it before."""
     _run(store, (START_COUNTING, {}))
 
 
 def count_enqueued(store: Store, *, interval: float) -> bool:
-    """Add enqueued jobs to the roll-ups, if no supervisor has for `interval` seconds. Return whether there are more."""
+    """Count enqueued jobs, unless a supervisor did so in the last `interval` seconds. Return whether there are more."""
     values = {"interval": interval, "patience": LONGEST_COMMIT, "limit": MOST_ENQUEUED_COUNTED}
     (rows,) = _run(store, (COUNT_ENQUEUED, values))
     return any(has_more for (has_more,) in rows)
@@ -544,20 +555,20 @@ def depths_are_due(store: Store) -> bool:
 
 
 def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[ClaimCost] = ()) -> None:
-    """Write the depth of each queue, the depth of all queues together, and what claims of the queues read."""
+    """Write the depth of each queue and of all queues together, and the costs of claims."""
     waits = [queue.oldest for queue in queues if queue.oldest is not None]
-    everything = ("", sum(queue.queued for queue in queues), max(waits, default=0.0))
+    all_queues = ("", sum(queue.queued for queue in queues), max(waits, default=0.0))
     by_queue = {cost.queue_name: {"claim_pages": cost.pages, "claim_rows": cost.rows} for cost in costs}
     by_queue[""] = max(by_queue.values(), key=itemgetter("claim_pages"), default={})
     rows = [
         {"queue_name": name, "depth": depth, "oldest_seconds": oldest, **by_queue.get(name, {})}
-        for name, depth, oldest in (everything, *((queue.name, queue.queued, queue.oldest or 0.0) for queue in queues))
+        for name, depth, oldest in (all_queues, *((queue.name, queue.queued, queue.oldest or 0.0) for queue in queues))
     ]
     _run(store, (ROLL_UP_DEPTHS, {"rows": json.dumps(rows)}))
 
 
 def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH_ROWS) -> bool:
-    """Delete the roll-ups that are older than the age in seconds of their span. Return whether there may be more."""
+    """Delete rows of the history that are older than `ages`, seconds by span. Return whether there may be more."""
     has_more = False
     for span, age in ages.items():
         for statement in (PRUNE_ROLLUPS, PRUNE_FAILURES):
@@ -567,7 +578,7 @@ def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH
 
 
 def _run(store: Store, *statements: Statement) -> list[Rows | Cursor]:
-    """Run the statements in one transaction and round trip, with a short lock timeout. Return their rows."""
+    """Run the statements in one transaction and one round trip, with a short lock timeout. Return their rows."""
     connection = store.connection
     connection.ensure_connection()
     with connection.wrap_database_errors:
@@ -580,37 +591,37 @@ WRITE_INTERVAL = 10.0
 
 
 class WriteRollUps(Periodic):
-    """Writes the counts of a worker or supervisor. Sends no statement if there are none."""
+    """Writes the counts of a worker or supervisor, if there are any."""
 
     name = "write_roll_ups"
 
     def __init__(self, store: Store, tally: RollUpTally) -> None:
         self._store = store
         self._tally = tally
-        self._left: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
+        self._unwritten: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self.run_again_in(WRITE_INTERVAL)
 
     def run(self, now: float) -> None:
-        """Write the counts that the last run could not write, and then the new counts."""
-        while self._left or not self._tally.is_empty:
-            self._left = self._left or self._tally.take()
-            roll_up(self._store, *self._left)
-            self._left = None
+        """Write the counts that the last run could not write, then the new counts."""
+        while self._unwritten or not self._tally.is_empty:
+            self._unwritten = self._unwritten or self._tally.take()
+            roll_up(self._store, *self._unwritten)
+            self._unwritten = None
         self.run_again_in(WRITE_INTERVAL)
 
     def refused(self, error: BaseException) -> None:
         """Try again later. Drop the counts if PostgreSQL cannot store their values."""
         if isinstance(error, DatabaseError) and is_refused(error):
-            self._left = None
+            self._unwritten = None
         super().refused(error)
 
 
 ENQUEUED_COUNT_INTERVAL = 10.0
-"""Seconds between two counts by any supervisor. A supervisor counts a job two to three intervals after its commit."""
+"""Seconds between two counts, by any supervisor. A job is counted two to three intervals after its commit."""
 
 PRUNE_GRACE_SECONDS = 6 * ENQUEUED_COUNT_INTERVAL
-"""Seconds for which a supervisor keeps a job after its retention, so that a supervisor counts the job before: without
-them, a job with a retention of 0 would be gone within a second."""
+"""A supervisor keeps a job for this many seconds after its retention, so that it is counted first. Otherwise, a job
+with a retention of 0 would be deleted within a second."""
 
 
 class CountEnqueued(Periodic):
@@ -621,7 +632,7 @@ class CountEnqueued(Periodic):
         self._has_started = False
 
     def run(self, now: float) -> None:
-        """Count one batch, unless another supervisor has done so just now."""
+        """Count one batch of jobs, unless another supervisor has just done so."""
         if not self._has_started:
             start_counting(self._store)
             self._has_started = True
@@ -630,14 +641,14 @@ class CountEnqueued(Periodic):
 
 
 SAMPLE_INTERVAL = 20.0
-"""Seconds between two checks whether this minute has a sample."""
+"""Seconds between two checks whether the depths of this minute have been written."""
 
 MOST_CLAIMS_MEASURED = 3
-"""How many of the deepest queues have a claim measured."""
+"""For how many of the deepest queues the cost of a claim is measured."""
 
 
 class SampleDepths(Periodic):
-    """Writes the sample of a minute, if no supervisor has. Two supervisors at the same moment do no harm."""
+    """Writes the depths of the queues once a minute, by any supervisor. Two writes at the same time do no harm."""
 
     name = "sample_depths"
 
@@ -654,10 +665,10 @@ class SampleDepths(Periodic):
 
 
 KEPT_SECONDS = {60: 3.0 * DAY_SECONDS, 3600: 90.0 * DAY_SECONDS, 0: 90.0 * DAY_SECONDS}
-"""Seconds for which supervisors keep roll-ups, by the length of their span. The span 0 counts from its last change."""
+"""How many seconds rows are kept, by their span. For the span 0, this time counts from the row's last change."""
 
 ROLL_UP_PRUNE_INTERVAL = 300.0
-"""Seconds between two batches."""
+"""Seconds between two prunes, if the last prune has deleted all old rows."""
 
 
 class PruneRollUps(Periodic):

@@ -5,46 +5,47 @@ median of this hour on the last seven days, so that what happens every day raise
 little.
 """
 
+import json
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
 from ...conf import settings
-from ...console.arguments import redacted
+from ...console.arguments import named, redacted
 from ...console.counts import Count, grouped
 from ...console.durations import clock_time, span
 from ...console.job_states import RETRYING, is_in
 from ...console.queues_and_workers import WorkerHealth, Workforce
-from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, statement
+from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 from ...console.search import cause_of, cause_text
 from ...events.log_format import job_name, printable
-from ...models import Job
+from ...models import Job, Status
 from ...models.expressions import has_cause
 from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.codec import shorten
+from ...values.counting import added, quantile
 from ...values.records import Cause
 from .causes import NEW_CAUSE_AGE
 from .claim_costs import claim_costs
 from .rollups import OTHER_NAME, WORKER_DIED
 
 # failing-task, worker-deaths → the tasks in each queue with failed attempts or recovered jobs in the last ten minutes:
-# the numbers of attempts, of failed attempts and of recovered jobs, the first minute with recovered jobs, and the time.
-# Index: prune of the roll-ups.
+# the numbers of attempts, of failed attempts and of recovered jobs, and the time. Index: prune of the roll-ups.
 RECENT_TASKS = """
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
-    sum(recovered)::bigint, min(starts_at) FILTER (WHERE recovered > 0), statement_timestamp()
+    sum(recovered)::bigint, statement_timestamp()
 FROM (
-    SELECT task, queue_name, starts_at, completed, retried, failed, discarded, recovered
+    SELECT task, queue_name, completed, retried, failed, discarded, recovered
     FROM skipqueue_rollup
     WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
     ORDER BY starts_at DESC
@@ -171,6 +172,68 @@ GROUP BY task
 LIMIT 1000
 """
 
+# worker-deaths, skipqueue failures → the minute of the first of the deaths that go on, each of which came within ten
+# minutes of the next; the time of this death; and how many workers have died since, and how many running jobs were
+# lost. No row if none has died for ten minutes. Index: the primary key of the roll-ups, and prune of the failures.
+DEATHS_SINCE = """
+WITH minute AS MATERIALIZED (
+    SELECT starts_at, deaths, recovered, starts_at - lag(starts_at) OVER (ORDER BY starts_at) AS calm
+    FROM (
+        SELECT starts_at, deaths, recovered
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ''
+            AND task = ''
+            AND starts_at > statement_timestamp() - interval '1 day'
+        ORDER BY starts_at
+        LIMIT 1500
+    ) AS counted
+    WHERE recovered > 0
+),
+begun AS MATERIALIZED (
+    SELECT max(starts_at) AS at
+    FROM minute
+    WHERE calm IS NULL OR calm > interval '10 minutes'
+)
+SELECT
+    begun.at,
+    (
+        SELECT min(first_at)
+        FROM skipqueue_failure_rollup AS failure
+        WHERE
+            failure.span = 60
+            AND failure.starts_at = begun.at
+            AND failure.exception = 'django_skipqueue.exceptions.WorkerDied'
+    ),
+    sum(minute.deaths)::bigint,
+    sum(minute.recovered)::bigint
+FROM begun JOIN minute ON minute.starts_at >= begun.at
+GROUP BY begun.at
+HAVING max(minute.starts_at) > statement_timestamp() - interval '10 minutes'
+LIMIT 1
+"""
+
+# worker-deaths, skipqueue failures → for each task, over these of its queues, since a minute: the deaths of workers
+# that ran a job of it, its lost jobs, and its completed attempts. Index: the primary key of the roll-ups.
+DEATHS_OF_TASKS = """
+SELECT asked.task, sum(minute.deaths)::bigint, sum(minute.recovered)::bigint, sum(minute.completed)::bigint
+FROM
+    unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+    CROSS JOIN LATERAL (
+        SELECT deaths, recovered, completed
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = asked.queue_name
+            AND task = asked.task
+            AND starts_at >= %(since)s
+        LIMIT 1500
+    ) AS minute
+GROUP BY asked.task
+LIMIT 1000
+"""
+
 # growing-queue, retry-storm → each queue with samples of its depth or with attempts in the last ten minutes: its depth
 # and the seconds that its oldest job had waited, first eight minutes ago, then now; the attempts, their mean run time
 # in seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row. Index: prune of the
@@ -233,6 +296,16 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
+# no-free-slot, long-wait, held-permit → the histograms of the run times of these tasks, since the beginning. It reads
+# the roll-ups since the beginning. Index: the primary key of the roll-ups.
+USUAL_RUNS = """
+SELECT task, array_to_json(ran)::text
+FROM skipqueue_rollup
+WHERE span = 0 AND task = ANY (%(tasks)s::text[]) AND ran IS NOT NULL
+ORDER BY queue_name, task
+LIMIT 1000
+"""
+
 # retry-storm → the number of retrying jobs among the first `limit` scheduled jobs that are due within `seconds`, by
 # queue and task, and the seconds in which these scheduled jobs are due: `seconds`, or less if there are more jobs.
 # Index: admit.
@@ -276,8 +349,8 @@ MOST_COMPARED, MOST_DATED = 100, 20
 MOST_RETRYING = 1_000
 """The number up to which the retrying jobs of a cause are counted."""
 
-TITLE_ERROR_LIMIT = 120
-"""Characters of an error in a title."""
+TITLE_ERROR_LIMIT, ARGUMENTS_LIMIT = 120, 60
+"""Characters of an error, and of the arguments of a job, in a title."""
 
 
 @dataclass
@@ -290,7 +363,6 @@ class RecentTask:
     attempts: int = 0
     failed: int = 0
     recovered: int = 0
-    recovered_since: datetime | None = None
 
     @property
     def share(self) -> float:
@@ -370,29 +442,48 @@ def _task_queue_pairs(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
 def _failing_task(
     store: Store, task: RecentTask, cause: RecentCause, since: datetime, usual: float, *, is_new: bool
 ) -> Finding:
-    retrying = Job.objects.using(store.alias).filter(has_cause(cause.cause), is_in(RETRYING))
-    number_retrying = Count(retrying.values("pk")[: MOST_RETRYING + 1].count(), cap=MOST_RETRYING)
-    job = Job.objects.using(store.alias).filter(pk=cause.last_job_id).first()
-    title = gettext("%(task)s fails since %(time)s: %(error)s, %(failed)s failed attempts, %(retrying)s jobs retrying")
+    jobs = Job.objects.using(store.alias)
+    number_retrying, number_failed = (
+        Count(
+            jobs.filter(has_cause(cause.cause), is_in(state)).values("pk")[: MOST_RETRYING + 1].count(),
+            cap=MOST_RETRYING,
+        )
+        for state in (RETRYING, Status.FAILED)
+    )
+    job = jobs.filter(pk=cause.last_job_id).first()
+    title = gettext(
+        "%(task)s has been failing since %(time)s: %(error)s, %(failed)s failed attempts; jobs: %(ended)s failed, "
+        "%(retrying)s retrying"
+    )
     if is_new and cause.first_deployment:
         title = gettext(
-            "%(task)s fails since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed attempts, "
-            "%(retrying)s jobs retrying"
+            "%(task)s has been failing since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed "
+            "attempts; jobs: %(ended)s failed, %(retrying)s retrying"
         )
+    advice = gettext(
+        "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, and "
+        "retry the failed ones."
+    )
     verb = ["run-now", "--retrying"] if number_retrying.found else ["retry", "--failed"]
+    command = [*verb, "--task", task.name, "--exception", cause_text(cause.cause)]
+    succeeded = task.attempts - task.failed
+    if job is not None and cause.number > 1 and succeeded and number_retrying.found + number_failed.found == 1:
+        title = gettext(
+            "Job %(job)s of %(task)s has failed again and again since %(time)s: %(error)s, %(failed)s failed attempts. "
+            "Other attempts of the task succeed: %(succeeded)s"
+        )
+        advice = gettext(
+            "Only the arguments of this job can be the cause: look at them. Mend them, or discard the job."
+        )
+        command = ["show" if job.finished_at else "discard", job_name(store.alias, job.pk)]
     return Finding.of(
         Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
         title,
         gettext(
             "Of the last %(attempts)s attempts %(percent)s %% have failed. At this hour %(usual)s %% usually fail."
         ),
-        gettext(
-            "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, "
-            "and retry the failed ones."
-        ),
-        shlex.join(
-            ["python", "manage.py", "skipqueue", *verb, "--task", task.name, "--exception", cause_text(cause.cause)]
-        ),
+        advice,
+        shlex.join(["python", "manage.py", "skipqueue", *command]),
         facts={
             "task": printable(task.name),
             "time": clock_time(since, task.now),
@@ -400,6 +491,9 @@ def _failing_task(
             "error": printable(_last_error(job, cause.cause)),
             "failed": grouped(cause.number_ever if is_new else cause.number),
             "retrying": number_retrying,
+            "ended": number_failed,
+            "job": job_name(store.alias, cause.last_job_id),
+            "succeeded": grouped(succeeded),
             "attempts": grouped(task.attempts),
             "percent": round(100 * task.share),
             "usual": round(100 * usual),
@@ -420,23 +514,22 @@ def _last_error(job: Job | None, cause: Cause) -> str:
 
 def _recent_tasks(store: Store) -> dict[str, RecentTask]:
     tasks: dict[str, RecentTask] = {}
-    for name, queue_name, attempts, failed, recovered, since, now in store.rows(RECENT_TASKS):
+    for name, queue_name, attempts, failed, recovered, now in store.rows(RECENT_TASKS):
         if OTHER_NAME not in (name, queue_name):
             task = tasks.setdefault(name, RecentTask(name, now))
             task.queue_names.append(queue_name)
             task.attempts += attempts
             task.failed += failed
             task.recovered += recovered
-            task.recovered_since = min(filter(None, (since, task.recovered_since)), default=None)
     return tasks
 
 
 def _recent_causes(
-    store: Store, tasks: dict[str, RecentTask], *, of_deaths: bool = False
+    store: Store, tasks: Iterable[str], *, of_deaths: bool = False
 ) -> defaultdict[str, list[RecentCause]]:
     """Return the causes of each task, the commonest cause first: either deaths of workers, or all other causes."""
-    found = defaultdict[str, list[RecentCause]](list)
-    for task, exception, place, *values in store.rows(RECENT_CAUSES, {"tasks": list(tasks)}) if tasks else ():
+    found, names = defaultdict[str, list[RecentCause]](list), list(tasks)
+    for task, exception, place, *values in store.rows(RECENT_CAUSES, {"tasks": names}) if names else ():
         if (exception == WORKER_DIED) is of_deaths:
             found[task].append(RecentCause(Cause(task, exception, place), *values))
     return found
@@ -444,76 +537,199 @@ def _recent_causes(
 
 DEATHS = Threshold("worker-deaths", 3, "number")
 
-MOST_NAMED = 4
-"""Workers in a title, at most."""
+NAMES_IN_TITLE = 4
+"""Workers, jobs or tasks in a title, at most."""
+
+MOST_KILLERS_READ = 100
+"""Jobs of a task that were failed because workers died of them: how many are read, at most."""
+
+PROVEN_DEATHS = 3
+"""After this number of deaths in a row, of which the last one was alone in its process, a recovery fails the job."""
 
 SAME_MOMENT = timedelta(minutes=1)
 """Between the last heartbeats of workers that died together, at most."""
 
 
+class DeathsOfTask(NamedTuple):
+    deaths: int
+    """The deaths of workers that ran a job of the task."""
+    lost: int
+    """The jobs of the task that were recovered."""
+    completed: int
+    """The attempts of the task that were completed meanwhile."""
+
+
+@dataclass(frozen=True)
+class DeathToll:
+    """The deaths of workers with jobs since the first of them, of which each came within ten minutes of the next."""
+
+    since: datetime
+    deaths: int
+    lost: int
+    of_task: Mapping[str, DeathsOfTask]
+    """Of the tasks with recovered jobs in the last ten minutes."""
+
+    @property
+    def suspects(self) -> list[str]:
+        """The tasks that were running in most of the deaths; the task with the most lost jobs comes first."""
+        most = max((each.deaths for each in self.of_task.values()), default=0)
+        found = [name for name, each in self.of_task.items() if each.deaths == most]
+        return sorted(found, key=lambda name: -self.of_task[name].lost)
+
+
+def death_toll(store: Store) -> DeathToll | None:
+    """Return what the roll-ups say of the workers that die; `None`: none has died within the last ten minutes."""
+    recent = [task for task in _recent_tasks(store).values() if task.recovered]
+    tasks = sorted(recent, key=lambda task: -task.recovered)
+    for since, first_at, deaths, lost in store.rows(DEATHS_SINCE) if tasks else ():
+        rows = store.rows(DEATHS_OF_TASKS, _task_queue_pairs(tasks, MOST_COMPARED) | {"since": since})
+        # a task in two queues may count a death twice
+        of_task = {name: DeathsOfTask(min(died, deaths), *numbers) for name, died, *numbers in rows}
+        return DeathToll(first_at or since, deaths, lost, of_task)
+    return None
+
+
 def worker_deaths(store: Store) -> Iterator[Finding]:
-    """Find workers that died with their jobs. The likely cause is the task of most of these jobs, or one job."""
-    tasks = {task.name: task for task in _recent_tasks(store).values() if task.recovered}
-    lost = sum(task.recovered for task in tasks.values())
-    threshold = DEATHS.of()
-    if threshold is None or not tasks or lost < threshold:
+    """Find workers that died with their jobs: of certain jobs, with their machine, or while a task was running."""
+    threshold, toll = DEATHS.of(), death_toll(store)
+    if threshold is None or toll is None or toll.lost < threshold or not toll.of_task:
         return
-    task = max(tasks.values(), key=lambda each: each.recovered)
-    since = min(each.recovered_since for each in tasks.values() if each.recovered_since)
-    last_id = next((each.last_job_id for each in _recent_causes(store, tasks, of_deaths=True)[task.name]), 0)
-    last = Job.objects.using(store.alias).filter(pk=last_id).first()
-    facts = {
-        "task": printable(task.name),
-        "time": clock_time(since, task.now),
-        "lost": grouped(lost),
-        "of_task": grouped(task.recovered),
-    }
-    if last is not None and _deaths_of(last) > 1:
-        job = job_name(store.alias, last.pk)
-        yield Finding.of(
-            Severity.CRITICAL,
-            gettext(
-                "Job %(job)s of %(task)s kills its workers since %(time)s: %(deaths)s died, %(lost)s jobs were lost"
-            ),
-            gettext(
-                "The jobs that were lost are recovered, and the job that kills fails when three workers in a row have "
-                "died of it. It is %(status)s."
-            ),
-            gettext("See its arguments. Discard it, unless it has failed by now."),
-            shlex.join(["python", "manage.py", "skipqueue", "show" if last.finished_at else "discard", job]),
-            facts=facts | {"job": job, "deaths": _deaths_of(last), "status": last.get_status_display()},
-            subject=task.name,
-            since=since,
-            link=PageLink("job_change", (last.pk,)),
-        )
-        return
-    if gone := _gone_with(store, last):
-        since = task.now - max(worker.age for worker in gone)
-        yield Finding.of(
-            Severity.WARNING,
-            gettext("Workers and their supervisor are gone since %(time)s: %(names)s. %(lost)s running jobs were lost"),
-            gettext("The jobs that were lost are recovered: each runs again."),
-            gettext("Look whether the machine of these workers is down. Start runworker there, or on another machine."),
-            "python manage.py runworker",
-            facts=facts | {"time": clock_time(since, task.now), "names": _names(gone)},
-            subject=task.name,
-            since=since,
-            link=PageLink("worker_changelist"),
-        )
-        return
-    yield Finding.of(
-        Severity.WARNING,
-        gettext("Workers die since %(time)s: %(lost)s running jobs were lost, %(of_task)s of them of %(task)s"),
-        gettext("The jobs that were lost are recovered: each runs again."),
-        gettext(
-            "Look for “worker died” in the log of runworker. If the kernel has killed workers that took too much "
-            "memory, have each worker replaced before it does."
+    suspects, now = toll.suspects, database_time(store)
+    causes = _recent_causes(store, suspects, of_deaths=True)
+    last_ids = {name: causes[name][0].last_job_id for name in suspects if causes[name]}
+    last_jobs = Job.objects.using(store.alias).in_bulk(list(last_ids.values())[:NAMES_IN_TITLE])
+    for name in suspects[:NAMES_IN_TITLE]:
+        killers = jobs_that_kill(store, name, toll)
+        last = last_jobs.get(last_ids.get(name, 0))
+        if not killers and last is not None and _kills_probably(last, toll):
+            killers = [last]
+        if killers:
+            yield _killing_jobs(store, name, killers, toll, now)
+            return
+    last = last_jobs.get(last_ids.get(suspects[0], 0))
+    yield _machine_gone(gone, toll, now) if (gone := _gone_with(store, last)) else _task_that_kills(last, toll, now)
+
+
+def jobs_that_kill(store: Store, task: str, toll: DeathToll) -> list[Job]:
+    """Return the jobs of the task that recoveries have failed for the deaths of workers, the newest first."""
+    failed = Job.objects.using(store.alias).filter(
+        has_cause(Cause(task, WORKER_DIED, "")), status=Status.FAILED, finished_at__gte=toll.since
+    )
+    rows = failed.order_by("-id").only("task", "args", "kwargs", "deaths", "finished_at")[:MOST_KILLERS_READ]
+    return [job for job in rows if len(job.deaths or ()) >= PROVEN_DEATHS]
+
+
+def _kills_probably(job: Job, toll: DeathToll) -> bool:
+    """Whether the job was running in two deaths at least, and in half of all deaths."""
+    deaths = _deaths_of(job)
+    return job.finished_at is None and deaths > 1 and 2 * deaths >= toll.deaths
+
+
+def _killing_jobs(store: Store, task: str, killers: Sequence[Job], toll: DeathToll, now: datetime) -> Finding:
+    names = [job_name(store.alias, job.pk) + _arguments(job) for job in killers[:NAMES_IN_TITLE]]
+    unfinished = killers[0].finished_at is None
+    verb = "discard" if unfinished else "show"
+    return Finding.of(
+        Severity.CRITICAL,
+        ngettext(
+            "Job %(jobs)s of %(task)s kills each worker that runs it: since %(time)s %(deaths)s workers have died, and "
+            "%(lost)s running jobs were lost. Other attempts of the task succeed: %(completed)s",
+            "%(number)s jobs of %(task)s kill each worker that runs them, jobs %(jobs)s: since %(time)s %(deaths)s "
+            "workers have died, and %(lost)s running jobs were lost. Other attempts of the task succeed: %(completed)s",
+            len(killers),
         ),
-        "python manage.py runworker --max-memory-mb 500",
-        facts=facts,
-        subject=task.name,
+        gettext("The other jobs that were lost run again. A job fails once three workers in a row have died of it."),
+        gettext("Only the arguments of this job can be the cause: look at them. Discard it, so that no worker runs it.")
+        if unfinished
+        else gettext(
+            "Only the arguments of such jobs can be the cause: look at them. These jobs have failed and do not run "
+            "again, but the next job with such arguments kills again: roll the deploy back, or mend the task."
+        ),
+        shlex.join(["python", "manage.py", "skipqueue", verb, job_name(store.alias, killers[0].pk)]),
+        facts={
+            "jobs": ", ".join([*names, *["…"] * (len(killers) > NAMES_IN_TITLE)]),
+            "number": len(killers),
+            "task": printable(task),
+            "time": clock_time(toll.since, now),
+            "deaths": grouped(toll.deaths),
+            "lost": grouped(toll.lost),
+            "completed": grouped(toll.of_task[task].completed),
+        },
+        subject=task,
+        since=toll.since,
+        link=PageLink("job_change", (killers[0].pk,)),
+    )
+
+
+def _arguments(job: Job) -> str:
+    """Return the arguments of the job in brackets, short and with secrets masked; empty if there are none."""
+    call = redacted(job.task, job.args, job.kwargs)
+    passed = (
+        f"{name}={json.dumps(value, ensure_ascii=False)}"
+        for name, value in [*named(job.task, call.args), *call.kwargs.items()]
+    )
+    text = printable(shorten(", ".join(passed), ARGUMENTS_LIMIT))
+    return f" ({text})" if text else ""
+
+
+def _machine_gone(gone: Sequence[WorkerHealth], toll: DeathToll, now: datetime) -> Finding:
+    since = now - max(worker.age for worker in gone)
+    return Finding.of(
+        Severity.WARNING,
+        gettext(
+            "Workers and their supervisor have been gone since %(time)s: %(names)s. %(lost)s running jobs were lost"
+        ),
+        gettext("The jobs that were lost are recovered: each runs again."),
+        gettext("Look whether the machine of these workers is down. Start runworker there, or on another machine."),
+        "python manage.py runworker",
+        facts={"time": clock_time(since, now), "names": _names(gone), "lost": grouped(toll.lost)},
+        subject=toll.suspects[0],
         since=since,
-        link=PageLink("job_cause", query={"task": task.name, "cause": cause_text(Cause(task.name, WORKER_DIED, ""))}),
+        link=PageLink("worker_changelist"),
+    )
+
+
+def _task_that_kills(last: Job | None, toll: DeathToll, now: datetime) -> Finding:
+    suspects = toll.suspects
+    of_task = toll.of_task[suspects[0]]
+    title = gettext(
+        "Workers have been dying since %(time)s: in %(of_task)s of %(deaths)s deaths %(task)s was running, and "
+        "%(lost)s running jobs were lost"
+    )
+    if toll.deaths == 1:
+        title = gettext("A worker died at %(time)s while %(task)s was running, and %(lost)s running jobs were lost")
+    elif of_task.deaths == toll.deaths:
+        title = gettext(
+            "Workers have been dying since %(time)s: in every one of %(deaths)s deaths %(task)s was running, and "
+            "%(lost)s running jobs were lost"
+        )
+    died = [str(each.get("message")) for each in last.errors if _is_death(each)] if last else []
+    cause = died[-1].partition(";")[0] if died else ""
+    return Finding.of(
+        Severity.CRITICAL if toll.deaths > 1 else Severity.WARNING,
+        title,
+        gettext("Each job that was lost runs again. Of the last one: %(cause)s."),
+        gettext(
+            "Signal 9 is what the kernel sends to a process that takes too much memory: have each worker replaced "
+            "before it does, as below, or after a number of jobs with --max-jobs-per-worker. Let fewer jobs of the "
+            "task run at once: @job(concurrency=…), or runworker with a lower --concurrency."
+        )
+        if "SIGKILL" in cause
+        else gettext(
+            "Look for “worker died” in the log of runworker, and for the last lines that the task has logged."
+        ),
+        "python manage.py runworker --max-memory-mb 500" if "SIGKILL" in cause else "python manage.py skipqueue status",
+        facts={
+            "task": ", ".join(printable(name) for name in suspects[:NAMES_IN_TITLE]),
+            "time": clock_time(toll.since, now),
+            "deaths": grouped(toll.deaths),
+            "of_task": grouped(of_task.deaths),
+            "lost": grouped(toll.lost),
+            "cause": printable(cause) or "?",
+        },
+        subject=suspects[0],
+        since=toll.since,
+        link=PageLink("job_cause", query={"task": suspects[0], "cause": cause_text(Cause("", WORKER_DIED, ""))}),
     )
 
 
@@ -529,7 +745,9 @@ def _gone_with(store: Store, job: Job | None) -> list[WorkerHealth]:
 
 
 def _names(workers: Sequence[WorkerHealth]) -> str:
-    return ", ".join([printable(each.name) for each in workers[:MOST_NAMED]] + ["…"] * (len(workers) > MOST_NAMED))
+    return ", ".join(
+        [printable(each.name) for each in workers[:NAMES_IN_TITLE]] + ["…"] * (len(workers) > NAMES_IN_TITLE)
+    )
 
 
 def _deaths_of(job: Job) -> int:
@@ -594,8 +812,8 @@ def growing_queues(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             gettext(
-                "Queue %(queue)s grows since %(time)s: %(number)s jobs wait, in ten minutes %(came)s came and %(ran)s "
-                "were run"
+                "Queue %(queue)s has been growing since %(time)s: %(number)s jobs wait, in ten minutes %(came)s came "
+                "and %(ran)s were run"
             ),
             gettext(
                 "Ten minutes ago %(before)s waited. At this rate the jobs that wait take %(span)s, if no other comes. "
@@ -627,6 +845,17 @@ def _usual_queues(store: Store, names: Sequence[str]) -> dict[str, tuple[int, fl
 
 def usual_waits(store: Store, queue_names: Sequence[str]) -> dict[str, float]:
     return {name: oldest for name, (_, oldest) in _usual_queues(store, queue_names).items()}
+
+
+USUAL_RUN_SHARE, FEWEST_RUNS = 0.95, 5
+"""The share of the attempts that a usual run time covers, and the number of attempts that say what is usual."""
+
+
+def usual_runs(store: Store, tasks: Sequence[str]) -> dict[str, float]:
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for name, ran in store.rows(USUAL_RUNS, {"tasks": tasks}):
+        found[name] = added(found[name], json.loads(ran))
+    return {name: quantile(ran, USUAL_RUN_SHARE) or 0.0 for name, ran in found.items() if sum(ran) >= FEWEST_RUNS}
 
 
 STORM = Threshold("retry-storm", 1.0, "share", has_queues=True)

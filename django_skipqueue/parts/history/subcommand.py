@@ -1,6 +1,6 @@
-"""`skipqueue failures`: lists the causes of failed attempts as the page "Failing now" does, shows or acknowledges one.
+"""`skipqueue failures`: list why attempts fail, as the page "Failing now" does; show or acknowledge one cause.
 
-Invariant: the command masks secrets as `skipqueue list` does.
+The command masks secrets, as `skipqueue list` does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,6 +20,8 @@ from ...events.log_format import printable
 from ...models import Job
 from ...queue.store import Store
 from ...values.codec import shorten
+from ...values.records import Cause
+from .bystanders import bystanders
 from .causes import (
     LONGEST_NOTE,
     MOST_CAUSES_RANKED,
@@ -36,23 +38,28 @@ CAUSE_HEADINGS = ("key", "standing", "10 min", "24 h", "7 d", "first seen", "las
 STANDING_COLOURS = {Standing.FAILING: RED, Standing.OPEN: YELLOW, Standing.STOPPED: DIM, Standing.ACKNOWLEDGED: DIM}
 
 MOST_HOURS_PRINTED = 24
-"""The last hours with failed attempts of one cause."""
+"""For one cause, at most this many hours with failed attempts are printed, the latest."""
 
 
 class ListFailures(Watchable):
     name = "failures"
-    help = "List the causes of failed attempts; show or acknowledge one"
+    help = "List the causes of failed attempts, or show or acknowledge one cause"
     json_help = "print a JSON object for each cause"
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("key", nargs="?", metavar="KEY", help="show this cause, by its key in the list, with its last traceback")
-        add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
-        add("--since", type=moment, metavar="TIME", help="failed since this time: 15m, 2d, today, 2026-11-25")
-        add("--limit", type=positive, default=20, help="the maximum of causes; default: 20")
-        add("--acknowledge", action="store_true", help="put this cause behind the others until it comes back")
-        add("--take-back", action="store_true", help="take the acknowledgement of this cause back")
-        add("--note", default="", metavar="TEXT", help="why it is acknowledged")
+        add("--task", metavar="TASK", help="list only this task; a unique end of its name is enough")
+        add(
+            "--since",
+            type=moment,
+            metavar="TIME",
+            help="list only causes that failed since: 15m, 2d, today, 2026-11-25",
+        )
+        add("--limit", type=positive, default=20, help="how many causes to list (default: 20)")
+        add("--acknowledge", action="store_true", help="move this cause to the end of the list until it comes back")
+        add("--take-back", action="store_true", help="take the cause's acknowledgement back")
+        add("--note", default="", metavar="TEXT", help="the reason for the acknowledgement")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return options["key"] is None
@@ -65,14 +72,18 @@ class ListFailures(Watchable):
             raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
         task = full_task_name(options["task"]) if options["task"] else ""
         found = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
+        innocent = bystanders(store, found)
+        found.sort(key=lambda each: (each.standing, each.cause in innocent))
         if key is not None:
             chosen = _with_key(found, key)
-            return _change(console, store, chosen, options) if changes else _show(console, store, chosen, options)
+            if changes:
+                return _change(console, store, chosen, options)
+            return _show(console, store, chosen, innocent.get(chosen.cause, ""), options)
         if since:
             found = [each for each in found if each.last_at >= _since_time(since, each.now)]
-        _list(console, store, found[: options["limit"]], in_json=options["json"])
+        _list(console, store, found[: options["limit"]], innocent, in_json=options["json"])
         if len(found) > options["limit"]:
-            console.say(f"There are {len(found):,}; --limit shows more.")
+            console.say(f"There are {len(found):,} causes; --limit shows more.")
         return Exit.DONE if found else Exit.NEGATIVE
 
 
@@ -80,24 +91,28 @@ def _since_time(since: datetime | timedelta, now: datetime) -> datetime:
     return since if isinstance(since, datetime) else now - since
 
 
-def _list(console: Console, store: Store, shown: list[FailureCounts], *, in_json: bool) -> None:
+def _list(
+    console: Console, store: Store, shown: list[FailureCounts], innocent: Mapping[Cause, str], *, in_json: bool
+) -> None:
     messages = last_messages(store, shown)
     if in_json:
         for each in shown:
-            console.json(_as_json(each, messages.get(each.cause)))
+            console.json(_as_json(each, messages.get(each.cause), innocent.get(each.cause, "")))
     elif shown:
-        rows = [_row(each, messages.get(each.cause, "")) for each in shown]
+        rows = [_row(each, messages.get(each.cause, ""), is_innocent=each.cause in innocent) for each in shown]
         console.table(CAUSE_HEADINGS, rows, right=CAUSE_HEADINGS[2:5])
+        for text in dict.fromkeys(innocent[each.cause] for each in shown if each.cause in innocent):
+            console.say(text)
     else:
-        console.say("No attempt has failed in this time.")
+        console.say("No attempt failed in this time.")
 
 
-def _show(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
+def _show(console: Console, store: Store, counts: FailureCounts, innocence: str, options: Mapping[str, Any]) -> Exit:
     message, traceback = last_messages(store, [counts]).get(counts.cause), _traceback(counts)
     if options["json"]:
-        console.json(_as_json(counts, message) | {"traceback": traceback or None})
+        console.json(_as_json(counts, message, innocence) | {"traceback": traceback or None})
         return Exit.DONE
-    for line in _lines_about(counts, message or ""):
+    for line in _lines_about(counts, message or "", innocence):
         console.line(printable(line))
     if traceback:
         console.line()
@@ -106,26 +121,28 @@ def _show(console: Console, store: Store, counts: FailureCounts, options: Mappin
     return Exit.DONE
 
 
-def _with_key(found: list[FailureCounts], key: str) -> FailureCounts:
-    """Return the only cause whose key begins with `key`. Raises `CommandError` unless there is exactly one."""
-    chosen = [each for each in found if key and each.key.startswith(key)]
+def _with_key(causes: list[FailureCounts], key: str) -> FailureCounts:
+    """Return the cause whose key begins with `key`. Raises `CommandError` unless there is exactly one."""
+    chosen = [cause for cause in causes if key and cause.key.startswith(key)]
     if len(chosen) != 1:
         how_many = "No cause of the last 7 days" if not chosen else "More than one cause"
-        raise CommandError(printable(f"{how_many} has the key {key!r}: skipqueue failures lists them."))
+        raise CommandError(printable(f"{how_many} has the key {key!r}. List the causes: skipqueue failures"))
     return chosen[0]
 
 
 def _change(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
     if options["take_back"]:
         is_done = unacknowledge(store, counts.cause)
-        console.say(f"Cause {counts.key} is {'acknowledged no more' if is_done else 'not acknowledged'}.")
+        console.say(f"Cause {counts.key} is {'no longer acknowledged' if is_done else 'not acknowledged'}.")
     else:
         is_done = acknowledge(store, counts.cause, by=operator(), note=shorten(options["note"], LONGEST_NOTE))
         console.say(f"Cause {counts.key} is acknowledged.")
     return Exit.DONE if is_done else Exit.NEGATIVE
 
 
-def _standing(counts: FailureCounts) -> Coloured:
+def _standing(counts: FailureCounts, *, is_innocent: bool) -> Coloured:
+    if is_innocent:
+        return Coloured("bystander", DIM)
     texts = {Standing.OPEN: "no attempt since"}
     return Coloured(texts.get(counts.standing, counts.standing.name.lower()), STANDING_COLOURS[counts.standing])
 
@@ -139,10 +156,10 @@ def _error(counts: FailureCounts, message: str) -> str:
     return f"{text} in {counts.place}" if counts.place else text
 
 
-def _row(counts: FailureCounts, message: str) -> list[str]:
+def _row(counts: FailureCounts, message: str, *, is_innocent: bool) -> list[str]:
     return [
         counts.key,
-        _standing(counts),
+        _standing(counts, is_innocent=is_innocent),
         f"{counts.in_ten_minutes:,}",
         f"{counts.in_day:,}",
         f"{counts.in_week:,}",
@@ -153,14 +170,14 @@ def _row(counts: FailureCounts, message: str) -> list[str]:
     ]
 
 
-def _lines_about(counts: FailureCounts, message: str) -> Iterator[str]:
+def _lines_about(counts: FailureCounts, message: str, innocence: str) -> Iterator[str]:
     at, by = counts.acknowledged_at, counts.acknowledged_by
     acknowledged = [f"{shown_time(at)} by {by}", counts.note] if at else []
     facts = {
         "cause": counts.key,
         "task": counts.task,
         "error": _error(counts, message),
-        "standing": str(_standing(counts)),
+        "standing": innocence or str(_standing(counts, is_innocent=False)),
         "attempts": f"{counts.in_ten_minutes:,} in 10 min, {counts.in_hour:,} in 1 h, {counts.in_day:,} in 24 h, "
         f"{counts.in_week:,} in 7 d",
         "first seen": f"{shown_time(counts.first_at)}, {_seen(counts.first_at, counts, counts.first_deployment)}",
@@ -177,7 +194,7 @@ def _lines_about(counts: FailureCounts, message: str) -> Iterator[str]:
 
 
 def _traceback(counts: FailureCounts) -> str:
-    """Return the traceback of the last attempt, with secrets masked; empty if its job is gone or has another error."""
+    """Return the last traceback, with secrets masked; empty if the job was deleted or has had another error since."""
     job = Job.objects.filter(pk=counts.last_job_id).first()
     if job is None or cause_of(job) != counts.cause:
         return ""
@@ -188,10 +205,11 @@ def _start_of(hour: int) -> datetime:
     return datetime.fromtimestamp(hour * 3_600, UTC)
 
 
-def _as_json(counts: FailureCounts, message: str | None) -> dict[str, Any]:
+def _as_json(counts: FailureCounts, message: str | None, innocence: str) -> dict[str, Any]:
     return {
         "key": counts.key,
         "standing": counts.standing.name.lower(),
+        "bystander": innocence or None,
         **counts.cause._asdict(),
         "line": counts.last_line,
         "message": message,

@@ -1,4 +1,4 @@
-"""What the history adds to the page of a task: attempts and times by hour and by deployment, and causes of failures."""
+"""What the history adds to a task's page: attempts and times by hour and by deployment, and causes of failures."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,8 +16,8 @@ from .dashboard import Timeline, deployment_marks
 from .failures import WEEK_HOURS, shown_causes
 from .models import Span
 
-# task page → the time on the database's clock, in seconds since the epoch, and the queues in which jobs of the task
-# were. It reads the roll-ups since the beginning. Index: the primary key of the roll-ups.
+# task page → the time by the database's clock, in seconds since the epoch, and the queues that have had jobs of the
+# task. Reads the rows since the beginning. Index: the primary key of the roll-ups.
 QUEUES_OF_TASK = """
 SELECT
     date_part('epoch', statement_timestamp()),
@@ -26,8 +26,8 @@ SELECT
     )
 """
 
-# task page → the newest deployments: the name, when it began, and until the next deployment the number of attempts, the
-# number of failed attempts, and the sums of the seconds that the attempts waited and ran. It reads the roll-ups of
+# task page → the newest deployments: the name, the start, and for the time until the next deployment the number of
+# attempts, the number of failed attempts, and the sums of the seconds that attempts waited and ran. Reads the rows of
 # minutes, which supervisors keep for three days. Index: the primary key of the roll-ups.
 BY_DEPLOYMENT = """
 SELECT

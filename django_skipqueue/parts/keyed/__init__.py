@@ -1,1 +1,1 @@
-"""What limits and rates share. It imports neither."""
+"""Code that the parts `limits` and `rates` share: jobs with keys. It imports neither part."""

@@ -1,7 +1,7 @@
-"""The page `limits`: the keys for which jobs wait, as the parts whose jobs have keys show them.
+"""The admin page of limits: the keys of concurrency limits, sequences and rate limits for which jobs wait.
 
-Invariant: a key with a secret in it takes no place in an alphabetical list. Its place would reveal the secret, one
-comparison with a typed text after the other.
+A key that contains a secret never appears in an alphabetical list: its position would reveal the secret, because a user
+could type many texts and compare the key with each of them.
 """
 
 import time
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 State = TypeVar("State", bound=KeyState[Any])
 
 FILLING_SECONDS = 2.0
-"""Seconds for which a list is filled if many keys are left out. The time does not depend on the typed text."""
+"""The longest time for which a list is filled if many keys are left out. It does not depend on the typed text."""
 
 
 def unmasked_states(
@@ -42,41 +42,41 @@ def unmasked_states(
     text: str,
     after: str | None = None,
 ) -> list[State]:
-    """At most `most` states of keys without a secret, in alphabetical order, as long as there is time.
+    """Return at most `most` states of keys without a secret, in alphabetical order; fewer if time runs out.
 
-    The list begins after the key `after`; if that is `None`, it begins with the key `text`.
+    The list begins after the key `after`; if `after` is `None`, it begins with the key `text`.
     """
     end = time.monotonic() + FILLING_SECONDS
     keys = [text] * bool(text) + keys_after(text) if after is None else keys_after(after)
-    found: list[State] = []
+    states: list[State] = []
     while keys and time.monotonic() < end:
-        found += [state for state in states_of(keys) if not state.is_masked]
-        keys = keys_after(keys[-1]) if len(found) < most else []
-    return found[:most]
+        states += [state for state in states_of(keys) if not state.is_masked]
+        keys = keys_after(keys[-1]) if len(states) < most else []
+    return states[:most]
 
 
 @dataclass(frozen=True)
 class KeysPage:
-    """One page of the keys for which jobs wait.
+    """One page of the list of keys for which jobs wait.
 
-    The address of the next page names a job, not a key: a key may have a secret in it.
+    The URL of the next page contains the id of a job, not a key, because a key may contain a secret.
     """
 
     cards: list[KeyCard[Any]]
     text: str
     """The typed text with which the alphabetical lists begin."""
     after: int | None
-    """The job after whose key the page begins."""
+    """The id of a job: the page begins after this job's key."""
     next_id: int | None
-    """The job after whose key the next page begins; `None`: there is no next page."""
+    """The id of a job: the next page begins after this job's key; `None`: there is no next page."""
 
     @classmethod
     def of(cls, store: Store, query: Mapping[str, str]) -> "KeysPage":
         text = query.get("from", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH].strip()
         after, key = _start(query.get("after", ""))
-        found = [table.cards(store, text, key) for table in tables()]
-        cards = [card for each in found for card in each.first] + [card for each in found for card in each.listed]
-        next_id = next((each.next_id for each in found if each.next_id is not None), None)
+        of_parts = [table.cards(store, text, key) for table in tables()]
+        cards = [card for part in of_parts for card in part.first] + [card for part in of_parts for card in part.listed]
+        next_id = next((part.next_id for part in of_parts if part.next_id is not None), None)
         return cls([card for card in cards if card.states], text, after, next_id)
 
     @property
@@ -86,7 +86,7 @@ class KeysPage:
 
 
 def _start(job_id: str) -> tuple[int, str] | tuple[None, None]:
-    """The id and the key of this job. Both are `None` if the job is gone or begins no page, or its key has a secret."""
+    """Return the id and the key of this job; both `None` if there is no such job or key, or if the key has a secret."""
     job = Job.objects.filter(pk=job_id).first() if is_id(job_id) else None
     keys = [table.start(job) for table in tables() if table.start] if job else []
     key = next(filter(None, keys), None)

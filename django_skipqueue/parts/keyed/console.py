@@ -1,6 +1,6 @@
-"""Keys, for operators: what a part with keyed jobs gives to the console, and the subcommand `limits`.
+"""The subcommand `skipqueue limits`, and what a part with keys (`limits`, `rates`) provides for it and for its page.
 
-The subcommand lists the keys for which jobs wait. So does the page `limits` of `admin`.
+The subcommand lists the keys for which jobs wait, and so does the admin page of limits.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,42 +52,42 @@ class KeyCard(Generic[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyCards:
-    """What one part shows on the page. The page leaves out a card without a key."""
+    """The tables of one part on the page. The page leaves out an empty table."""
 
     first: Sequence[KeyCard[Any]] = ()
     listed: Sequence[KeyCard[Any]] = ()
-    """The cards below the first cards of all parts."""
+    """The tables below the tables in `first` of all parts."""
     next_id: int | None = None
-    """The job after whose key the next page begins; `None`: there is no next page."""
+    """The id of a job: the next page begins after this job's key; `None`: there is no next page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyTable(Generic[State]):
-    """The keys of one part."""
+    """How to read and show the keys of one part."""
 
     facts: tuple[Fact[State], ...]
     renderers: Renderers[State]
-    """How the table of the command shows the facts."""
+    """How the command's table shows the facts."""
     first: Callable[[Store, int], Sequence[State]]
-    """Returns the states of the keys that the command lists. Its second argument: the maximum of keys."""
+    """Returns the states of the keys that the command lists. The second argument is the maximum number of keys."""
     of_key: Callable[[Store, str], Sequence[State]]
     """Returns the state of this key, or nothing if no job waits for the key."""
     key_as_json: Callable[[Sequence[State]], dict[str, Any]]
-    """Returns the JSON fields of this part for one key. Its argument: the result of `of_key`."""
+    """Returns the part's JSON fields for one key, from the result of `of_key`."""
     holders: "Callable[[str], QuerySet[Job]] | None" = None
     """Returns the jobs that hold a permit of this key."""
     waiting: "Callable[[str], QuerySet[Job]]"
     """Returns the jobs that wait for a permit or a token of this key, the next job first."""
     cards: Callable[[Store, str, str | None], KeyCards]
-    """Returns the tables of the page. Its arguments: the store; the text with which the alphabetical lists begin; and
-    the key after which the page begins, `None` for the first page."""
+    """Returns the tables of the page. The arguments are the store, the text with which the alphabetical lists begin,
+    and the key after which the page begins, `None` for the first page."""
     start: "Callable[[Job], str | None] | None" = None
-    """Returns the key of this job after which a page can begin. The address of such a page names the job."""
+    """Returns the key of a job. A page can begin after this key; its URL contains the job's id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedConsole(PartConsole):
-    """What a part with keyed jobs gives to operators."""
+    """What a part whose jobs have keys provides for operators."""
 
     keys: KeyTable[Any]
 
@@ -96,13 +96,13 @@ def tables() -> list[KeyTable[Any]]:
     return [console.keys for console in consoles() if isinstance(console, KeyedConsole)]
 
 
-MOST_JOBS_OF_KEY = 20
+MOST_JOBS_LISTED = 20
 """How many holders of one key, and how many waiting jobs of the key, the command lists."""
 
 
 class Limits(Watchable):
     name = "limits"
-    help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
+    help = "List the limits, sequences and rates for which jobs wait, or show one with its jobs"
     json_help = "print a JSON object for each key"
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -113,18 +113,20 @@ class Limits(Watchable):
         key, most = options["key"], options["limit"]
         if key is not None:
             return _show(console, key, in_json=options["json"])
-        found = [(table, table.first(Store.default(), most)) for table in tables()]
-        _print(console, found, in_json=options["json"])
-        if any(len(states) == most for _, states in found):
+        states_by_part = [(table, table.first(Store.default(), most)) for table in tables()]
+        _print(console, states_by_part, in_json=options["json"])
+        if any(len(states) == most for _, states in states_by_part):
             console.say(f"These are the first {most:,} keys. --limit lists more.")
-        if any(states for _, states in found):
+        if any(states for _, states in states_by_part):
             return Exit.DONE
-        console.say("No job waits for a permit, or for its rate.")
+        console.say("No job waits for a limit or a rate.")
         return Exit.NEGATIVE
 
 
-def _print(console: Console, found: Sequence[tuple[KeyTable[Any], Sequence[Any]]], *, in_json: bool = False) -> None:
-    for number, (table, states) in enumerate((table, states) for table, states in found if states):
+def _print(
+    console: Console, states_by_part: Sequence[tuple[KeyTable[Any], Sequence[Any]]], *, in_json: bool = False
+) -> None:
+    for number, (table, states) in enumerate((table, states) for table, states in states_by_part if states):
         if number and not in_json:
             console.line()
         print_facts(console, table.facts, states, table.renderers, in_json=in_json)
@@ -132,22 +134,22 @@ def _print(console: Console, found: Sequence[tuple[KeyTable[Any], Sequence[Any]]
 
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     store = Store.default()
-    found = [(table, table.of_key(store, key)) for table in tables()]
+    states_by_part = [(table, table.of_key(store, key)) for table in tables()]
     held = [
         job
-        for table, _ in found
+        for table, _ in states_by_part
         if table.holders
-        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS_OF_KEY]
+        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS_LISTED]
     ]
-    waiting = [job for table, _ in found for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_OF_KEY]]
+    waiting = [job for table, _ in states_by_part for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS_LISTED]]
     if not held and not waiting:
-        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
+        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for its limit or rate."))
     if in_json:
-        about = {name: value for table, states in found for name, value in table.key_as_json(states).items()}
+        about = {name: value for table, states in states_by_part for name, value in table.key_as_json(states).items()}
         console.json(about | {"held_by": [job.pk for job in held], "next_jobs": [job.pk for job in waiting]})
         return Exit.DONE
-    if any(states for _, states in found):
-        _print(console, found)
+    if any(states for _, states in states_by_part):
+        _print(console, states_by_part)
         console.line()
     print_jobs(console, [*held, *waiting], in_json=False)
     return Exit.DONE

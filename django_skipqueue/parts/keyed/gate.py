@@ -1,7 +1,7 @@
-"""What the gates of limits and of rates share: keys to check by name, and sweeps over the keys with blocked jobs.
+"""The base class of the gates of limits and rates, which check keys on request and sweep over all keys regularly.
 
-A sweep finds the jobs that can be admitted and that nobody has admitted: a process has died before it admitted, an
-operator has made a permit free, or the clock was set back.
+A sweep finds jobs that could be admitted but are still blocked: a process died before it admitted them, an operator
+freed a permit, or the clock was set back.
 """
 
 import time
@@ -15,53 +15,53 @@ from ...queue.store import Store
 T = TypeVar("T")
 
 KEYS_AT_ONCE = 1_000
-"""The maximum of keys whose jobs one transaction admits, or that one scan of the keys reads."""
+"""The maximum number of keys that one transaction admits jobs of, or that one scan of the keys reads."""
 
 SWEEP_INTERVAL = 1.0
-"""The shortest time in seconds between two sweeps. Most jobs are admitted without a sweep: by the worker that settles a
-job of their key, right after their enqueue, or when the bucket of their key has a token."""
+"""The shortest time in seconds between two sweeps. Most jobs need no sweep: they are admitted right after their
+enqueue, by the worker that settles a job of their key, or when their key gets a token."""
 
 SWEEP_SHARE = 1 / 20
 """The largest share of its time that a process spends on sweeps."""
 
 
 def admit_in_batches(store: Store, keys: Sequence[str], admit: Callable[[Store, Sequence[str]], Admitted]) -> Admitted:
-    """Call `admit` with batches of these keys, and return the sums of its results."""
+    """Call `admit` with batches of these keys, and add up its results."""
     counts: Counter[str] = Counter()
     missed: list[str] = []
     later: set[str] = set()
     for start in range(0, len(keys), KEYS_AT_ONCE):
-        found = admit(store, keys[start : start + KEYS_AT_ONCE])
-        counts.update(found.counts)
-        missed += found.missed
-        later |= found.later
+        admitted = admit(store, keys[start : start + KEYS_AT_ONCE])
+        counts.update(admitted.counts)
+        missed += admitted.missed
+        later |= admitted.later
     return Admitted(counts, missed, frozenset(later))
 
 
 class BlockedKeys(Protocol):
-    """Reads at most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a check."""
+    """Reads at most `limit` keys with blocked jobs, in alphabetical order after `after`: whether each needs a check."""
 
     def __call__(self, store: Store, /, *, after: str = "", limit: int) -> Mapping[str, bool]: ...
 
 
 class Sweep:
     def __init__(self, blocked: BlockedKeys, *, notified_share: float | None = None) -> None:
-        """`notified_share`: takes the place of `SWEEP_SHARE` while notifications without keys ask for sweeps."""
+        """`notified_share`: replaces `SWEEP_SHARE` while notifications that name no key ask for sweeps."""
         self._blocked = blocked
         self._notified_share = notified_share or SWEEP_SHARE
         self.due_at = 0.0
         self._rested_at = 0.0
-        """The earliest time of the next sweep, even if notifications ask for one."""
+        """The earliest time of the next sweep if a notification asks for one."""
         self.after = ""
-        """The key after which the next sweep goes on; empty: the next sweep starts with the first key."""
+        """The next sweep continues after this key; empty: it starts with the first key."""
         self.found_any = False
         """Whether the last sweep has found a key with blocked jobs."""
 
     def run(self, store: Store, check: Callable[[Store, list[str]], T], *, limit: int) -> T:
-        """Call `check` with the next keys that need a check. Its time counts as time of the sweep."""
+        """Call `check` with the next keys that need a check. The time of the call counts as time of the sweep."""
         started = time.monotonic()
         keys = self._blocked(store, after=self.after, limit=limit)
-        found = check(store, [key for key, needs_look in keys.items() if needs_look])
+        result = check(store, [key for key, needs_check in keys.items() if needs_check])
         self.found_any = bool(keys)
         self.after = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()
@@ -69,10 +69,10 @@ class Sweep:
         self._rested_at = now + took * (1 / self._notified_share - 1)
         rest = took * (1 / SWEEP_SHARE - 1)
         self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
-        return found
+        return result
 
     def hurry(self) -> None:
-        """Have the next sweep due as soon as allowed. It goes on after the last key, so that every key has its turn."""
+        """Make the next sweep due as soon as allowed. It continues after the last key, so that no key is left out."""
         self.due_at, self.found_any = min(self.due_at, self._rested_at), True
 
     def next_due(self, store: Store) -> float | None:
@@ -84,23 +84,19 @@ class Sweep:
 
 
 class KeyedGate:
-    """The base class of both gates: what one process knows of the keys, by database."""
+    """The base class of the gates of limits and rates. It keeps what one process knows about keys, by database."""
 
     name: str
     enqueue_alone: str | None = None
-
-    @property
-    def prefix(self) -> str:
-        return f",{self.name} "
 
     def __init__(self, new_sweep: Callable[[], Sweep]) -> None:
         self._new_sweep = new_sweep
         self._sweeps: defaultdict[str, Sweep] = defaultdict(new_sweep)
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)
-        """Keys to check by name: a sweep over a million keys takes minutes."""
+        """For each database alias: keys to check next, without a sweep; a sweep over a million keys takes minutes."""
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have the next `admit` check these keys, or all keys if there are too many."""
+        """Make the next `admit` check these keys, or all keys if there are too many."""
         wanted = self._wanted[alias]
         wanted.update(keys)
         if len(wanted) > KEYS_AT_ONCE:
@@ -108,5 +104,5 @@ class KeyedGate:
             self.sweep_now(alias)
 
     def sweep_now(self, alias: str) -> None:
-        """Have the next sweep due soon: at once, if the last sweep did not take long."""
+        """Make the next sweep due soon; immediately if the last sweep did not take long."""
         self._sweeps[alias].hurry()

@@ -1,4 +1,4 @@
-"""What parts share whose jobs have keys, such as limits and rates, as the core sees it."""
+"""The part `keyed` for the core: code that `limits` and `rates` share."""
 
 from ...values.part import Part, console_of
 

@@ -1,26 +1,23 @@
-"""Pass permits and tokens on, from a job that no worker has claimed to a job that should start before it.
+"""Pass a permit or a token on: from a queued job that no worker has claimed, to a blocked job that should start first.
 
-A queued job keeps the permit of its limit, or the token of its rate, while it waits for a worker. A blocked job of the
-key may be better: its priority is higher, or only its queue has a worker. Then a supervisor puts the queued job back,
-and admits the blocked job in its place.
+While a queued job waits for a worker, it keeps the permit of its concurrency limit, or the token of its rate limit. A
+blocked job of the same key may deserve it more, because its priority is higher or because only its queue has a worker.
+Then a supervisor blocks the queued job again, and admits the blocked job instead.
 
-Invariant: a statement that passes on admits at most the number of jobs of a key that it puts back, under the lock of
-the key. So it never raises the number of held permits, nor takes a token. Swaps end, because in each swap one condition
-holds: the admitted job has a higher priority than the job that is put back; the queue of the admitted job is served,
-and the queue of the other job is not; or a worker has a free slot for the admitted job. For a free slot, no job is put
-back more than once a minute.
+Under the lock of a key, a statement never admits more of the key's jobs than it puts back. So it never raises the
+number of held permits, nor takes a token. Swaps come to an end, because each swap needs one of three reasons: the
+admitted job has a higher priority than the job that is put back; only the admitted job's queue is served; or a worker
+has a free slot for the admitted job. For a free slot, a job is put back at most once a minute.
 
-A queue is served if it is not paused, and a live worker takes jobs from it. A job of a sequence that has begun is never
-put back, and no job of a sequence is admitted before the next job in order.
+A queue is served if it is not paused and a live worker claims its jobs. If a job of a sequence has begun, it is never
+put back, and the jobs of a sequence are only admitted in order.
 
-Used by supervisors.
-
-A place in a statement is a name in braces:
+Supervisors run these statements. Limits and rates fill in the names in braces:
 
 - `key`: the column of the key; `locked`: the setting with the keys that are locked
 - `waiting`: the condition of a job that waits for a permit or a token
 - `unclaimed`: the condition of a job that holds a permit or a token, and may be put back
-- `in_order`: the condition of a job that keeps its place, whether its queue is served or not
+- `in_order`: the condition of a job of a sequence, which keeps its order whether its queue is served or not
 - `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
 - `put_back`, `admit`: the columns that are set in a job that is put back, or admitted
 - `later_key`: the key of the next gate, at which an admitted job may wait
@@ -35,13 +32,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...conf import settings
-from ...queue.fragments import joined, places
+from ...queue.fragments import joined, placeholders
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
 from ...queue.store import Store
 
-# The queues that are served: if `are_all`, all queues that are not paused, else the queues of `names`. With `idle`,
-# only workers with a free slot count. If a worker hands its jobs on, it has no slots. Index: recover, once for each
-# worker.
+# The queues that are served: all queues that are not paused if `are_all`, otherwise the queues in `names`. With `idle`,
+# only workers with a free slot count. A worker without slots (`concurrency` 0) hands its jobs on, and always counts.
+# Index: recover, once per worker.
 SERVED = """served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -74,7 +71,7 @@ IS_SERVED = """(
 
 def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
     known = {**pieces, "served": SERVED, "is_served": IS_SERVED}
-    return joined(statement, **{name: known[name] for name in places(statement)})
+    return joined(statement, **{name: known[name] for name in placeholders(statement)})
 
 
 _CONTESTED = """
@@ -190,7 +187,7 @@ SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitte
 
 
 contesting = partial(_keyed, _CONTESTED)
-"""Returns the statement that finds the permits or tokens that may be passed on."""
+"""Returns the statement that finds permits or tokens that may be passed on."""
 
 swapping = partial(_keyed, _SWAP)
 """Returns the statement that passes permits or tokens on."""
@@ -198,17 +195,17 @@ swapping = partial(_keyed, _SWAP)
 
 @dataclass(frozen=True)
 class Held:
-    """The statements for what jobs hold while they wait for a worker: permits or tokens."""
+    """The statements for permits or for tokens, which a job holds while it waits for a worker."""
 
-    prefix: str
-    """The beginning of the notifications that name keys for which a better job may wait."""
+    gate: str
+    """The name of the gate. Notifications for this gate name keys for which a better job may wait."""
     contested: str
     lock: str
     pass_on: str
 
 
 class Contested(NamedTuple):
-    """A key with waiting jobs. Each list has at most a hundred ids, and is empty if there is nothing to pass on."""
+    """A key with waiting jobs, and the jobs that may lose its permits. Each list has at most a hundred ids."""
 
     key: str
     is_inverted: bool
@@ -220,7 +217,7 @@ class Contested(NamedTuple):
 
 
 def contested(store: Store, held: Held, *, after: str, limit: int) -> list[Contested]:
-    """At most `limit` keys with waiting jobs, alphabetically after `after`."""
+    """Return at most `limit` keys with waiting jobs, in alphabetical order after `after`."""
     values = {"after": after, "limit": limit, **_served(idle=False)}
     return [
         Contested(key, bool(is_inverted), unserved or (), held_up or ())
@@ -231,11 +228,12 @@ def contested(store: Store, held: Held, *, after: str, limit: int) -> list[Conte
 def pass_on(
     store: Store, held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
 ) -> tuple[Admitted, set[int]]:
-    """Give the permits or tokens of queued jobs to waiting jobs of a higher priority, and put the queued jobs back.
+    """Take permits or tokens from queued jobs, which are blocked again, and give them to jobs with a higher priority.
 
-    ids: put these jobs back, whatever their priority, for waiting jobs of other queues that are served.
-    idle: only a worker with a free slot serves a queue.
-    Returns what was admitted, and the ids of the jobs that were put back. Notifies nobody.
+    ids: take them only from these jobs, for jobs of any priority in other queues that are served.
+    idle: count a queue as served only if one of its workers has a free slot.
+
+    Returns which jobs were admitted, and the ids of the jobs that were put back. Notifies no worker.
     """
     lock: Statement = (held.lock, {"ids": [], "keys": sorted(keys)})
     swap: Statement = (held.pass_on, {"ids": None if ids is None else as_array(ids), **_served(idle=idle)})

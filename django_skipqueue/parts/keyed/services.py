@@ -1,10 +1,9 @@
-"""The services of keys: pass permits and tokens on, and have jobs wait again after a queue's limit was lowered.
+"""The supervisor's services for limits and rates: pass permits and tokens on, and block jobs beyond a lowered limit.
 
-Invariant: of the unclaimed jobs of a key, a worse job holds a permit or a token for which a better job waits at most
-until the next scan.
+An unclaimed job may hold a permit or a token while a better job of the same key waits, but only until the next scan.
 
-Queued jobs wait again after the limit or the rate of their queue was lowered or set. Invariant: a running job runs on,
-and no further job is admitted until the queue is below its limit.
+If somebody sets or lowers a queue's limit or rate, its queued jobs are blocked again. Running jobs are not stopped: no
+job is admitted until fewer jobs run than the limit allows.
 """
 
 import time
@@ -19,14 +18,14 @@ from .gate import KEYS_AT_ONCE
 from .pass_on import Held, contested, pass_on
 
 CONTESTED_SCAN = 1.0
-"""Seconds between two scans while jobs wait for permits or tokens that unclaimed jobs hold."""
+"""Seconds between two scans while unclaimed jobs hold permits or tokens for which other jobs wait."""
 
 HELD_UP_SECONDS = 1.0
 """Seconds after which an unclaimed job gives its permit to a job that a worker could start at once."""
 
 PUT_BACK_SECONDS = 60.0
-"""How many seconds a job keeps its next permit after it was put back. The pause is needed because a worker with a free
-slot may be about to stop, and so not claim: then two jobs would give each other the permit for ever."""
+"""After a job was put back, it keeps its next permit for this many seconds. Without this pause, two jobs could take the
+permit from each other for ever, because a worker with a free slot may be about to stop, and so not claim."""
 
 SCAN_SHARE = 1 / 20
 """The largest share of the time that scans may take."""
@@ -35,19 +34,19 @@ LEAST_SCAN_PAUSE = 0.05
 """The shortest time in seconds between two scans, even if notifications ask for one."""
 
 Admit = Callable[[Store, Admitted], Mapping[str, int]]
-"""Admits jobs by the next gate if they wait there now. Returns the number of all admitted jobs, by queue."""
+"""Admits jobs that now wait at the next gate. Returns the number of all admitted jobs, by queue."""
 
 
 class PassOn(Periodic):
-    """Scans the keys for which jobs wait, and passes on the permits or tokens of unclaimed jobs.
+    """Scans keys with waiting jobs, and passes on permits or tokens that unclaimed jobs hold.
 
-    Scans at once if a better job was enqueued, or a queue was paused.
+    It scans immediately when a better job is enqueued or a queue is paused.
     """
 
     def __init__(self, store: Store, *, name: str, held: Held, admit: Admit) -> None:
         self.name = name
         self.urgent: set[str] = set()
-        """Keys in which a better job may wait."""
+        """Keys of which a better job may wait."""
         self._store = store
         self._held = held
         self._admit = admit
@@ -65,11 +64,11 @@ class PassOn(Periodic):
         self.run_again_in(max(CONTESTED_SCAN if is_contested else SOON, pause))
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Scan the named keys at once. If too many keys are named, the next scans find them.
+        """Scan the keys in these notifications immediately. If there are too many, the regular scans find them.
 
-        An error's back-off is not cut short.
+        After an error, wait until the back-off has passed.
         """
-        keys = keys_in(payloads, self._held.prefix)
+        keys = keys_in(payloads, self._held.gate)
         self.urgent.update(keys)
         if len(self.urgent) > KEYS_AT_ONCE:
             self.urgent.clear()
@@ -77,23 +76,23 @@ class PassOn(Periodic):
             self.due_at = min(self.due_at, self._scanned_at + LEAST_SCAN_PAUSE)
 
     def _scan(self, now: float) -> bool:
-        """Return whether jobs wait for permits or tokens that unclaimed jobs hold."""
+        """Scan the next keys. Return whether unclaimed jobs hold permits or tokens for which other jobs wait."""
         urgent, self.urgent = self.urgent, set()
-        found = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
-        if urgent := urgent.union(each.key for each in found if each.is_inverted):
+        keys = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
+        if urgent := urgent.union(key.key for key in keys if key.is_inverted):  # a job has a higher priority
             self._pass_on(urgent)
-        if unserved := {id: each.key for each in found for id in each.unserved}:
+        if unserved := {id: key.key for key in keys for id in key.unserved}:
             self._pass_on(set(unserved.values()), ids=unserved)
-        if held_up := {id: each.key for each in found for id in each.held_up if self._is_held_up(id, now)}:
+        if held_up := {id: key.key for key in keys for id in key.held_up if self._is_held_up(id, now)}:
             self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
-        self._after = found[-1].key if len(found) == KEYS_AT_ONCE else ""
+        self._after = keys[-1].key if len(keys) == KEYS_AT_ONCE else ""
         if not self._after:
             self._first_seen_last_round, self._first_seen_this_round = self._first_seen_this_round, {}
             self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
-        return any(each.is_inverted or each.unserved or each.held_up for each in found)
+        return any(key.is_inverted or key.unserved or key.held_up for key in keys)
 
     def _pass_on(self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False) -> set[int]:
-        """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
+        """Pass permits or tokens on, and notify the workers. Returns the ids of the jobs that were put back."""
         admitted, put_back = pass_on(self._store, self._held, keys, ids=ids, idle=idle)
         if counts := self._admit(self._store, admitted):
             wake(self._store, counts)
@@ -106,12 +105,12 @@ class PassOn(Periodic):
 
 
 SURPLUS_SECONDS = 10.0
-"""Seconds between two scans for jobs beyond a limit. A notification announces each change of a limit. Nothing else
-makes a surplus."""
+"""Seconds between two scans for queued jobs beyond a limit. Scans are rare, because a notification announces each
+change of a limit."""
 
 
 class BlockSurplus(Periodic):
-    """Scans the queues whose limits or rates were changed, and has one batch of their jobs wait again."""
+    """Scans the queues whose limit or rate was changed, and blocks one batch of the jobs that exceed it."""
 
     def __init__(self, store: Store, *, name: str, block: Callable[[Store], int]) -> None:
         self.name = name
@@ -122,6 +121,6 @@ class BlockSurplus(Periodic):
         self.run_again_in(0.0 if self._block(self._store) else SURPLUS_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Scan at once, because a limit may have changed. An error's back-off is not cut short."""
+        """Scan immediately, because a limit may have changed. After an error, wait until the back-off has passed."""
         if QUEUES_PAYLOAD in payloads and not self.has_failed:
             self.due_at = 0.0

@@ -1,6 +1,6 @@
-"""The pieces that the statements of limits and of rates share: paused queues, walks over keys, locks of keys.
+"""SQL fragments for the statements of limits and rates: paused queues, walks over keys, locks of keys.
 
-Also the keys of whole queues.
+The module also makes the keys of whole queues.
 """
 
 from textwrap import indent
@@ -11,7 +11,7 @@ from ...conf import settings
 from ...exceptions import InvalidOption
 from ...queue.fragments import joined
 
-# The paused queues. The table is read whole: it has a row for each queue that was paused or limited.
+# The paused queues. The table is read whole: it has one row for each queue that was ever paused or limited.
 PAUSED = """paused AS MATERIALIZED (
     SELECT ARRAY (
         SELECT name
@@ -43,20 +43,20 @@ found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(lim
 
 
 def indented(piece: str, by: int) -> str:
-    """The piece with `by` more spaces before each of its lines but the first."""
+    """Indent each line of an SQL fragment, except the first, by `by` spaces."""
     return indent(piece, by * " ").lstrip()
 
 
 def walking(*, key: str, waits: str, apart: str = " ") -> str:
-    """Return two CTEs, the second of which is `found`: at most `limit` keys with waiting jobs, after `after`.
+    """Return two CTEs that walk an index. The second, `found`, has at most `limit` keys with waiting jobs.
 
-    key: the column with the key; `waits`: the condition of a waiting job; `apart`: the space around the condition.
+    key: the column of the key; `waits`: the condition of a waiting job; `apart`: white space around the condition.
     """
     return joined(_WALK, key=key, waits=waits, apart=apart)
 
 
-# Locks keys. `locks`: the class of the advisory locks. `wanted`: the keys, as a SELECT. `setting`: the setting that
-# gets the locked keys. `more`: SQL that sets further settings.
+# Locks keys by advisory locks. `locks`: the class of the locks. `wanted`: a SELECT that returns the keys. `setting`:
+# the PostgreSQL setting that stores the locked keys. `more`: SQL that sets more settings.
 _LOCK = """
 WITH wanted AS MATERIALIZED (
     {wanted}
@@ -86,7 +86,7 @@ def locking(*, locks: str, setting: str, wanted: str, more: str = "") -> str:
 
 
 QUEUE_KEY_PREFIX = "queue:"
-"""The beginning of the key of a queue, by which the statements that admit know it. No other key begins with it."""
+"""The key of a queue begins with this, and no other key does. The statements that admit jobs recognise it."""
 
 
 def key_of(queue_name: str) -> str:
@@ -94,15 +94,15 @@ def key_of(queue_name: str) -> str:
 
 
 def queues_with(option: str) -> list[str]:
-    """The queues to which `SKIPQUEUE["QUEUES"]` gives this option: their jobs have the key of their queue."""
+    """Return the queues that have this option in `SKIPQUEUE["QUEUES"]`. Their jobs have the key of their queue."""
     return [name for name, limits in settings.queues.items() if option in limits]
 
 
 def require_changed(name: str, option: str, column: str) -> None:
-    """Raise `InvalidOption` unless the queue's row has a value: jobs without a key of their queue would ignore it."""
+    """Raise `InvalidOption` if the queue's row has no value yet: its jobs have no key, and would ignore a new value."""
     queue = apps.get_model("django_skipqueue", "Queue")  # not an import: the callers are base classes of this model
     if not queue._default_manager.using(settings.database).filter(name=name).exclude(**{column: None}).exists():
         raise InvalidOption(
-            f"The queue {name!r} has no {option} in the settings, so that none would hold for its jobs. Add "
+            f"The queue {name!r} has no {option} in the settings, so its jobs would ignore this change. Add "
             f'{name!r}: {{"{option}": None}} to SKIPQUEUE["QUEUES"], and restart the workers and all that enqueue.'
         )

@@ -1,7 +1,7 @@
-"""The state of a key with waiting jobs, as operators see it.
+"""What operators see of a key with waiting jobs.
 
-Invariant: each shown key costs a few probes of indexes, whatever the number of jobs and of keys. A secret in a key is
-masked like the argument that it comes from, and no search finds it.
+Each key costs a few index lookups, however many jobs and keys there are. A secret in a key is masked, just as in the
+argument that it comes from, and no search finds it.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from ...console.arguments import redacted
-from ...console.counts import MOST_JOBS_OF_KEY, Count
+from ...console.counts import MOST_JOBS_OF_KEY_COUNTED, Count
 from ...models import Job
 from ...queue.store import Store
 from ...values.codec import decode_shown, shorten
@@ -20,12 +20,12 @@ from ...values.codec import decode_shown, shorten
 class KeyNow:
     key: str
     next_id: int
-    """The job that is admitted next. Its task and its arguments say which part of the key to mask."""
+    """The job that is admitted next. Its task and arguments show which part of the key is a secret."""
     task: str
     args: list[Any]
     kwargs: dict[str, Any]
     waiting: int
-    """The number of jobs that wait for a permit or a token. It is counted up to `MOST_JOBS_OF_KEY` + 1."""
+    """The number of jobs that wait for a permit or a token. It is counted up to `MOST_JOBS_OF_KEY_COUNTED` + 1."""
     oldest: float
     """Seconds since the first of the counted jobs was due."""
 
@@ -36,15 +36,15 @@ Now = TypeVar("Now", bound=KeyNow)
 def read_keys(
     store: Store, statement: str, keys: Iterable[str], record: Callable[..., Now], *columns: str
 ) -> list[Now]:
-    """The records of these keys. The statement returns the key and its next job, and then these columns."""
+    """Read these keys by `statement`, which returns the key, its next job and `columns`, and make a record of each."""
     names = ("key", "next_id", "task", "args", "kwargs", *columns)
     listed = list(keys)
-    rows = store.rows(statement, {"keys": listed, "limit": MOST_JOBS_OF_KEY + 1}) if listed else []
+    rows = store.rows(statement, {"keys": listed, "limit": MOST_JOBS_OF_KEY_COUNTED + 1}) if listed else []
     return [record(**dict(zip(names, (*row[:3], *map(decode_shown, row[3:5]), *row[5:]), strict=True))) for row in rows]
 
 
 LONGEST_SHOWN_KEY = 200
-"""Characters of a key."""
+"""A longer key is cut to this number of characters."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class KeyState(Generic[Now]):
 
     @property
     def oldest(self) -> float:
-        """Seconds for which the first waiting job has waited."""
+        """How many seconds the first waiting job has waited."""
         return max(self.now.oldest, 0.0)
 
     @cached_property
@@ -74,9 +74,9 @@ class KeyState(Generic[Now]):
 
 
 def counted(number: int) -> Count:
-    return Count(number, cap=MOST_JOBS_OF_KEY)
+    return Count(number, cap=MOST_JOBS_OF_KEY_COUNTED)
 
 
 def key_of_job(job: Job, key: str) -> str:
-    """This key of the job, masked and shortened."""
+    """Return this key of the job, with secrets masked, and shortened."""
     return shorten(redacted(job.task, job.args, job.kwargs).text(key), LONGEST_SHOWN_KEY)

@@ -1,5 +1,5 @@
-"""Concurrency limits, sequences and fair shares: how many jobs of a key run at once.
+"""Concurrency limits, sequences and fair shares: how many jobs with the same key run at once.
 
-Invariant: a permit is the row of a job, not a stored number: before an admission, a statement counts the jobs of the
-key that hold a permit. So nobody has to give a permit back, and a crash leaks none.
+A permit is not a stored number: the row of a job shows whether the job holds a permit of its key. Before jobs are
+admitted, a statement counts these rows. So no permit has to be given back, and a crash loses none.
 """

@@ -1,6 +1,6 @@
-"""The keys of limits in the admin: halted sequences, keys with a secret, and a page of all keys with waiting jobs.
+"""The admin's tables of limit keys: halted sequences, keys with a secret, and all keys with waiting jobs.
 
-A column is a fact of `LIMIT_OF_KEY`.
+The columns of the tables are the facts of `LIMIT_OF_KEY`.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ from .states import (
 
 
 def _key(state: LimitState) -> Cell:
-    # Links to the waiting jobs of the key. The key may have a secret in it, so the address names a job of the key.
+    # A link to the key's waiting jobs. The key may contain a secret, so the URL names one of its jobs instead.
     query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
     address = address_of("job_changelist", query=query)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
@@ -55,7 +55,7 @@ def _held(state: LimitState) -> Cell:
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 
 
-RENDERERS: Renderers[LimitState] = {
+LIMIT_RENDERERS: Renderers[LimitState] = {
     "key": _key,
     "kind": lambda state: state.kind,
     "state": _state,
@@ -63,14 +63,17 @@ RENDERERS: Renderers[LimitState] = {
     "capacity": None,
 }
 
-COLUMNS = columns_of(LIMIT_OF_KEY, (), RENDERERS)
+LIMIT_COLUMNS = columns_of(LIMIT_OF_KEY, (), LIMIT_RENDERERS)
 
 MOST_KEYS_ON_DASHBOARD = 10
 
 
 def first_keys(situation: Any) -> dict[str, Any]:
     """The halted sequences, then the keys whose jobs have waited for the longest."""
-    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(situation.store, most=MOST_KEYS_ON_DASHBOARD))}
+    return {
+        "columns": LIMIT_COLUMNS,
+        "rows": rows(LIMIT_COLUMNS, first_states(situation.store, most=MOST_KEYS_ON_DASHBOARD)),
+    }
 
 
 PER_PAGE = 50
@@ -81,7 +84,7 @@ MOST_MASKED = 50
 
 
 def cards(store: Store, text: str, after: str | None) -> KeyCards:
-    """The tables of one page: all keys without a secret, in order. The first page also has the other two tables."""
+    """Return the tables of one page: keys without a secret, in order; on the first page also halted and secret keys."""
     halted = halted_by_key(store)
     states = unmasked_states(
         lambda start: waiting_keys(store, after=start, limit=PER_PAGE + 1),
@@ -90,7 +93,7 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         text=text,
         after=after,
     )
-    shown = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=COLUMNS, states=states[:PER_PAGE])
+    shown = KeyCard(name="keys", title=_("Keys with waiting jobs"), columns=LIMIT_COLUMNS, states=states[:PER_PAGE])
     next_id = shown.states[-1].now.next_id if len(states) > PER_PAGE else None
     if text or after is not None:
         return KeyCards(listed=[shown], next_id=next_id)
@@ -98,17 +101,17 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
         name="halted",
         title=_("Halted sequences"),
         about=_("Their jobs wait until somebody retries, discards or deletes the job that failed."),
-        columns=COLUMNS,
+        columns=LIMIT_COLUMNS,
         states=limit_states(store, list(halted)[:MOST_HALTED], halted),
     )
     masked = KeyCard(
         name="masked",
         title=_("Keys with a secret"),
         about=_(
-            "Of the jobs that wait for the longest. The alphabetical list has no such key: its place there would "
-            "reveal the secret."
+            "The keys of the jobs that have waited longest. The alphabetical list leaves these keys out, because their "
+            "position in it would reveal the secret."
         ),
-        columns=COLUMNS,
+        columns=LIMIT_COLUMNS,
         states=[
             state
             for state in limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
@@ -119,10 +122,10 @@ def cards(store: Store, text: str, after: str | None) -> KeyCards:
 
 
 class LimitFilter(KeyFilter):
-    title = _("key of the limit")
+    title = _("limit key")
     parameter_name = "limit_of"
     column = "limit_key"
-    without = _("of a job that is gone, or has no limit")
+    without = _("of a job that no longer exists, or has no limit")
 
     def index(self, text: str) -> Key:
         return key_of_limit(text)

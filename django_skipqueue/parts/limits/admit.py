@@ -1,28 +1,31 @@
-"""Admit jobs by the limits of their keys.
+"""Admit the jobs that wait for a permit of their key: a concurrency limit, a sequence or a fair share.
 
-The jobs of a key that hold a permit are in the index `limit_held`: the queued and the running jobs, and the jobs that
-have a permit and wait for their rate. In a sequence, a job that has begun and waits for its next attempt, or is held,
-holds the permit as well; if the sequence halts, so does a job that failed. All other unfinished jobs of the key wait at
-the gate `limit`, in the index `limit_waiting`.
+The index `limit_held` contains the jobs that hold a permit: queued and running jobs, and jobs that have their permit
+but still wait for a rate limit. In a sequence, a job that has begun and waits for its next attempt, or is held, also
+holds the permit, and so does the failed job at which a sequence has halted. All other unfinished jobs with a limit wait
+at the gate `limit`, in the index `limit_waiting`.
 
-A job has begun if it has `started_at`, which a release removes, or attempts, which a manual retry sets to 0. No verb
-removes both. A new lease does not show that a job has begun: a job also gets a lease if it is discarded, or released,
-before it has begun.
+A job has begun if `started_at` is set or `attempts` is above 0. A release clears `started_at`, and a manual retry sets
+`attempts` to 0, but no verb does both. The lease does not show whether a job has begun: a job that is discarded or
+released before its first attempt also gets a new lease.
 
-A column of the jobs says how many permits their key has. If somebody has changed the limit of a queue, the row of the
-queue says how many permits the key of the queue (`queue:mail`) has. In that row 0, and in a job NULL, is any number.
+The job's column `capacity` says how many permits its key has; NULL means unlimited. If somebody has changed the limit
+of a queue, the number in the queue's row counts instead for the queue's key (`queue:mail`). In the queue's row, 0 means
+unlimited.
 
-A key of the kind `fair` does not limit the running jobs. Few of its jobs are queued at a time: one for each running
-job, and two for each job that has just ended. So a key without competitors soon has all workers. A job is due at the
-moment in which it is admitted. Otherwise workers would claim all jobs of a key that were enqueued long ago before the
-jobs of other keys.
+A key of the kind `fair` does not limit how many of its jobs run. It limits how many of them are queued: one for each
+running job, and two for each job that has just ended. So a key without competitors soon uses all workers. The
+`run_after` of a fair job is set to the time of its admission. Otherwise, if a key's jobs were enqueued long ago,
+workers would claim them all before the jobs of other keys.
 
-Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` raise the number of held
-permits. `ADMIT_BY_KEY` and `CHOOSE_BY_KEY` run after `LOCK_KEYS` in its transaction, and `ADMIT_LONE` runs after
-`LOCK_KEY` in its transaction: only for the keys that are locked there. Each statement has a snapshot of its own, so it
-sees what the previous holder of the lock has done. No statement waits for a lock, so none can be part of a deadlock.
+Rule: only three statements raise the number of held permits: `ADMIT_BY_KEY`, `ADMIT_LONE`, and `CHOOSE_BY_KEY` together
+with the claim that follows it. In the same transaction, `LOCK_KEYS` runs before `ADMIT_BY_KEY` and `CHOOSE_BY_KEY`, and
+`LOCK_KEY` runs before `ADMIT_LONE`. They give permits only for the keys that are locked. Each statement has its own
+snapshot, so it sees what the lock's previous holder has written. No statement waits for a lock, so none can be part of
+a deadlock.
 
-Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange.
+Enqueues, the time gate and the sweep call this module after a key's jobs have changed. A worker admits jobs in its
+exchange, the round trip that settles and claims.
 """
 
 import time
@@ -40,11 +43,13 @@ from ...queue.store import Store
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep, admit_in_batches
 from ..keyed.sql import PAUSED, indented, walking
-from .sql import DUE_WITH_PERMIT, HOLDS, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .columns import HOLDS, RANK
+from .sql import DUE_WITH_PERMIT, LATER_GATE, LATER_KEY, LIMITED, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
-# How many jobs of the key hold a permit, and how many of these run. Nothing is counted if there is no limit, nor beyond
-# the limit. The LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the
-# entries of finished jobs as dead, so that the next walk passes them. A bitmap reads the rows of all of them each time.
+# Counts the key's jobs that hold a permit, and how many of them run. It counts no further than the limit, and not at
+# all if there is no limit. The LIMIT also makes the planner walk the index limit_held instead of building a bitmap.
+# Only a walk marks the entries of finished jobs as dead, so that the next walk skips them; a bitmap would read all
+# their rows each time.
 _HELD = """LATERAL (
     SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
     FROM (
@@ -58,14 +63,13 @@ _HELD = """LATERAL (
     ) AS holder
 ) AS held"""
 
-# The beginning of two statements. Of each locked key as many jobs are chosen as permits are free: the highest priority
-# first, then the first enqueued. In a sequence the next job is a job that has begun before, else the first enqueued
-# job. The next job of a sequence is not passed over, even if its row is locked. At most a thousand jobs of a key are
-# chosen: more permits may be free after a limit was removed.
-# The jobs of paused queues are passed over, so that a permit goes to a job that a worker may start. But a sequence
-# keeps its order.
-# Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues. The table of
-# queues is read whole: it has a row for each queue that was paused or limited.
+# The beginning of two statements. For each locked key, it chooses as many waiting jobs as permits are free: those with
+# the highest priority first, then the oldest. In a sequence, a job that has begun before comes next, otherwise the
+# oldest. A sequence never skips its next job, even if the job's row is locked. At most 1,000 jobs of a key are chosen,
+# because many permits become free when a limit is removed. The jobs of paused queues are skipped, so that a permit goes
+# to a job that a worker may start; only a sequence keeps its order. Index: limit_held and limit_waiting, once per key;
+# for a queue's key, the primary key of queues. The table of queues is read whole: it has one row for each queue that
+# was ever paused or limited.
 _CHOSEN = joined(
     """WITH {paused},
 chosen AS MATERIALIZED (
@@ -131,8 +135,8 @@ chosen AS MATERIALIZED (
     ),
 )
 
-# enqueue, worker, supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that
-# jobs with a permit wait for now. Index: that of `_CHOSEN`.
+# enqueue, worker, supervisor, after LOCK_KEYS → for each queue, the number of admitted jobs, and the rate keys of the
+# jobs that now have a permit and wait for their rate limit. Index: as in `_CHOSEN`.
 ADMIT_BY_KEY = joined(
     """
 {chosen},
@@ -152,9 +156,9 @@ GROUP BY queue_name
     given=indented(PERMIT_GIVEN, 4),
 )
 
-# worker that claims as well, after LOCK_KEYS → by queue: the number of chosen jobs without a rate, and the keys of the
-# rates that jobs with a permit wait for now. The statement locks all chosen jobs, but writes only the jobs with a rate.
-# CLAIM_OR_ADMIT, in the same transaction, writes the chosen jobs without a rate. Index: that of `_CHOSEN`.
+# worker that is about to claim, after LOCK_KEYS → for each queue, the number of chosen jobs without a rate limit, and
+# the rate keys of the chosen jobs that now wait for their rate limit. The statement locks all chosen jobs, but updates
+# only those with a rate limit. CLAIM_OR_ADMIT updates the rest in the same transaction. Index: as in `_CHOSEN`.
 CHOOSE_BY_KEY = joined(
     """
 {chosen},
@@ -181,9 +185,9 @@ GROUP BY queue_name
     due=indented(DUE_WITH_PERMIT, 8),
 )
 
-# supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
-# whether a permit of each is free. Keys whose waiting jobs are all in paused queues are left out. Locks nothing.
-# Index: limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
+# supervisor, and worker before a drain ends → at most `limit` keys with blocked jobs, in alphabetical order after
+# `after`; for each, whether one of its permits is free. Leaves out keys whose waiting jobs are all in paused queues.
+# Locks nothing. Index: limit_waiting and limit_held, once per key; for a queue's key, the primary key of queues.
 BLOCKED_KEYS = joined(
     """
 WITH RECURSIVE {found},
@@ -229,12 +233,13 @@ ORDER BY found.key
 )
 
 
-# enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → nothing. The commit of the
-# admission does not wait for the disk: if a crash of the server loses it, the job is blocked as before. Reads no table.
+# enqueue after the commit, supervisor; before LOCK_KEYS if there is no transaction yet → nothing. The commit of the
+# admission then does not wait for the disk: if the server crashes and loses it, the job is blocked as before. Reads no
+# table.
 ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
-# enqueue of one job, after the commit → nothing. Locks its key for ADMIT_LONE, with the lock of LOCK_KEYS, unless
-# another transaction has locked it. Reads no table.
+# enqueue of one job, after the commit → nothing. Takes the same lock as LOCK_KEYS, for the job's one key, unless
+# another transaction holds it. ADMIT_LONE follows. Reads no table.
 _LOCK_KEY = """
 SELECT set_config(
     'skipqueue.locked_key',
@@ -250,10 +255,10 @@ SELECT set_config(
 
 LOCK_KEY = joined(_LOCK_KEY, key="%(key)s")
 
-# enqueue of one job, after LOCK_KEY → its queue, and the key of the rate that it waits for now, if it is admitted: a
-# permit is free, and no other job of its key waits. PostgreSQL plans this statement in half the time of ADMIT_BY_KEY,
-# which admits all other jobs. `IS TRUE` keeps PostgreSQL from looking for the row among all jobs of its key. Index: the
-# primary key, limit_held and limit_waiting; for the key of a queue the primary key of queues.
+# enqueue of one job, after LOCK_KEY → if the job is admitted, its queue, and its rate key if it now waits for a rate
+# limit. The job is admitted if a permit is free and no other job of its key waits; ADMIT_BY_KEY admits all other jobs,
+# but takes PostgreSQL twice as long to plan. `IS TRUE` stops PostgreSQL from searching for the row among all jobs of
+# its key. Index: the primary key, limit_held and limit_waiting; for a queue's key, the primary key of queues.
 _ADMIT_LONE = """
 WITH chosen AS MATERIALIZED (
     SELECT ctid AS place
@@ -292,7 +297,7 @@ RETURNING job.queue_name, {later}{more}
 
 
 def admitting_lone(*, id: str, key: str, more: str = "") -> str:
-    """Return ADMIT_LONE with these expressions for the job and its key. `more`: other columns that it returns."""
+    """Return the SQL of ADMIT_LONE. `id`, `key`: SQL expressions of the job's id and key; `more`: columns to return."""
     held = joined(_HELD, key=f"{key}::text", head="job", unless_free="", holds=indented(HOLDS, 12))
     return joined(
         _ADMIT_LONE,
@@ -308,9 +313,9 @@ def admitting_lone(*, id: str, key: str, more: str = "") -> str:
 
 ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")
 
-# enqueue of a job with a limit and without a unique key or a rate, outside of a transaction → as ENQUEUE_AND_NOTIFY, in
-# one message: the INSERT and its commit; then, in another transaction, the admission with a NOTIFY. The last result has
-# a row if the job is admitted.
+# enqueue of a job that has a limit, but no unique key and no rate limit; outside of a transaction → the results of
+# ENQUEUE_AND_NOTIFY. One message inserts the job and commits, then admits the job in a second transaction and sends the
+# NOTIFY. The last result has a row if the job was admitted.
 ENQUEUE_AND_ADMIT = joined(
     """
 BEGIN;
@@ -332,34 +337,34 @@ COMMIT;
 
 
 MISSED_INTERVAL = 0.02
-"""Seconds until a supervisor checks a key again that another transaction had locked. They double each time."""
+"""Seconds until a supervisor retries a key that another transaction had locked. The delay doubles each time."""
 
 NOTIFIED_SHARE = 1 / 2
-"""The share of the time that sweeps may take while notifications without keys ask for sweeps."""
+"""The share of a supervisor's time that sweeps may take while notifications that name no key ask for sweeps."""
 
 
 def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) -> list[Statement | None]:
-    """The two statements that admit jobs of the keys of these jobs, and of these keys.
+    """Return the two statements that admit waiting jobs of these keys, and of the keys of the jobs `ids`.
 
-    claims: CLAIM_OR_ADMIT follows, and admits the chosen jobs that it does not claim.
+    claims: whether CLAIM_OR_ADMIT follows, which claims some of the chosen jobs and admits the rest.
     """
     admit = CHOOSE_BY_KEY if claims else ADMIT_BY_KEY
     return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
 
 
 def admit_keys(store: Store, keys: Collection[str]) -> Admitted:
-    """Admit jobs of these keys, as far as permits are free. Notifies nobody.
+    """Admit waiting jobs of these keys while permits are free. Notifies no worker.
 
-    In a transaction of the caller the keys stay locked until the end of the transaction.
+    Inside a transaction, the keys stay locked until the transaction ends.
     """
     *_, locked, admitted = _admitted(store, admission((), keys))
     return Admitted.decode(locked, admitted)
 
 
 def admit_lone(store: Store, id: int, key: str) -> Admitted | None:
-    """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
+    """Admit this job if a permit is free and no other job of its key waits. Notifies no worker.
 
-    Returns `None` if the job was not admitted: then `admit_keys` is to be called. Locks the key as `admit_keys` does.
+    Returns `None` if the job was not admitted; the caller then calls `admit_keys`. Locks the key as `admit_keys` does.
     """
     statements: list[Statement | None] = [(LOCK_KEY, {"key": key}), (ADMIT_LONE, {"id": id, "key": key})]
     for queue_name, later_key in _admitted(store, statements)[-1]:
@@ -368,35 +373,36 @@ def admit_lone(store: Store, id: int, key: str) -> Admitted | None:
 
 
 def _admitted(store: Store, statements: Sequence[Statement | None]) -> list[Rows]:
-    """Run statements that admit jobs. Outside of a transaction, their commit does not wait for the disk."""
+    """Run these admitting statements. Outside of a transaction, their commit does not wait for the disk."""
     connection = store.connection
     connection.ensure_connection()
     raw = connection.connection
-    is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
-    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_alone else []
+    is_outside_transaction = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
+    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_outside_transaction else []
     with connection.wrap_database_errors:
         return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
 
 def blocked_keys(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-    """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
+    """For at most `limit` keys with blocked jobs, in alphabetical order after `after`: whether a permit is free."""
     return dict(store.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
 
 
 def admit_on(store: Store, keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Admit jobs of these keys, and then, by the next gate, the jobs that wait there now.
+    """Admit jobs of these keys; if they now wait at the next gate, let that gate admit them too.
 
     Returns the number of admitted jobs, by queue, and the keys that another transaction has locked.
     """
-    found = admit_in_batches(store, keys, admit_keys)
-    return with_later(store, "limit", found), found.missed
+    admitted = admit_in_batches(store, keys, admit_keys)
+    return with_later(store, "limit", admitted), admitted.missed
 
 
 class LimitGate(KeyedGate):
     """Holds a job until a permit of its key is free.
 
     Most jobs are admitted right after their enqueue, or by the worker that settles a job of their key. A sweep over the
-    keys with blocked jobs finds all other jobs that can be admitted. The gate looks by name at keys that were locked.
+    keys with blocked jobs finds all other jobs that can be admitted. The gate also retries each key that another
+    transaction had locked.
     """
 
     name = "limit"
@@ -404,32 +410,32 @@ class LimitGate(KeyedGate):
 
     def __init__(self) -> None:
         super().__init__(partial(Sweep, blocked_keys, notified_share=NOTIFIED_SHARE))
-        self._named_at: defaultdict[str, float] = defaultdict(float)
-        """When to check the named keys, by database."""
-        self._rests: dict[str, float] = {}
-        """The seconds between the last check and the next one, by database, while a key stays locked."""
+        self._retry_at: defaultdict[str, float] = defaultdict(float)
+        """For each database alias: the monotonic time of the next attempt at the wanted keys."""
+        self._retry_delays: dict[str, float] = {}
+        """For each database alias: the seconds until that attempt, while a key stays locked."""
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
-        """Try each key that another transaction has locked once more: most transactions hold a lock for a millisecond.
+        """Admit jobs of these keys. Retry once each key that another transaction has locked, usually for a millisecond.
 
-        The supervisors are notified of the keys that are still locked then.
+        Notify the supervisors of the keys that are still locked then.
         """
         first = admit_in_batches(store, sorted(keys), admit_keys)
         if not first.missed:
             return first
         second = admit_in_batches(store, first.missed, admit_keys)
-        notify_of_keys(store, self.prefix, second.missed)
+        notify_of_keys(store, self.name, second.missed)
         return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
         admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
         if is_urgent and not (lone and admitted.counts):
-            notify_of_keys(store, self.prefix, keys)
+            notify_of_keys(store, self.name, keys)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:
-        """Admit jobs of the first keys with free permits. Called when a drain may be over."""
+        """Admit jobs of the first keys that have free permits. A worker calls this when its queues seem empty."""
         sweep = self._new_sweep()
         while True:
             admitted, _ = sweep.run(store, admit_on, limit=limit)
@@ -438,9 +444,9 @@ class LimitGate(KeyedGate):
                 return bool(admitted)
 
     def admit(self, store: Store, *, limit: int) -> GateResult:
-        """Admit jobs of the named keys. If a sweep is due, also of keys with free permits among the next `limit`."""
+        """Admit jobs of the wanted keys. If a sweep is due, also check the next `limit` keys for free permits."""
         sweep = self._sweeps[store.alias]
-        admitted = Counter(self._admit_named(store))
+        admitted = Counter(self._admit_wanted(store))
         if sweep.due_at <= time.monotonic():
             counts, missed = sweep.run(store, admit_on, limit=limit)
             admitted.update(counts)
@@ -448,26 +454,26 @@ class LimitGate(KeyedGate):
         return GateResult(dict(admitted))
 
     def next_due(self, store: Store) -> float | None:
-        """The seconds until the next check of named keys, or the next sweep; `None` if no job waits at this gate."""
+        """The seconds until the next attempt at wanted keys, or the next sweep; `None` if no job waits at this gate."""
         until_sweep = self._sweeps[store.alias].next_due(store)
         if not self._wanted[store.alias]:
             return until_sweep
-        until_named = self._named_at[store.alias] - time.monotonic()
-        return until_named if until_sweep is None else min(until_named, until_sweep)
+        until_retry = self._retry_at[store.alias] - time.monotonic()
+        return until_retry if until_sweep is None else min(until_retry, until_sweep)
 
     def want(self, alias: str, keys: Collection[str]) -> None:
         if not self._wanted[alias].issuperset(keys):
-            self._named_at[alias] = 0.0
+            self._retry_at[alias] = 0.0
         super().want(alias, keys)
 
-    def _admit_named(self, store: Store) -> Mapping[str, int]:
-        """Admit jobs of the named keys. A key stays named while another transaction has locked it."""
+    def _admit_wanted(self, store: Store) -> Mapping[str, int]:
+        """Admit jobs of the wanted keys. A key stays wanted while another transaction has locked it."""
         alias, wanted = store.alias, self._wanted[store.alias]
-        if not wanted or self._named_at[alias] > time.monotonic():
+        if not wanted or self._retry_at[alias] > time.monotonic():
             return {}
         counts, missed = admit_on(store, sorted(wanted))
         self._wanted[alias] = set(missed)
-        rest = self._rests.get(alias, MISSED_INTERVAL)
-        self._rests[alias] = min(2 * rest, SWEEP_INTERVAL) if missed else MISSED_INTERVAL
-        self._named_at[alias] = time.monotonic() + self._rests[alias]
+        delay = self._retry_delays.get(alias, MISSED_INTERVAL)
+        self._retry_delays[alias] = min(2 * delay, SWEEP_INTERVAL) if missed else MISSED_INTERVAL
+        self._retry_at[alias] = time.monotonic() + self._retry_delays[alias]
         return counts

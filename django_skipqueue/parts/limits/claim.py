@@ -1,4 +1,4 @@
-"""Claim jobs with limits: jobs that have just got a permit, and jobs ahead of their permits."""
+"""Claim jobs that have just got a permit, and claim jobs ahead: before a permit of their key is free."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,18 +7,18 @@ from ...queue.fragments import joined, to_run
 from ...queue.parameters import leases_as_values
 from ...values.records import LeaseRef
 from ..keyed.sql import indented
-from .sql import DUE_WITH_PERMIT, LATER_KEY, RANK
+from .columns import RANK
+from .sql import DUE_WITH_PERMIT, LATER_KEY
 
-# worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
-# the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins in the place
-# of another job of the worker, which has ended.
-# The statement claims for a key only if the worker has, until this transaction at least, as many leases of the key's
-# jobs as it counts permits. Leases count if their jobs still run, or if this transaction has settled them, as `xmin`
-# shows. In the count of ADMIT_BY_KEY, the claimed jobs take the place of the settled jobs. So the statement
-# needs no lock of the key, and no other process counts fewer holders.
-# The statement claims only jobs of this task and queue, with the same limit and without a rate. It stops at the first
-# other job of the key, and leaves out queues that are paused or whose limit somebody has changed. At most 1 MB of
-# arguments of a key.
+# worker, after SETTLE in the same transaction → the next waiting jobs of these keys, at most `most` per key, in the
+# columns of CLAIM. These jobs are claimed ahead: without a permit of their own, which `gate` = 'ahead' shows. Each
+# takes over the permit of one of the worker's jobs that has ended. The statement claims jobs of a key only if the
+# worker has at least as many leases of the key's jobs as it counts permits. A lease counts if its job still runs, or if
+# this transaction has settled the job, as `xmin` shows. When ADMIT_BY_KEY counts held permits, the claimed jobs replace
+# the settled jobs. So the statement needs no lock on the key: other processes never count fewer held permits than
+# before. The statement claims only jobs of this task and queue, with the same limit and without a rate limit, and stops
+# at the key's first job that differs. It skips queues that are paused or whose limit somebody has changed, and reads at
+# most 1 MB of arguments per key.
 # Index: the primary key, limit_waiting once for each key, and the primary key of queues.
 CLAIM_AHEAD = joined(
     """
@@ -99,12 +99,12 @@ chosen AS MATERIALIZED (
 )
 
 
-# worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: queued jobs, and
-# jobs that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The chosen jobs that are not
-# claimed become queued. So a job that runs here at once saves one version of its row and three index entries.
-# `ahead` and `share` only count how many of the `limit` jobs are chosen jobs. So the statement locks no queued job that
-# it does not claim, and another worker can claim such a job at that moment.
-# A chosen job is locked by this transaction, so its ctid is stable.
+# worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs in the columns of CLAIM: queued jobs, and
+# jobs that CHOOSE_BY_KEY has chosen, in the usual claim order. The chosen jobs that this statement does not claim
+# become queued. A chosen job that it claims never becomes queued, which saves one version of its row and three index
+# entries. `ahead` and `share` only count how many of the `limit` jobs come from the chosen jobs. So the statement locks
+# no queued job without claiming it, and other workers can claim the rest at the same moment. A chosen job is locked by
+# this transaction, so its ctid is stable.
 # Index: claim, twice for each queue, as in CLAIM. The chosen jobs are read by ctid.
 CLAIM_OR_ADMIT = joined(
     """
@@ -222,17 +222,17 @@ queued AS (
 
 
 class AheadWish(NamedTuple):
-    """The jobs of one key that a worker wants to claim ahead of their permits."""
+    """A worker's request to claim jobs of one key ahead: before a permit of the key is free."""
 
     key: str
     task: str
     queue_name: str
     permits: int
-    """How many permits of the key the worker has."""
+    """The number of permits of the key that the worker's jobs hold."""
     most: int
-    """The maximum of jobs that the worker wants."""
+    """The maximum number of jobs to claim."""
     leases: list[LeaseRef]
-    """The leases of all jobs of the key that the worker has claimed and not yet settled."""
+    """The leases of the key's jobs that the worker has claimed and not yet settled."""
 
 
 def ahead_as_values(wishes: Sequence[AheadWish], *, worker_id: str) -> dict[str, Any]:

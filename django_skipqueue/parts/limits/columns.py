@@ -1,9 +1,29 @@
-"""The columns of limits in the statements of the core. Pure.
+"""The SQL that limits add to the core's statements. Pure.
 
-A job of a sequence, or with a fair share, keeps its permit when it loses its worker: it would be admitted next anyway.
+If a job's worker dies, a job of a sequence or with `fair_by` keeps its permit, because it would be admitted next
+anyway.
 """
 
 from ...values.part import Condition, PartColumns
+
+# The first column by which permits are given; the second is the id. Index: limit_waiting.
+RANK = """(CASE
+    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+    ELSE 0
+END)"""
+
+# The condition of a job that holds a permit of its key: the predicate of the index limit_held.
+HOLDS = """(
+    status IN ('queued', 'running')
+    OR gate = 'rate'
+    OR (
+        (started_at IS NOT NULL OR attempts > 0)
+        AND limit_kind IN ('sequence', 'halting')
+        AND (status = 'scheduled' OR gate = 'held')
+    )
+    OR (limit_kind = 'halting' AND status = 'failed')
+)"""
 
 COLUMNS = PartColumns(
     key="limit_key",
@@ -16,9 +36,9 @@ COLUMNS = PartColumns(
         grants_permits=True,
     ),
     pieces={
-        # A spread retry gives the jobs of a sequence one time, so that they stay in order. A job at which its sequence
-        # does not halt counts as not begun until that time: the sequence has gone on without the job, and does not wait
-        # for it.
+        # A retry that is spread over time gives all jobs of a sequence the same time, so that they stay in order. If
+        # the sequence does not halt at a failed or discarded job, the job then counts as not begun: the sequence has
+        # gone on without it, and does not wait for its retry.
         "retry_started_at": """CASE
         WHEN %(over)s::float8 > 0
             AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
@@ -29,7 +49,7 @@ COLUMNS = PartColumns(
             WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
             ELSE random()
         END""",
-        # The failed jobs at which a sequence has halted. Once a job is discarded, the sequence goes on without it.
+        # An operator may also discard the failed job at which a sequence has halted, so that the sequence goes on.
         "discard_also": """
             OR (status = 'failed' AND limit_kind = 'halting')""",
     },

@@ -1,9 +1,10 @@
-"""Limits, for operators: their keys, checks of the doctor, metrics, and the reason why a job waits for a permit."""
+"""What operators see of limits: keys, checks of the doctor, metrics, and why a job waits for a permit."""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
@@ -17,7 +18,8 @@ from ...console.durations import clock_time, span
 from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
-from ...console.parts import PartSection, PartStatus
+from ...console.parts import PartSection, PartStatus, usual_runs
+from ...console.rules.jobs_and_workers import HANG_FACTOR, full_pools
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, database_time
 from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
@@ -47,44 +49,40 @@ from .states import (
 
 @measured(
     "limits",
-    Metric(
-        "skipqueue_halted_sequences", "gauge", "Sequences with waiting jobs that wait for an operator after a failure."
-    ),
-    Metric("skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences has halted."),
-    Metric(
-        "skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs: at most 500 are counted."
-    ),
+    Metric("skipqueue_halted_sequences", "gauge", "Sequences that halted at a failed job while other jobs wait."),
+    Metric("skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences halted."),
+    Metric("skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs, counted up to 500."),
 )
 def keys(store: Store) -> Iterator[Values]:
     halted = halted_keys(store, limit=SCRAPED_HALTING)
-    yield {(): len({each.key for each in halted})}
-    yield {(): max((each.seconds for each in halted), default=0.0)}
+    yield {(): len({halt.key for halt in halted})}
+    yield {(): max((halt.seconds for halt in halted), default=0.0)}
     yield {(): len(waiting_keys(store, limit=SCRAPED_KEYS))}
 
 
 def status(store: Store) -> PartStatus:
-    """The number of sequences that wait for an operator, and the first of them."""
-    found = halted_keys(store)
-    number = Count(len({each.key for each in found}), cap=MOST_HALTING)
+    """Return the number of halted sequences and the job at which the first of them halted, for `skipqueue status`."""
+    halted = halted_keys(store)
+    number = Count(len({halt.key for halt in halted}), cap=MOST_HALTING)
     lines = [
         f"Halted sequences: {in_full(number)} (job {first.job_id} failed {in_words(first.seconds)} ago). "
         "See: skipqueue limits"
-        for first in found[:1]
+        for first in halted[:1]
     ]
     return PartStatus(as_json={"halted_sequences": plain(number)}, lines=lines)
 
 
 MOST_KEYS_CHECKED = 50
-"""The maximum of halted sequences, and of keys with a free or a held permit, that one check reads."""
+"""The maximum number of keys that one check reads."""
 
-MOST_NAMED = 5
+MOST_KEYS_NAMED = 5
 """The maximum of keys, or of queues, that one text names."""
 
 MOST_HOLDERS = 1_000
-"""The maximum of jobs with a permit whose queues are read."""
+"""The maximum number of permit holders that are read to count them by queue."""
 
 LONGEST_FREE = 60.0
-"""Seconds for which a job may wait although a permit of its key is free."""
+"""Seconds a job may wait while a permit of its key is free, before the doctor reports it."""
 
 HELD_THRESHOLD = Threshold("held-permit", 60.0, "seconds")
 
@@ -97,11 +95,11 @@ def halted(store: Store) -> Iterator[Finding]:
         since = now - timedelta(seconds=state.halted.seconds)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Sequence %(key)s has halted since %(time)s: job %(job)s failed. Jobs that wait: %(waiting)s"),
+            gettext("Sequence %(key)s halted at %(time)s because job %(job)s failed. Waiting jobs: %(waiting)s"),
             gettext("The sequence waits for an operator."),
             gettext(
-                "Find out why the job has failed. Retry it: it runs before all others of its key. Or discard it, and "
-                "the sequence goes on without it."
+                "Find out why the job failed. Then retry it, and it runs before the other jobs of its sequence; or "
+                "discard it, and the sequence goes on without it."
             ),
             f"python manage.py skipqueue retry {job}",
             facts={
@@ -117,7 +115,7 @@ def halted(store: Store) -> Iterator[Finding]:
 
 
 def free_permits(store: Store) -> Iterator[Finding]:
-    """Find keys with a free permit for which a job has waited for long. Reads the first thousand keys."""
+    """Find keys with a free permit and a job that has waited long for it. Reads the first thousand keys."""
     free = [key for key, is_free in blocked_keys(store).items() if is_free]
     states = limit_states(store, free[:MOST_KEYS_CHECKED], {})
     late = [
@@ -128,59 +126,158 @@ def free_permits(store: Store) -> Iterator[Finding]:
     if late:
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Permits are free, and nobody gives them"),
+            gettext("Permits are free, but no supervisor gives them to waiting jobs"),
             gettext("Keys whose next job waits although a permit is free: %(keys)s."),
             gettext(
-                "A supervisor gives free permits about every second. Start a runworker. If one runs, call the doctor "
-                "again: a permit may have become free at this moment."
+                "A supervisor gives free permits about every second. Start a runworker. If one is running, call the "
+                "doctor again, because a permit may have become free just now."
             ),
             "python manage.py runworker",
-            facts={"keys": "; ".join([*late[:MOST_NAMED], *["…"] * (len(late) > MOST_NAMED)])},
+            facts={"keys": "; ".join([*late[:MOST_KEYS_NAMED], *["…"] * (len(late) > MOST_KEYS_NAMED)])},
         )
+
+
+# held-permit → the jobs with a permit that workers have held for longer than `seconds`, and the time, the first claimed
+# first. Index: recover.
+LONG_HOLDERS = """
+SELECT limit_key, id, lease, task, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND limit_key IS NOT NULL
+    AND limit_kind <> 'fair'
+    AND gate IS DISTINCT FROM 'ahead'
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 1000
+"""
+
+LONGEST_RUN = 600.0
+"""Seconds after which a job hangs probably, if nobody knows how long the attempts of its task usually run."""
+
+
+class LongHolder(NamedTuple):
+    """A row of `LONG_HOLDERS`."""
+
+    key: str
+    id: int
+    lease: int
+    task: str
+    since: datetime
+    now: datetime
+
+
+def hung_holders(store: Store, seconds: float) -> dict[str, list[LongHolder]]:
+    """The jobs that hold a permit and probably hang, by key: unless they hold all slots, which `no-free-slot` says."""
+    found = [LongHolder(*row) for row in store.rows(LONG_HOLDERS, {"seconds": seconds})]
+    usual = usual_runs(store, (each.task for each in found))
+    hung = [
+        each
+        for each in found
+        if (each.now - each.since).total_seconds()
+        >= (HANG_FACTOR * usual[each.task] if each.task in usual else LONGEST_RUN)
+    ]
+    named = {job.id for pool in full_pools(store) for job in pool.jobs} if hung else set()
+    locked = store.locked([(each.id, each.lease) for each in hung]) if hung else set()
+    by_key: dict[str, list[LongHolder]] = {}
+    for each in hung:
+        if each.id not in named and each.id not in locked:
+            by_key.setdefault(each.key, []).append(each)
+    return by_key
 
 
 def held_permits(store: Store) -> Iterator[Finding]:
-    """Find keys whose permits are all held by jobs that no worker has claimed, while a job has waited for long."""
-    seconds, unclaimed = HELD_THRESHOLD.of(), unclaimed_holders(store)
-    for state in limit_states(store, list(unclaimed)[:MOST_KEYS_CHECKED], {}) if seconds is not None else ():
-        if state.oldest < (seconds or 0.0) or unclaimed[state.now.key] < state.now.held:
+    """Find keys whose jobs wait for long: the permits are held by jobs that hang, or all by jobs that nobody claims."""
+    seconds = HELD_THRESHOLD.of()
+    if seconds is None:
+        return
+    hung, unclaimed = hung_holders(store, seconds), unclaimed_holders(store)
+    states = [
+        state
+        for state in limit_states(store, dict.fromkeys([*hung, *unclaimed][:MOST_KEYS_CHECKED]), {})
+        if state.oldest >= seconds and (state.now.key in hung or unclaimed.get(state.now.key, 0) >= state.now.held)
+    ]
+    explained = {queue.name for pool in full_pools(store) for queue in pool.queues} if states else set()
+    for state in states:
+        since = database_time(store) - timedelta(seconds=state.oldest)
+        if holders := hung.get(state.now.key):
+            yield _held_by_hung_jobs(store, state, holders, since)
             continue
         queues = _queues_of(holders_of(state.now.key).using(store.alias), 1)
-        if not queues:  # a permit is free, or a worker has claimed its holder meanwhile
+        if not queues:  # in the meantime, a worker has claimed the job, or the permit has become free
             continue
         ((queue_name, _number),) = queues
-        now = database_time(store)
-        since = now - timedelta(seconds=state.oldest)
-        yield Finding.of(
-            Severity.WARNING,
-            gettext(
-                "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs of "
-                "queue %(queue)s that no worker claims"
-            ),
-            gettext("Jobs that hold a permit and are not claimed: %(held)s."),
-            gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),
-            shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
-            facts={
-                "waiting": state.waiting,
-                "key": printable(state.key),
-                "time": clock_time(since, now),
-                "queue": printable(queue_name),
-                "held": state.held,
-            },
-            subject=state.key,
-            since=since,
-            link=PageLink("job_limits"),
-        )
+        if queue_name not in explained:  # `no-free-slot` says why no worker claims them
+            yield _held_by_unclaimed_jobs(state, queue_name, since)
+
+
+def _held_by_hung_jobs(store: Store, state: LimitState, holders: Sequence[LongHolder], since: datetime) -> Finding:
+    first, ids = holders[0], [job_name(store.alias, each.id) for each in holders[:MOST_KEYS_NAMED]]
+    usual = usual_runs(store, [first.task]).get(first.task)
+    title = ngettext(
+        "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: job %(job)s of %(task)s holds it "
+        "and probably hangs: it has run for %(runs)s",
+        "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: %(hung)s jobs of %(task)s hold "
+        "its permits and probably hang: the first, job %(job)s, has run for %(runs)s",
+        len(holders),
+    )
+    if usual is not None:
+        title += gettext("; usually such a job takes %(usual)s at most")
+    return Finding.of(
+        Severity.CRITICAL if len(holders) >= state.now.held else Severity.WARNING,
+        title,
+        gettext("Jobs that hold a permit of the key: %(held)s, of which probably hang: %(hung)s."),
+        gettext("Cancel what hangs. A timeout on the task keeps that from happening again."),
+        shlex.join(["python", "manage.py", "skipqueue", "cancel", *ids]),
+        facts={
+            "key": printable(state.key),
+            "time": clock_time(since, first.now),
+            "waiting": state.waiting,
+            "job": ids[0],
+            "task": printable(first.task),
+            "runs": span(first.now - first.since),
+            "usual": span(usual or 0.0),
+            "held": state.held,
+            "hung": len(holders),
+        },
+        subject=state.key,
+        since=since,
+        link=PageLink("job_change", (first.id,)),
+    )
+
+
+def _held_by_unclaimed_jobs(state: LimitState, queue_name: str, since: datetime) -> Finding:
+    return Finding.of(
+        Severity.WARNING,
+        gettext(
+            "Jobs have waited for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs "
+            "of queue %(queue)s that no worker claims"
+        ),
+        gettext("Jobs that hold a permit and are not claimed: %(held)s."),
+        gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),
+        shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
+        facts={
+            "waiting": state.waiting,
+            "key": printable(state.key),
+            "time": clock_time(since, since + timedelta(seconds=state.oldest)),
+            "queue": printable(queue_name),
+            "held": state.held,
+        },
+        subject=state.key,
+        since=since,
+        link=PageLink("job_limits"),
+    )
 
 
 def _queues_of(holders: "QuerySet[Job]", most: int) -> list[tuple[str, int]]:
-    """The queues with the most jobs that hold a permit and that no worker has claimed; each with their number."""
+    """Return the queues with the most unclaimed permit holders, each with their number."""
     queue_names = holders.filter(status=Status.QUEUED).values_list("queue_name", flat=True)[:MOST_HOLDERS]
     return Counter(queue_names).most_common(most)
 
 
 def why_it_is_blocked(job: Job, _now: datetime) -> str:
-    """Say for what a job with a limit waits. Empty if the job has no limit, waits for other jobs, or has its permit."""
+    """Explain what a job waits for at its limit. Empty if it does not wait for a permit."""
     if job.gate != "limit" or job.limit_key is None:
         return ""
     values = {"key": key_of_job(job, job.limit_key)}
@@ -188,26 +285,26 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
     if job.limit_kind == "fair":
         queued = Count.of(holders.filter(status=Status.QUEUED))
         return gettext(
-            "It waits for its turn: %(queued)s jobs of the key “%(key)s” are queued, so that those of other keys are "
-            "not kept waiting."
+            "It waits for its turn: %(queued)s jobs of its key “%(key)s” are queued already, and more would delay the "
+            "jobs of other keys."
         ) % {**values, "queued": queued}
     if job.limit_kind != "concurrency":
         return _why_its_sequence_waits(holders[:1], values)
     capacity = permits(job.limit_key, job.capacity)
     if capacity is None:
-        return gettext("It is to be admitted within a second or two: its queue has no limit.")
+        return gettext("It will be admitted within a second or two, because its queue has no limit.")
     count = Count.of(holders)
     before = _before(job)
-    held = gettext("It waits for a permit of the key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
+    held = gettext("It waits for a permit of its key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
         **values,
         "held": count,
         "capacity": capacity,
     }
     if queues := [
         gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
-        for name, number in _queues_of(holders, MOST_NAMED)
+        for name, number in _queues_of(holders, MOST_KEYS_NAMED)
     ]:
-        held += " " + gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
+        held += " " + gettext("Of these, jobs waiting for a worker: %(queues)s.") % {"queues": ", ".join(queues)}
     if not before.found:
         return held
     return f"{held} " + ngettext("%(number)s job comes before it.", "%(number)s jobs come before it.", before.found) % {
@@ -217,13 +314,14 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
 
 def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) -> str:
     for holder in holders:
-        found = {**values, "id": holder.pk, "status": holder.get_status_display()}
+        holder_values = {**values, "id": holder.pk, "status": holder.get_status_display()}
         if holder.status == Status.FAILED:
             return (
-                gettext("Its sequence “%(key)s” has halted: job %(id)s failed. Retry that job, or discard it.") % found
+                gettext("Its sequence “%(key)s” has halted because job %(id)s failed. Retry or discard that job.")
+                % holder_values
             )
-        return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % found
-    return gettext("It is to be admitted by its sequence “%(key)s” within a second or two.") % values
+        return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % holder_values
+    return gettext("It is next in its sequence “%(key)s”, and will be admitted within a second or two.") % values
 
 
 def _before(job: Job) -> Count:
@@ -236,7 +334,7 @@ def _before(job: Job) -> Count:
 
 
 def _first(store: Store, most: int) -> list[LimitState]:
-    """The halted sequences, then the other keys alphabetically."""
+    """Return the halted sequences, then the other keys in alphabetical order."""
     halted = halted_states(store, most=most)
     first = {state.now.key for state in halted}
     others = [key for key in waiting_keys(store, limit=most) if key not in first]

@@ -1,15 +1,14 @@
-"""Limits in the exchanges of a worker: between the settle and the claim it admits jobs, and claims some jobs ahead.
+"""Limits in a worker's exchange, one round trip: between its settle and its claim, admit jobs and claim some ahead.
 
-A worker that holds permits of a key claims more jobs of the key than it has permits. These jobs wait in a line in the
-worker's memory. Each begins in the place of a job that has ended, before the database knows of that end: the permit is
-passed on without a round trip.
+A worker that holds permits of a key claims more of the key's jobs than it has permits. These extra jobs wait in a line
+in the worker's memory. When a running job of the key ends, the next job of the line takes over its permit and begins at
+once, before the database knows that the first job has ended. This saves a round trip.
 
-Invariant: no more jobs of a key run in this worker than it has permits, and the worker never counts more permits than
-it has leases of the key's jobs. The database counts the leases, and admits jobs for other workers only as far as the
-leases leave permits free. So the limit holds: when the worker's leases become fewer than its permits, the worker counts
-fewer permits as well.
+The limit still holds, for two reasons. First, a worker never runs more jobs of a key than it has permits, and never
+counts more permits than it has leases of the key's jobs: when it loses leases, it counts fewer permits. Second, the
+database counts each lease as one held permit, and admits jobs for other workers only while permits are left.
 
-Long jobs are not claimed ahead: another worker may have a free slot for them.
+A worker claims only short jobs ahead, because another worker may have a free slot for a long job.
 """
 
 import threading
@@ -36,54 +35,55 @@ from .claim import CLAIM_AHEAD, CLAIM_OR_ADMIT, AheadWish, ahead_as_values
 from .options import TaskLimit
 
 CLAIM_AHEAD_SECONDS = 0.06
-"""The time of some round trips. A worker claims ahead as many jobs of a key as have ended in the last such time."""
+"""Seconds, about some round trips. A worker claims ahead as many jobs of a key as have ended in this time."""
 
 MOST_AHEAD = 400
-"""The maximum of jobs of one key that wait in the line of a worker."""
+"""The maximum number of one key's jobs that wait in a worker's line."""
 
 
 class Line:
-    """The jobs of one key in this worker. Only the control loop's thread uses it, but for `leave`."""
+    """One key's jobs in this worker. Only the control loop's thread uses it, except for `leave`."""
 
     def __init__(self) -> None:
         self.leases: set[LeaseRef] = set()
         """The leases of the jobs that are neither settled nor released."""
         self.permits = 0
-        """How many permits the worker has. Written while `_changing` is held."""
+        """The number of permits that this worker has. Written under the lock `_changing`."""
         self.ended = Recent(CLAIM_AHEAD_SECONDS)
-        self._changing = threading.Lock()  # guards the following; never held while a job runs
+        self._changing = threading.Lock()  # guards the attributes below; never held while a job runs
         self._waiting: deque[ClaimedJob] = deque()
-        self._begun: set[LeaseRef] = set()  # of the jobs in a runner: a job that was given up may end after its line
+        self._begun: set[LeaseRef] = set()  # the jobs that a thread or the event loop runs
         self._moved_at = 0.0
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def claimed(self, job: ClaimedJob, *, permits: int) -> None:
-        """Note the lease of this job, and a permit if the job was claimed with one."""
+    def add_lease(self, job: ClaimedJob, *, permits: int) -> None:
+        """Record the lease of a claimed job. `permits`: 1 if the job was claimed with a permit, 0 if ahead."""
         with self._changing:
             self.leases.add(job.ref)
             self.permits += permits
 
-    def gone(self, refs: Iterable[LeaseRef], *, unknown: Iterable[LeaseRef] = ()) -> None:
-        """Forget leases that were settled, released or lost; `unknown`: nobody knows whether they were settled."""
+    def remove_leases(self, refs: Iterable[LeaseRef], *, unknown: Iterable[LeaseRef] = ()) -> None:
+        """Forget these leases. `unknown`: leases that may have been settled, so that their permits no longer count."""
         with self._changing:
             self.leases.difference_update(refs)
             self.permits = min(self.permits, len(self.leases.difference(unknown)))
 
     def enter(self, job: ClaimedJob) -> list[ClaimedJob]:
-        """Add a job at the end of the line. Returns the jobs that may begin now."""
+        """Add a job to the end of the line. Returns the jobs of the line that may begin now."""
         with self._changing:
             if not self._waiting:
                 self._moved_at = time.monotonic()
             self._waiting.append(job)
-            begin = [self._waiting.popleft() for _ in range(min(self.permits - len(self._begun), len(self._waiting)))]
+            free_permits = self.permits - len(self._begun)
+            begin = [self._waiting.popleft() for _ in range(min(free_permits, len(self._waiting)))]
             self._begun.update(job.ref for job in begin)
             return begin
 
     def leave(self, ref: LeaseRef) -> ClaimedJob | None:
-        """Note that this job has ended. Returns the next job, which begins in its place. Called in the job's thread."""
+        """Record that a job has ended. Returns the next job, which takes over the permit. Runs in the job's thread."""
         with self._changing:
             if ref not in self._begun:
                 return None
@@ -96,12 +96,12 @@ class Line:
             return following
 
     def withdrawn(self, ref: LeaseRef) -> None:
-        """Note that this job was taken out of its runner before it began."""
+        """Record that a job was withdrawn from its thread or event loop before it began."""
         with self._changing:
             self._begun.discard(ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
-        """Take back the waiting jobs. With `since`, a monotonic time: only if no job has ended since then."""
+        """Empty the line and return its jobs. With `since`, a monotonic time, only if no job has ended since then."""
         with self._changing:
             waiting = [] if since is not None and self._moved_at > since else list(self._waiting)
             if waiting:
@@ -110,7 +110,7 @@ class Line:
 
 
 class Lines(BeginOrder):
-    """The lines of all keys, and the jobs to claim ahead. Only the control loop's thread uses it, but for `follow`."""
+    """The lines of all keys. Only the control loop's thread uses them, except for `follow`."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
@@ -125,23 +125,23 @@ class Lines(BeginOrder):
     def claimed(self, jobs: Iterable[ClaimedJob], *, ahead: bool = False) -> None:
         for job in jobs:
             if job.permit_key is not None:
-                self._lines.setdefault(job.permit_key, Line()).claimed(job, permits=0 if ahead else 1)
+                self._lines.setdefault(job.permit_key, Line()).add_lease(job, permits=0 if ahead else 1)
 
     def gone(self, jobs: Iterable[ClaimedJob]) -> None:
         for job in jobs:
             if line := self.get(job.permit_key):
-                line.gone([job.ref])
+                line.remove_leases([job.ref])
                 if not line.leases:
                     del self._lines[job.permit_key or ""]
 
     def unknown(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Count no permit that these jobs held: nobody knows whether they were settled."""
+        """Stop counting the permits of these jobs, because nobody knows whether the jobs were settled."""
         by_key: defaultdict[str | None, set[LeaseRef]] = defaultdict(set)
         for job in jobs:
             by_key[job.permit_key].add(job.ref)
         for key, refs in by_key.items():
             if line := self.get(key):
-                line.gone([], unknown=refs)
+                line.remove_leases([], unknown=refs)
 
     def enter(self, job: ClaimedJob) -> list[ClaimedJob]:
         line = self.get(job.permit_key)
@@ -160,14 +160,12 @@ class Lines(BeginOrder):
         return [job for line in [*self._lines.values()] for job in line.withdraw(since=since)]
 
     def wishes(self, ending: Iterable[Attempt]) -> list[AheadWish]:
-        """The jobs to claim ahead in the transaction that settles these attempts."""
+        """Return which jobs to claim ahead in the transaction that settles these attempts."""
         now, wishes = time.monotonic(), []
         for key, attempts in self._by_key(ending).items():
             line = self.get(key)
             job = attempts[0].job
-            if line is None or any(
-                (other.job.task, other.job.queue_name) != (job.task, job.queue_name) for other in attempts
-            ):
+            if line is None or {(one.job.task, one.job.queue_name) for one in attempts} != {(job.task, job.queue_name)}:
                 continue
             line.ended.add(len(attempts), now)
             most = min(line.ended.count(now), MOST_AHEAD) - line.waiting
@@ -176,7 +174,7 @@ class Lines(BeginOrder):
         return wishes
 
     def keeps_permits(self, ending: Iterable[Attempt]) -> set[LeaseRef]:
-        """The leases of the attempts that free no permit, because other jobs of this worker have the permit already."""
+        """Return the leases whose end frees no permit, because other jobs of this worker have taken the permit over."""
         kept: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
             line, refs = self.get(key), {attempt.job.ref for attempt in attempts}
@@ -193,14 +191,14 @@ class Lines(BeginOrder):
 
 
 MISSED_DELAY = 0.002
-"""Seconds until the worker tries a key again that another process had locked. A lock lasts for one round trip."""
+"""Seconds until the worker retries a key that another process had locked. A lock lasts for one round trip."""
 
 FAIR_DELAY = 0.01
-"""Seconds between a claim of jobs of a fair key and the next admission. By then, some of the jobs have often ended."""
+"""Seconds from a claim of jobs with `fair_by` to the next admission. Some of the jobs have often ended by then."""
 
 
 class LimitsInExchange(InExchange):
-    """What limits add to the exchanges of one worker. Only the control loop's thread uses it."""
+    """What limits add to one worker's exchanges. Only the control loop's thread uses it."""
 
     def __init__(self, store: Store, worker_id: str, *, claims_ahead: bool) -> None:
         lines = Lines()
@@ -209,8 +207,8 @@ class LimitsInExchange(InExchange):
         self._worker_id = worker_id
         self._ahead = lines if claims_ahead else Lines()
         self._queues = frozenset(queues_with("concurrency"))
-        self._missed: list[str] = []  # keys that another process had locked: the next exchange tries them again
-        self._claimed: list[int] = []  # fair jobs: the more of them run, the more may be queued
+        self._missed: list[str] = []  # keys that another process had locked: the next exchange retries them
+        self._claimed: list[int] = []  # ids of jobs with `fair_by`: each one that runs lets one more be queued
 
     def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
         limited = [*{*self._limited(attempts), *self._claimed}]
@@ -235,20 +233,20 @@ class LimitsInExchange(InExchange):
             self.due_at = min(self.due_at, time.monotonic() + FAIR_DELAY)
 
     def _limited(self, attempts: Sequence[Attempt]) -> list[int]:
-        """The ids of the jobs whose tasks or queues have a limit. A supervisor sees to jobs that are missed here."""
+        """Return the ids of the jobs with a limit. If one is missed, a supervisor admits the next job of its key."""
         queues = self._queues
         if not (registry.has_limits or queues):
             return []
         tasks = {task for task in {attempt.job.task for attempt in attempts} if registry.is_limited(task)}
         if not (tasks or queues):
             return []
-        kept = self._ahead.keeps_permits(attempts)
-        jobs = (attempt.job for attempt in attempts if attempt.job.ref not in kept)
+        permit_kept = self._ahead.keeps_permits(attempts)
+        jobs = (attempt.job for attempt in attempts if attempt.job.ref not in permit_kept)
         return [job.id for job in jobs if job.queue_name in queues or job.task in tasks]
 
 
 def is_fair(name: str) -> bool:
-    """Whether the task of this name has `fair_by`; False if it is unknown."""
+    """Whether the task with this name has the option `fair_by`; False if there is no such task."""
     with suppress(UnknownTask):
         limit = registry.get(name).options.of_part(TaskLimit)
         return limit is not None and limit.fair_by is not None
@@ -258,10 +256,10 @@ def is_fair(name: str) -> bool:
 def limit_statements(
     limited: Sequence[int], keys: Sequence[str], ahead: Sequence[AheadWish], *, claims: bool, worker_id: str
 ) -> PartStatements:
-    """The statements that an exchange sends beside its settle.
+    """Return the statements that an exchange sends after its settle.
 
-    limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
-    ahead: jobs to claim right after the settle, ahead of their permits.
+    limited: the ids of jobs that have ended. Jobs of their keys, and of `keys`, are admitted.
+    ahead: jobs to claim right after the settle, before a permit of their key is free.
     """
     admits = bool(limited or keys)
     if not (admits or ahead):
@@ -272,16 +270,16 @@ def limit_statements(
 
 
 def announced(store: Store, answer: ExchangeResult) -> Admitted:
-    """Return what an exchange has admitted, and send the event.
+    """Return which jobs an exchange has admitted, and send the event `JobsAdmitted`.
 
     Notifies other workers if the exchange has admitted more jobs of a queue than it has claimed.
     """
     admitted = Admitted.decode(*answer.between[1:]) if answer.between else Admitted({}, [])
     if admitted.later and (following := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-            notify_of_keys(store, following.prefix, admitted.later)
+            notify_of_keys(store, following.name, admitted.later)
     if admitted.counts:
-        with suppress(DatabaseError):  # an error here must not lose it either
+        with suppress(DatabaseError):  # nor must an error here
             if Counter(admitted.counts) - answer.claimed_by_queue():
                 wake(store, admitted.counts)
         store.send(JobsAdmitted(store.alias, admitted.counts))
@@ -289,6 +287,6 @@ def announced(store: Store, answer: ExchangeResult) -> Admitted:
 
 
 def claimed_ahead(answer: ExchangeResult) -> list[ClaimedJob]:
-    """The jobs that were claimed without a permit of their own, in the order in which they would be admitted."""
+    """Return the jobs that were claimed before a permit was free, in the order in which they would be admitted."""
     rows = answer.between[0] if answer.between else []
     return sorted(answer.jobs(rows), key=lambda job: (-job.priority, job.id))

@@ -1,21 +1,18 @@
-"""The columns of limits on the job row, and of limited queues on the row of a queue."""
+"""The columns and indexes that limits add to the tables of jobs and queues."""
 
 from django.db import models
-from django.db.models import Func, Q, SmallIntegerField
+from django.db.models import BooleanField, Func, Q, SmallIntegerField
 from django.utils.translation import gettext_lazy as _
 
+from .columns import HOLDS, RANK
+
 HALTS = Q(status="failed", limit_kind="halting")
-"""The condition that a sequence has halted at a job. It goes on when an operator retries or discards the job. Index:
-halted."""
+"""Selects failed jobs at which a sequence has halted, until an operator retries or discards the job. Index: halted."""
 
-HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
-"""The condition that a job has begun, even before a manual retry: see `parts.limits.admit`. Index: limit_held."""
+HOLDS_PERMIT = Q(Func(template=HOLDS, output_field=BooleanField()))
+"""The condition that a job holds a permit of its key: see `parts.limits.admit`. Index: limit_held."""
 
-LIMIT_RANK = Func(
-    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "
-    "WHEN started_at IS NOT NULL OR attempts > 0 THEN -1 ELSE 0 END)",
-    output_field=SmallIntegerField(),
-)
+LIMIT_RANK = Func(template=RANK, output_field=SmallIntegerField())
 """The order in which the blocked jobs of a key are admitted; then the order of ids. Index: limit_waiting."""
 
 
@@ -30,56 +27,44 @@ class LimitColumns(models.Model):
 
     class Meta:
         abstract = True
-
-
-JOB_INDEXES = (
-    models.Index(
-        # The jobs that hold a permit of their key: `parts.limits.admit`.
-        fields=["limit_key"],
-        name="skipqueue_job_limit_held",
-        condition=Q(limit_key__isnull=False)
-        & (
-            Q(status__in=["queued", "running"])
-            | Q(HAS_BEGUN, Q(status="scheduled") | Q(gate="held"), limit_kind__in=["sequence", "halting"])
-            | Q(limit_kind="halting", status="failed")
-            | Q(gate="rate")
-        ),
-    ),
-    models.Index(
-        "limit_key",
-        LIMIT_RANK,
-        "id",
-        name="skipqueue_job_limit_waiting",
-        condition=Q(gate="limit", limit_key__isnull=False),
-    ),
-    models.Index(
-        # The failed jobs for which their sequences have halted: `parts.limits.states`.
-        fields=["finished_at", "id"],
-        name="skipqueue_job_halted",
-        condition=HALTS,
-    ),
-)
-
-JOB_CONSTRAINTS = (
-    # A negative number would break the statements that admit jobs.
-    models.CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
-)
+        indexes = (
+            models.Index(
+                fields=["limit_key"],
+                name="skipqueue_job_limit_held",
+                condition=Q(limit_key__isnull=False) & HOLDS_PERMIT,
+            ),
+            models.Index(
+                "limit_key",
+                LIMIT_RANK,
+                "id",
+                name="skipqueue_job_limit_waiting",
+                condition=Q(gate="limit", limit_key__isnull=False),
+            ),
+            models.Index(
+                # The failed jobs for which their sequences have halted: `parts.limits.states`.
+                fields=["finished_at", "id"],
+                name="skipqueue_job_halted",
+                condition=HALTS,
+            ),
+        )
+        constraints = (
+            # A negative number would break the statements that admit jobs.
+            models.CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
+        )
 
 
 class LimitedQueue(models.Model):
     """The limit of a queue."""
 
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the number of the settings."""
+    """How many jobs of the queue may run at once; 0 means unlimited; `None`: the limit of the settings applies."""
 
     class Meta:
         abstract = True
-
-
-QUEUE_CONSTRAINTS = (
-    models.CheckConstraint(
-        # A value that `limit` refuses would break the statements that admit jobs of all queues.
-        name="skipqueue_queue_limits",
-        condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
-    ),
-)
+        constraints = (
+            models.CheckConstraint(
+                # A value that `limit` refuses would break the statements that admit jobs of all queues.
+                name="skipqueue_queue_limits",
+                condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
+            ),
+        )

@@ -1,6 +1,6 @@
-"""The options by which a task limits its jobs: `concurrency`, `sequence` and `fair_by`. Pure.
+"""The options of `@job` that limit how many jobs run at once: `concurrency`, `sequence` and `fair_by`. Pure.
 
-Invariant: an object that exists is valid, except for the names of arguments, which `check_signature` checks.
+The objects check their values when they are made. Only `check_signature` checks the names of arguments.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Policy = Literal["halt", "continue"]
 
 @dataclass(frozen=True)
 class By:
-    """The arguments whose values make the key of a sequence. `by` makes it."""
+    """The option `sequence`, made by `by(…)`: the arguments whose values make the sequence's key."""
 
     names: tuple[str, ...]
     on_failure: Policy = "halt"
@@ -31,7 +31,7 @@ class By:
 
 @dataclass(frozen=True)
 class Limit:
-    """The number of jobs of one key that may run at once. `limit` makes it."""
+    """The option `concurrency`, made by `limit(…)`: how many jobs of one key may run at once."""
 
     capacity: int
     names: tuple[str, ...]
@@ -43,12 +43,12 @@ class Limit:
 
 
 FEWEST_QUEUED = 2
-"""The number of jobs of a fair key that may be queued while none of its jobs runs."""
+"""How many jobs of a `fair_by` key may be queued while none of its jobs runs."""
 
 
 @dataclass(frozen=True)
 class Fair:
-    """The arguments whose values make the keys among which the workers are shared. `fair` makes it."""
+    """The option `fair_by`, checked: workers are shared equally between the keys made of these arguments' values."""
 
     names: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class Fair:
 
 
 def fair(names: Any) -> Fair:
-    """The value of the option `fair_by`, checked. Raises `InvalidOption` for a value that cannot be used."""
+    """Check a value of the option `fair_by`. Raises `InvalidOption` if it is not valid."""
     if not (checked := names_of("fair_by", names)):
         raise InvalidOption('fair_by takes the name of at least one argument: fair_by="tenant".')
     return Fair(checked)
@@ -116,7 +116,7 @@ class TaskLimit(PartOptions):
             raise InvalidOption(f"sequence must be by(…), not {self.sequence!r}.")
         if self.fair_by is not None:
             fair(self.fair_by)
-        if sum(given is not None for given in (self.concurrency, self.sequence, self.fair_by)) > 1:
+        if sum(option is not None for option in (self.concurrency, self.sequence, self.fair_by)) > 1:
             raise InvalidOption(
                 "A job has one limit: give one of concurrency, sequence and fair_by. The jobs of a sequence run one at "
                 "a time."
@@ -141,3 +141,6 @@ class TaskLimit(PartOptions):
     def columns(self, call: CallArguments) -> dict[str, Any]:
         limit = self.limit
         return {} if limit is None else limit.columns(call.task_name, call.hashed(limit.names))
+
+
+OPTIONS = TaskLimit

@@ -1,4 +1,4 @@
-"""Concurrency limits, sequences and fair shares, as the core sees them; and the system check of sequences."""
+"""The part `limits` for the core: concurrency limits, sequences and fair shares, with a system check of sequences."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,11 +16,11 @@ from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
 
 SHORTEST_HALT = timedelta(days=1)
-"""The shortest time that operators need to look at a halted sequence."""
+"""Failed jobs must be kept for at least this time, so that operators can look at a halted sequence."""
 
 
 def check_halting(**_: Any) -> list[CheckMessage]:
-    """W003: a halted sequence goes on before an operator can have looked at it."""
+    """W003: failed jobs are deleted so early that a halted sequence goes on before an operator has looked at it."""
     try:
         kept = conf.load().retention_of("failed")
     except ImproperlyConfigured:
@@ -30,12 +30,12 @@ def check_halting(**_: Any) -> list[CheckMessage]:
     return [
         Warning(
             f"The sequences of {task.name!r} halt at a failed job, and go on after {kept}, when it is deleted.",
-            hint="Keep failed jobs for the time that your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
-            "sequence need not wait for them, say sequence=by(…, on_failure='continue').",
+            hint="Keep failed jobs for as long as your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
+            "sequence need not wait for an operator, use sequence=by(…, on_failure='continue').",
             id="skipqueue.W003",
         )
         for task in registry
-        if (of_task := task.options.of_part(TaskLimit)) and of_task.sequence and of_task.sequence.on_failure == "halt"
+        if (limit := task.options.of_part(TaskLimit)) and limit.sequence and limit.sequence.on_failure == "halt"
     ]
 
 

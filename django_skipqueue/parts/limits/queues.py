@@ -1,9 +1,9 @@
-"""The limits of whole queues: which queues have a limit, its columns in jobs, and the functions that change it.
+"""Limits of whole queues: read them from the settings, change them, and apply a lowered limit to queued jobs.
 
-Invariant: a job that has a key of its own keeps it. The limit of a queue is for jobs without a limit of their own.
+A queue's limit applies only to jobs whose task has no limit.
 
-Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered limit wait again.
-`parts.limits.admit` says which jobs of a key hold a permit.
+No statement here admits a job. If a limit is lowered, the queued jobs beyond it are blocked again. `parts.limits.admit`
+explains which of a key's jobs hold a permit.
 """
 
 import logging
@@ -15,18 +15,20 @@ from ...conf import settings
 from ...events import logs
 from ...events.events import Event
 from ...exceptions import InvalidOption
+from ...queue.fragments import joined
 from ...queue.gates import admit_after_commit
-from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
+from ...queue.notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import CONCURRENCY, is_concurrency
-from ..keyed.sql import key_of, require_changed
+from ..keyed.sql import indented, key_of, require_changed
+from .columns import HOLDS
 
 
 def limit_columns_of(queue_name: str) -> dict[str, Any]:
-    """The columns that `SKIPQUEUE["QUEUES"]` gives to jobs of this queue; none if it does not limit the queue."""
+    """Return the columns of a job in this queue; none if `SKIPQUEUE["QUEUES"]` gives the queue no limit."""
     limits = settings.queues.get(queue_name, {})
     if "concurrency" not in limits:
         return {}
@@ -34,7 +36,7 @@ def limit_columns_of(queue_name: str) -> dict[str, Any]:
 
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The columns that the queue gives to jobs; none if the calls have a limit of their own. All calls do, or none."""
+    """Return the job columns of the queue's limit; none if the calls' task has a limit. The calls are of one task."""
     if any("limit_key" in call.columns for call in calls):
         return {}
     return {name: value for name, value in limit_columns_of(queue_name).items() if value is not None}
@@ -45,7 +47,8 @@ def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
 # for a token of their rate are put back first, because they would start last. The statement reads as many jobs with a
 # permit as the limit allows, and at most `limit` more. Index: limit_held; the table of queues is read whole: it has a
 # row for each queue that was paused or limited.
-BLOCK_SURPLUS = """
+BLOCK_SURPLUS = joined(
+    """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
     FROM
@@ -57,7 +60,7 @@ WITH surplus AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE
                     limit_key = 'queue:' || queue.name
-                    AND (status IN ('queued', 'running') OR gate = 'rate')
+                    AND {holds}
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held
@@ -77,7 +80,9 @@ blocked AS (
     RETURNING job.id
 )
 SELECT count(*) FROM blocked
-"""
+""",
+    holds=indented(HOLDS, 20),
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class QueueLimited(Event):
     database: str
     queue_name: str
     concurrency: int | None
-    """The new limit; 0 means unlimited; `None`: that of the settings."""
+    """The new limit; 0 means unlimited; `None`: the limit of the settings applies."""
     by: str
 
     def write_lines(self) -> None:
@@ -97,8 +102,8 @@ class QueueLimited(Event):
         logs.write_about_queue("queue_limited", self.queue_name, concurrency=number, by=self.by)
 
 
-# Queue.limit → nothing. Sets the limit in the queue's row: NULL is the limit of the settings, 0 is no limit. Index: the
-# primary key.
+# Queue.limit → nothing. Sets the limit in the queue's row: NULL means the limit of the settings, 0 means unlimited.
+# Index: the primary key.
 LIMIT_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, concurrency)
 VALUES (%(name)s, %(concurrency)s::smallint)
@@ -112,12 +117,12 @@ def _set_limit(store: Store, name: str, concurrency: int | None, by: str) -> Non
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
     admit_after_commit(store, {"limit": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
-    notify_supervisors(store, LIMITS_PAYLOAD)  # for more than are admitted at once
+    notify_supervisors(store, GATES_PAYLOAD)  # for more than are admitted at once
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))
 
 
 def block_surplus(store: Store, *, limit: int = BATCH_ROWS) -> int:
-    """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number of these jobs."""
+    """Block up to `limit` queued jobs that exceed their queue's limit. Returns the number of blocked jobs."""
     ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
     return int(number)
 
@@ -129,10 +134,10 @@ class LimitVerbs:
     def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
         """Let at most `concurrency` jobs of a queue run at once, in place of the setting; `None` means unlimited.
 
-        The limit holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue,
-        `None` included. Running jobs run on: no further job is admitted until fewer run. Raises `InvalidOption` for a
-        value that cannot be used, and for a queue without a `concurrency` in the settings, unless the limit of the
-        queue was changed before. `database`: as of `pause`; each database has this limit.
+        The limit applies to jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue,
+        even `None`. Running jobs are not stopped: no further job is admitted until fewer jobs run than the limit
+        allows. Raises `InvalidOption` for an invalid number, and for a queue without a `concurrency` in the settings,
+        unless the queue's limit was changed before. `database`: as in `pause`; each database has this limit.
         """
         if not limit_columns_of(name):
             require_changed(name, "concurrency", "concurrency")
@@ -142,5 +147,5 @@ class LimitVerbs:
 
     @staticmethod
     def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
-        """Let the number of the settings hold again for this queue. `database`: as of `pause`."""
+        """Go back to the limit that the settings give this queue. `database`: as in `pause`."""
         in_each(database, lambda store: _set_limit(store, name, None, by))

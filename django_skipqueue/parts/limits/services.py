@@ -1,17 +1,17 @@
-"""The services of limits: pass permits on, and have jobs wait again after a queue's limit was lowered."""
+"""The supervisor's services for limits: pass permits on to better jobs, and block jobs after a limit was lowered."""
 
 from functools import partial
 
 from ...queue.fragments import joined
 from ...queue.gates import with_later
-from ...queue.notify import LIMIT_PREFIX
 from ...queue.store import Store
 from ..keyed.gate import KEYS_AT_ONCE
 from ..keyed.pass_on import Held, contested, contesting, swapping
 from ..keyed.services import BlockSurplus, PassOn
 from ..keyed.sql import indented, walking
+from .columns import RANK
 from .queues import block_surplus
-from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .sql import LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, WAITS_FOR_PERMIT
 
 _LIMIT_PIECES = {
     "key": "limit_key",
@@ -30,25 +30,25 @@ _LIMIT_PIECES = {
     "worst_first": "rank DESC, id DESC",
 }
 
-# supervisor → at most `limit` keys with waiting jobs, alphabetically after `after`; for each key three columns. They
-# compare the jobs that hold a permit and are not claimed with the next job whose queue is served. `is_inverted`:
-# whether the next job has a higher priority than one of the holders, or comes before it in their sequence. `unserved`:
-# the worst hundred holders in queues that are not served. `held_up`: the worst hundred other holders. No job of a
-# sequence is in either list. All three are NULL if there is no next job. Locks nothing.
+# supervisor → at most `limit` keys with waiting jobs, in alphabetical order after `after`, and three columns for each.
+# They compare the key's holders (the unclaimed jobs that hold a permit) with the key's next waiting job whose queue has
+# workers. `is_inverted`: whether the next job has a higher priority than a holder, or comes before a holder in their
+# sequence. `unserved`: the worst hundred holders in queues without workers. `held_up`: the worst hundred other holders.
+# Neither list contains jobs of a sequence. All three columns are NULL if there is no next job. Locks nothing.
 # Index: limit_waiting and limit_held, once for each key.
 CONTESTED_PERMITS = contesting(_LIMIT_PIECES)
 
-# supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
-# wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
-# the best job that waits, the second worst with the second best, and so on. The waiting job gets the permit if its
-# priority is higher, or if it comes first in their sequence. With `ids`, these jobs are put back for waiting jobs of
-# other queues, whatever their priority. At most 100 jobs of a key are put back.
-# A locked row may have a version that this statement does not see, and that no `ctid` finds here. So a job counts as
-# put back only once its row is written.
-# Index: limit_held and limit_waiting, once for each key, and the primary key.
+# supervisor, after LOCK_KEYS → for each queue, the number of admitted jobs, and the rate keys of the jobs that now have
+# a permit and wait for their rate limit; in each row also the ids of all jobs that lost their permit. The statement
+# compares the worst job that holds a permit with the best waiting job, the second worst with the second best, and so
+# on. The waiting job gets the permit if its priority is higher, or if it comes first in their sequence. The jobs `ids`
+# lose their permits to waiting jobs of other queues, whatever their priority. At most 100 jobs of a key lose their
+# permit. Another transaction may have updated a row, so that its `ctid` finds nothing here. So a job counts as put back
+# only once this statement has written its row.
+# Index: limit_held and limit_waiting, once per key, and the primary key.
 PASS_PERMITS_ON = swapping(_LIMIT_PIECES)
 
-PERMITS = Held(LIMIT_PREFIX, CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
+PERMITS = Held("limit", CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
 
 pass_permits_on = partial(
     PassOn,
@@ -61,6 +61,6 @@ block_surplus_service = partial(BlockSurplus, name="block_surplus", block=block_
 
 
 def unclaimed_holders(store: Store) -> dict[str, int]:
-    """For each of the first thousand keys with waiting jobs: how many unclaimed jobs hold a permit of the key."""
-    found = contested(store, PERMITS, after="", limit=KEYS_AT_ONCE)
-    return {each.key: len(each.held_up) + len(each.unserved) for each in found}
+    """Count the unclaimed jobs that hold a permit, for each of the first thousand keys with waiting jobs."""
+    contests = contested(store, PERMITS, after="", limit=KEYS_AT_ONCE)
+    return {contest.key: len(contest.held_up) + len(contest.unserved) for contest in contests}

@@ -1,40 +1,21 @@
-"""The pieces that the statements of limits share, and the lock of their keys.
+"""SQL fragments that several statements of limits contain, and the statement that locks keys.
 
-`parts.limits.admit` says which jobs of a key hold a permit or wait for one.
+`parts.limits.admit` explains which of a key's jobs hold a permit and which wait for one.
 """
 
 from ...queue.fragments import entering, joined, key_after
 from ..keyed.sql import indented, locking
 
-# The key of the next gate, at which a job with a permit may wait; NULL: it waits at no gate.
+# The key for which the job waits at the next gate, once it has a permit; NULL: it waits at no further gate.
 LATER_KEY = key_after("limit")
 
 _ENTERING = entering(column="job.{}", past="limit")
 
-# The next gate at which a job with a permit waits; NULL: it waits at no gate.
+# The name of the next gate at which the job waits, once it has a permit; NULL: it waits at no further gate.
 LATER_GATE = _ENTERING["gate"]
 
 # The condition of a job that waits for a permit of its key.
 WAITS_FOR_PERMIT = "gate = 'limit'"
-
-# The first column by which permits are given; the second is the id.
-RANK = """(CASE
-    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-    ELSE 0
-END)"""
-
-# The condition of a job that holds a permit of its key.
-HOLDS = """(
-    status IN ('queued', 'running')
-    OR gate = 'rate'
-    OR (
-        (started_at IS NOT NULL OR attempts > 0)
-        AND limit_kind IN ('sequence', 'halting')
-        AND (status = 'scheduled' OR gate = 'held')
-    )
-    OR (limit_kind = 'halting' AND status = 'failed')
-)"""
 
 # How many permits the key has; NULL means unlimited. `head`: the job whose columns count, such as the key's next job.
 LIMITED = """LATERAL (
@@ -47,7 +28,7 @@ LIMITED = """LATERAL (
     ) AS changed
 ) AS limited"""
 
-# When a job that gets a permit is due.
+# The new `run_after` of a job that gets a permit.
 DUE_WITH_PERMIT = """CASE
     WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
     ELSE job.run_after
@@ -57,18 +38,19 @@ _PERMIT_GIVEN = """status = {status},
     gate = {gate},
     run_after = {due}"""
 
-# statements that give permits: the columns that they set in a job. The job may wait for its rate now.
+# statements that give a job its permit: the columns that they set. The job may then wait for its rate limit.
 PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE_WITH_PERMIT, 4))
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
-# another transaction has locked, and three lists for ADMIT_BY_KEY: the keys that are locked now; for each, how many of
-# its jobs have ended; and whether the permit of a sequence is free, because this transaction itself has ended the job
-# that held it. The `xmin` of the row shows that this transaction has written it, and not a quicker worker.
-# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of 1,024
-# advisory locks, until the end of the transaction. Rows of a table of keys would have to be inserted and deleted, and a
-# lock for each key could fill PostgreSQL's table of locks. Two keys that share a lock only wait for each other. At a
-# higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has done. The
-# array is a subquery, so that the planner does not know its length: otherwise it would read a small table whole.
+# another transaction has locked. It also keeps three lists for ADMIT_BY_KEY: the keys that are locked now; how many
+# jobs of each have ended; and whether the permit of a sequence is free because this transaction has ended the job that
+# held it. The `xmin` of the row shows that this transaction has written the row, and not a faster worker. The keys are
+# `keys`, and the keys of the jobs `ids`, which have just ended or been claimed. A key's lock is one of 1,024 advisory
+# locks, held until the transaction ends. A table of keys would need rows that are inserted and deleted, and a lock of
+# its own for each key could fill PostgreSQL's lock table. If two keys share a lock, one of them waits for the other. At
+# a higher isolation level than READ COMMITTED no key is locked, because ADMIT_BY_KEY would not see what the lock's
+# previous holder has done. The array is a subquery to hide its length from the planner, which would otherwise read a
+# small table whole.
 # Index: the primary key.
 LOCK_KEYS = locking(
     locks="1397442896",

@@ -1,7 +1,7 @@
-"""Limits as operators see them: how many jobs of a key hold a permit, halted sequences, and the limits of queues.
+"""What operators see of limits: how many jobs of a key hold a permit, halted sequences, and the limits of queues.
 
-Invariant: a statement reads the keys by a few probes of indexes, whatever the number of jobs. `parts.limits.admit` says
-which jobs of a key hold a permit, and which jobs wait for a permit.
+Each statement reads a key by a few index lookups, however many jobs there are. `parts.limits.admit` explains which of a
+key's jobs hold a permit and which wait for one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,13 +24,14 @@ from ...values.fact import Fact
 from ...values.settings import LARGEST_LIMIT
 from ..keyed.sql import indented, key_of, queues_with, walking
 from ..keyed.states import KeyNow, KeyState, counted, read_keys
-from .models import HAS_BEGUN, LIMIT_RANK
+from .columns import HOLDS, RANK
+from .models import HOLDS_PERMIT, LIMIT_RANK
 from .queues import limit_columns_of
-from .sql import HOLDS, LIMITED, RANK, WAITS_FOR_PERMIT
+from .sql import LIMITED, WAITS_FOR_PERMIT
 
-# pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest halted
-# first: the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs that halt a
-# sequence, in the order in which they failed. Index: halted, and limit_waiting once for each of these jobs.
+# pages, commands, metrics, doctor, alerts → the halted sequences for which other jobs wait, the longest halted first:
+# the key, the failed job, and the seconds since it failed. Reads the first `limit` failed jobs that halt a sequence, in
+# the order in which they failed. Index: halted, and limit_waiting once per failed job.
 HALTED_KEYS = """
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
 FROM (
@@ -48,8 +49,8 @@ WHERE EXISTS (
 ORDER BY failed.finished_at, failed.id
 """
 
-# pages, commands, metrics → at most `limit` keys with waiting jobs, alphabetically after `after`. Index: limit_waiting,
-# once for each key.
+# pages, commands, metrics → at most `limit` keys with waiting jobs, in alphabetical order after `after`. Index:
+# limit_waiting, once per key.
 WAITING_KEYS = joined(
     """
 WITH RECURSIVE {found}
@@ -58,7 +59,7 @@ SELECT key FROM found
     found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
 )
 
-# dashboard → at most `most` keys of the first `limit` blocked jobs, in the order of the first job of each key. Index:
+# dashboard → the keys of the first `limit` blocked jobs, at most `most`, in the order of each key's first job. Index:
 # blocked.
 FIRST_BLOCKED_KEYS = """
 SELECT limit_key
@@ -132,14 +133,14 @@ ORDER BY key.place
 
 LIMIT_KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
-NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
+NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next to be admitted first"))
 
 NEXT_KEYS = 20
-"""The number of keys, beside the halted sequences, among which the dashboard finds the longest waiting jobs."""
+"""How many keys the dashboard reads, besides halted sequences, to find the jobs that have waited longest."""
 
 
 MOST_FIRST_BLOCKED = 2_000
-"""How many blocked jobs are read, in the order of their enqueue, to find the first keys."""
+"""How many blocked jobs are read, the oldest first, to find keys with waiting jobs."""
 
 
 class HaltedKey(NamedTuple):
@@ -156,13 +157,13 @@ class LimitNow(KeyNow):
     capacity: int | None
     """`None` means unlimited, because somebody has removed the queue's limit."""
     held: int
-    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY` + 1."""
+    """The number of jobs that hold a permit. It is counted up to `MOST_JOBS_OF_KEY_COUNTED` + 1."""
 
 
 @dataclass(frozen=True)
 class LimitState(KeyState[LimitNow]):
     halted: HaltedKey | None
-    """The failed job for which the sequence has halted."""
+    """The failed job at which the sequence has halted."""
 
     @property
     def kind(self) -> str:
@@ -174,7 +175,7 @@ class LimitState(KeyState[LimitNow]):
 
     @property
     def seconds(self) -> float:
-        """For how long the sequence has been halted, or else for how long the first job of the key has waited."""
+        """How long the sequence has been halted; if it has not halted, how long the key's first job has waited."""
         return self.oldest if self.halted is None else self.halted.seconds
 
 
@@ -190,19 +191,19 @@ LIMIT_OF_KEY: tuple[Fact[LimitState], ...] = (
     Fact("halted_by_job", "", lambda state: state.halted and state.halted.job_id),
     Fact("halted_seconds", "", lambda state: state.halted and state.halted.seconds),
 )
-"""The facts of the key of a limit or a sequence."""
+"""The facts about one key of a limit or a sequence."""
 
 
 def halted_keys(store: Store, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
-    """The sequences that have halted and keep jobs waiting, the longest halted first.
+    """Return the halted sequences for which other jobs wait, the longest halted first.
 
-    limit: how many failed jobs are read, in the order in which they failed.
+    limit: how many failed jobs are read, the earliest failures first.
     """
     return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
 
 
 def waiting_keys(store: Store, *, after: str = "", limit: int) -> list[str]:
-    """Keys with waiting jobs, alphabetically after `after`."""
+    """Return keys with waiting jobs, in alphabetical order after `after`."""
     return [key for (key,) in store.rows(WAITING_KEYS, {"after": after, "limit": limit})]
 
 
@@ -212,10 +213,10 @@ def first_blocked_keys(store: Store, *, most: int) -> list[str]:
 
 
 def halted_by_key(store: Store) -> dict[str, HaltedKey]:
-    """The halted sequences that keep jobs waiting, the longest halted first; each with the job that failed first."""
+    """Return the first failed job of each halted sequence for which other jobs wait, the longest halted first."""
     firsts: dict[str, HaltedKey] = {}
-    for each in halted_keys(store):
-        firsts.setdefault(each.key, each)
+    for halt in halted_keys(store):
+        firsts.setdefault(halt.key, halt)
     return firsts
 
 
@@ -225,41 +226,35 @@ def halted_states(store: Store, *, most: int) -> list[LimitState]:
 
 
 def first_states(store: Store, *, most: int) -> list[LimitState]:
-    """The keys that an operator has to look at: halted sequences, then keys whose jobs have waited for the longest.
+    """Return the keys that need an operator most: halted sequences, then keys whose jobs have waited longest.
 
-    Of many keys, the function reads the keys whose jobs were enqueued first.
+    If there are many keys, only the keys with the oldest jobs are read.
     """
     halted = halted_by_key(store)
     keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]
-    found = limit_states(store, dict.fromkeys(keys), halted)
-    return sorted(found, key=lambda each: (each.halted is None, -each.seconds))[:most]
+    states = limit_states(store, dict.fromkeys(keys), halted)
+    return sorted(states, key=lambda state: (state.halted is None, -state.seconds))[:most]
 
 
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
-    """The states of those of these keys that have waiting jobs, in the given order."""
+    """Return the state of each of these keys that has waiting jobs, in the given order."""
     columns = ("kind", "capacity", "held", "waiting", "oldest")
-    found = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
-    return [LimitState(each, halted.get(each.key)) for each in found]
+    rows = read_keys(store, KEYS_NOW, keys, LimitNow, *columns)
+    return [LimitState(now, halted.get(now.key)) for now in rows]
 
 
 def key_of_limit(key: str) -> Key:
-    """The jobs of this key. The jobs that wait for a permit have the index limit_waiting."""
+    """Return the filter for the jobs of this key. Index for waiting jobs: limit_waiting."""
     return Key("limit_key", key, "limit", NEXT_ADMITTED)
 
 
 def holders_of(key: str) -> "QuerySet[Job]":
     """The jobs that hold a permit of this key. Index: limit_held."""
-    held = (
-        (Q(status__in=["queued", "running"]) & (Q(gate=None) | ~Q(gate="ahead")))
-        | Q(HAS_BEGUN, Q(status="scheduled") | Q(gate="held"), limit_kind__in=["sequence", "halting"])
-        | Q(limit_kind="halting", status="failed")
-        | Q(gate="rate")
-    )
-    return Job.objects.filter(held, limit_key=key)
+    return Job.objects.filter(HOLDS_PERMIT, Q(gate=None) | ~Q(gate="ahead"), limit_key=key)
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:
-    """How many jobs of the key may be queued or running; `None` means unlimited. `capacity`: of one of its jobs."""
+    """Return how many of the key's jobs may be queued or running. `capacity`: the column of one of these jobs."""
     name = limit_key.removeprefix(key_of(""))
     if name == limit_key:
         return capacity
@@ -268,7 +263,7 @@ def permits(limit_key: str, capacity: int | None) -> int | None:
 
 class LimitForm(SettingForm):
     choice, typed = "limit", "number"
-    any_number, this_value = _("any number"), _("so many:")
+    any_number, this_value = _("any number"), _("this number:")
 
     limit = forms.ChoiceField(label=_("Jobs at once"))
     number = forms.IntegerField(
@@ -303,8 +298,10 @@ LIMITS = QueueOption(
     button_in_full=_("Limit the queue %(queue)s"),
     title=_("Limit the queue “%(queue)s”?"),
     heading=_("Limit the queue"),
-    explanation=_("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."),
+    explanation=_(
+        "At most this number of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."
+    ),
     without=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
     changed=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
-    follows_settings=_("The limit of the queue “%(queue)s” is that of the settings again."),
+    follows_settings=_("The queue “%(queue)s” uses the limit from the settings again."),
 )

@@ -1,1 +1,1 @@
-"""Rates: how often jobs of a key start."""
+"""Rate limits: how often jobs with the same key start."""

@@ -1,4 +1,4 @@
-"""The keys of rates in the admin. The list begins with a typed text. A column is a fact of `RATE_OF_KEY`."""
+"""The admin's table of rate keys. The user types where the list begins. Its columns are the facts of `RATE_OF_KEY`."""
 
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -35,34 +35,34 @@ def _due(state: RateState) -> Cell:
     return gettext("now") if state.now.due_in < 1 else gettext("in %(span)s") % {"span": roughly(state.now.due_in)}
 
 
-RENDERERS: Renderers[RateState] = {
+RATE_RENDERERS: Renderers[RateState] = {
     "key": _key,
     "rate": lambda state: state.rate or gettext("any number of jobs"),
     "held": _tokens,
     "due": _due,
 }
 
-RATE_COLUMNS = columns_of(RATE_OF_KEY, (), RENDERERS)
+RATE_COLUMNS = columns_of(RATE_OF_KEY, (), RATE_RENDERERS)
 
 MOST_RATES = 50
 
 
 def cards(store: Store, text: str, after: str | None) -> KeyCards:
-    """The first keys that begin with the text or come after it. Only the first page has this card."""
+    """Return the table of keys in alphabetical order, from `text` on. Only the first page has this table."""
     if after is not None:
         return KeyCards()
-    found = unmasked_states(
+    states = unmasked_states(
         lambda start: waiting_rate_keys(store, after=start, limit=MOST_RATES + 1),
         lambda keys: rate_states_of(store, keys),
         most=MOST_RATES + 1,
         text=text,
     )
-    more = gettext("Only the first %(number)s keys of rates are shown. “From the key” shows others.")
+    more = gettext("Only the first %(number)s rate limits are shown. Enter a later key in “Start at key” to see more.")
     card = KeyCard(
         name="rates",
-        title=_("Rates with waiting jobs"),
+        title=_("Rate limits with waiting jobs"),
         columns=RATE_COLUMNS,
-        states=found[:MOST_RATES],
-        note=more % {"number": MOST_RATES} if len(found) > MOST_RATES else "",
+        states=states[:MOST_RATES],
+        note=more % {"number": MOST_RATES} if len(states) > MOST_RATES else "",
     )
     return KeyCards(first=[card])

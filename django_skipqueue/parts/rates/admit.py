@@ -1,21 +1,22 @@
-"""Admit jobs by the rates of their keys.
+"""Admit the jobs that wait for a token of their rate limit.
 
-A key has a bucket of tokens. A bucket that is not full is a row of `skipqueue_rate`. `full_at` is the time at which the
-bucket is full again, by the database's clock, and so says how many tokens there are (the generic cell rate algorithm).
-`due_at` is the time at which the next blocked job may be admitted; NULL: no job is known to wait.
+Each key has a bucket of tokens; a job needs one token to start. A row of `skipqueue_rate` stores a bucket that is not
+full. Its `full_at` is the time, by the database's clock, at which the bucket will be full again, which also tells how
+many tokens are left (the generic cell rate algorithm). Its `due_at` is the time at which the next blocked job may be
+admitted; NULL means that no job is known to wait.
 
-A job waits for its rate as `blocked`, in the index `rate_waiting`. The gate of rates is the last gate: a job that has a
-limit as well waits for its permit first, and holds the permit while it waits for a token.
+A job that waits for a token is `blocked`, and is in the index `rate_waiting`. The rate gate is the last gate: a job
+that also has a concurrency limit first waits for its permit, and holds the permit while it waits for a token.
 
-The columns of the next job of a key say which rate the key has. If somebody has changed the rate of a queue, the row of
-the queue says which rate the key of the queue (`queue:mail`) has. In that row 0, and in a job NULL, is no rate: any
-number of jobs is admitted, a thousand at a time.
+A key's rate is in the columns of its next job; NULL means unlimited. If somebody has changed the rate of a queue, the
+queue's row contains the rate of the queue's key (`queue:mail`); there, 0 means unlimited. Without a rate, a thousand
+jobs are admitted at a time.
 
 Rule: only `ADMIT_BY_RATE` takes tokens. It takes tokens and admits jobs in one statement, so it never does one without
-the other. It runs after `LOCK_RATES` in its transaction, with a snapshot of its own, and only for the keys that are
-locked there. `LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
+the other. `LOCK_RATES` runs before it in the same transaction, and it handles only the keys that are locked. It has its
+own snapshot. `LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
 
-Used after a job has come to the gate of rates, and by supervisors when a key is due.
+This module runs when a job arrives at the rate gate, and in supervisors when a key is due.
 """
 
 import time
@@ -34,13 +35,14 @@ from ..keyed.sql import PAUSED, indented, locking, walking
 # The condition of a job that waits for a token of its key.
 WAITS_FOR_RATE = "gate = 'rate'"
 
-# supervisor; enqueue, after the commit → the keys that another transaction has locked, and the keys that are locked
-# now, for ADMIT_BY_RATE. These are 1,024 advisory locks like those of LOCK_KEYS, with another class. Reads no table.
+# supervisor; enqueue, after the commit → the keys that another transaction has locked. It also keeps the keys that are
+# locked now for ADMIT_BY_RATE. The locks are 1,024 advisory locks, like those of LOCK_KEYS, but of another class. Reads
+# no table.
 LOCK_RATES = locking(
     locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
-# The rate of a key, NULL for no rate, and how many of its jobs are queued, counted up to the burst.
+# The rate of a key, NULL for unlimited, and how many of its jobs are queued, counted up to the burst.
 RATED = """CROSS JOIN LATERAL (
     SELECT
         CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
@@ -69,19 +71,18 @@ CROSS JOIN LATERAL (
     ) AS one
 ) AS queued"""
 
-# supervisor; enqueue, after the commit; after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as
-# many jobs are admitted as there are tokens: the highest priority first, then the first due, as workers claim.
-# `taken` is the number of tokens that are missing from the bucket. It is at most the burst, even if the clock was set
-# back. It is at least the number of queued jobs, so that a queue that no worker has served for a while does not hold
-# more than one burst. While jobs wait for tokens, it may be lower by the tokens of a tenth of a second: they came while
-# a supervisor was late, and a small burst would not have room for them.
-# `free` is the number of tokens that can be taken now. Once they are taken, no more jobs are queued than the burst.
-# The key is due again when the next token is there, but not before a twentieth of a second has passed, or half a second
-# if a full burst is queued. The key is due several times in the time of a burst.
-# The jobs of paused queues are passed over. If a job was written a moment ago, it may be locked here and not
-# admitted. Then it takes no token.
-# Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
-# primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
+# supervisor; enqueue, after the commit; after LOCK_RATES → for each queue, the number of admitted jobs. For each locked
+# key, it admits as many jobs as there are tokens: the highest priority first, then the earliest `run_after`, as workers
+# claim. `taken` is the number of tokens missing from the bucket. It is at most the burst, even if the clock was set
+# back. It is at least the number of queued jobs, so that a queue that no worker has served for a while holds no more
+# than one burst. If jobs wait for tokens, `taken` may be lower by the tokens of a tenth of a second: these came while a
+# supervisor was late, and would not fit into a small burst. `free` is the number of tokens that can be taken now, so
+# that at most one burst is queued afterwards. The key is due again when the next token arrives, but at the earliest
+# after a twentieth of a second, or after half a second if a full burst is queued. While one burst of tokens arrives,
+# the key is due several times. The jobs of paused queues are skipped. A job that another transaction has just written
+# may be locked, but is then not admitted and takes no token. Index: rate_waiting, rate_queued and the primary key of
+# the buckets, once per key; for a queue's key, the primary key of queues. The table of queues is read whole: it has one
+# row for each queue that was ever paused or limited.
 ADMIT_BY_RATE = joined(
     """
 WITH {paused},
@@ -214,7 +215,7 @@ ORDER BY due_at, full_at
 LIMIT 1
 """
 
-# supervisor → at most `limit` keys that are due, the earliest first. Index: rate_due.
+# supervisor → at most `limit` keys whose `due_at` has come, the earliest first. Index: rate_due.
 DUE_RATES = """
 SELECT key
 FROM skipqueue_rate
@@ -223,8 +224,8 @@ ORDER BY due_at, full_at
 LIMIT %(limit)s
 """
 
-# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether each key needs a check:
-# `due_at` is unknown, or too late because the clock was set back. Locks nothing.
+# supervisor → at most `limit` keys with blocked jobs, in alphabetical order after `after`, and whether each key needs a
+# check: its `due_at` is unknown, or too late because the clock was set back. Locks nothing.
 # Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
 # queues.
 BLOCKED_RATES = joined(
@@ -259,15 +260,15 @@ SELECT
         )
         FROM skipqueue_rate AS rate
         WHERE rate.key = found.key
-    ) IS NOT TRUE AS needs_look
+    ) IS NOT TRUE AS needs_check
 FROM found
 """,
     found=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
     waits=indented(WAITS_FOR_RATE, 28),
 )
 
-# supervisor → the number of deleted buckets. They have been full for a minute, and no job waits for their tokens. A key
-# without a row has a full bucket, so the row is not needed. Index: rate_due.
+# supervisor → the number of deleted buckets. Deletes buckets that have been full for a minute and for which no job
+# waits. A key without a row has a full bucket, so the row is not needed. Index: rate_due.
 PRUNE_RATES = """
 WITH full_again AS MATERIALIZED (
     SELECT ctid AS place
@@ -287,16 +288,16 @@ SELECT count(*) FROM deleted
 
 
 LEAST_INTERVAL = 0.02
-"""The shortest time in seconds between two admissions of one process. Shorter times would admit no more jobs."""
+"""The shortest time in seconds between two admissions by one process. A shorter time would admit no more jobs."""
 
 VAIN_INTERVAL = 0.1
-"""Seconds until the next admission after one that has admitted nothing: another supervisor was faster."""
+"""Seconds until the next admission if the last one has admitted nothing, because another supervisor was faster."""
 
 
 def admit_rate_keys(store: Store, keys: Collection[str]) -> Admitted:
-    """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
+    """Admit waiting jobs of these keys while there are tokens. Notifies no worker.
 
-    In a transaction of the caller the keys stay locked until the end of the transaction.
+    Inside a transaction, the keys stay locked until the transaction ends.
     """
     connection = store.connection
     connection.ensure_connection()
@@ -311,86 +312,87 @@ def due_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> list[str]:
 
 
 def next_rate(store: Store) -> float | None:
-    """The seconds until a key is due, below 0 if a key is overdue; `None` if no job is known to wait."""
+    """Return the seconds until the next key is due, below 0 if it is overdue; `None` if no job is known to wait."""
     return next((seconds for (seconds,) in store.rows(NEXT_RATE)), None)
 
 
 def blocked_rates(store: Store, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-    """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a check."""
+    """For at most `limit` keys with blocked jobs, in alphabetical order after `after`: whether it needs a check."""
     return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
 
 
 def prune_rates(store: Store, *, limit: int = KEYS_AT_ONCE) -> int:
-    """Delete buckets that are full. Returns their number."""
+    """Delete buckets that are full. Returns the number of deleted buckets."""
     [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
     return int(number)
 
 
-def _themselves(_store: Store, keys: list[str]) -> list[str]:
+def _unchanged(_store: Store, keys: list[str]) -> list[str]:
     return keys
 
 
 RATES_AFTER_COMMIT = 100
-"""The maximum of keys whose jobs the enqueuing process admits after its commit. Supervisors admit further jobs."""
+"""How many keys the enqueuing process handles itself after its commit. Supervisors handle the rest."""
 
 
 class RateGate(KeyedGate):
-    """Holds a job until there is a token of its key.
+    """Holds a job until its key has a token.
 
-    Most jobs are admitted right after their enqueue, or when their key is due: the row of the key says when. A sweep
-    over the keys with blocked jobs finds all other jobs that can be admitted.
+    Most jobs are admitted right after their enqueue, or at the time `due_at` of their key's row. A sweep over the keys
+    with blocked jobs finds all other jobs that can be admitted.
     """
 
     name = "rate"
 
     def __init__(self) -> None:
         super().__init__(partial(Sweep, blocked_rates))
-        self._not_before: defaultdict[str, float] = defaultdict(float)
-        """The earliest time of the next admission, by database."""
+        self._next_admission_at: defaultdict[str, float] = defaultdict(float)
+        """For each database alias: the earliest monotonic time of the next admission."""
 
     def admit_keys(self, store: Store, keys: Collection[str]) -> Admitted:
         found = admit_in_batches(store, sorted(keys), admit_rate_keys)
-        notify_of_keys(store, self.prefix, found.missed)
+        notify_of_keys(store, self.name, found.missed)
         return found
 
     def admit_new(self, store: Store, keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
         ordered = sorted(keys)
-        notify_of_keys(store, self.prefix, ordered[RATES_AFTER_COMMIT:])
+        notify_of_keys(store, self.name, ordered[RATES_AFTER_COMMIT:])
         admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
         wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would check after `SOON` seconds
         if is_urgent:
-            notify_of_keys(store, self.prefix, ordered)
+            notify_of_keys(store, self.name, ordered)
         return admitted
 
     def sweep(self, store: Store, *, limit: int) -> bool:
-        """Admit jobs of all keys that have tokens. Called when a drain may be over."""
+        """Admit jobs of all keys that have tokens. A worker calls this when its queues seem empty."""
         sweep = self._new_sweep()
         admitted: Counter[str] = Counter()
         while True:
-            keys = {*due_rates(store), *sweep.run(store, _themselves, limit=KEYS_AT_ONCE)}
+            keys = {*due_rates(store), *sweep.run(store, _unchanged, limit=KEYS_AT_ONCE)}
             admitted.update(admit_rate_keys(store, keys).counts)
             if not sweep.after:
                 wake(store, admitted)
                 return bool(admitted)
 
     def admit(self, store: Store, *, limit: int) -> GateResult:
-        if self._not_before[store.alias] > time.monotonic():
+        if self._next_admission_at[store.alias] > time.monotonic():
             return GateResult({})
         most, sweep, wanted = min(limit, KEYS_AT_ONCE), self._sweeps[store.alias], self._wanted[store.alias]
         keys = {*sorted(wanted)[:most], *due_rates(store, limit=most)}
         if sweep.due_at <= time.monotonic():
-            keys.update(sweep.run(store, _themselves, limit=most))
+            keys.update(sweep.run(store, _unchanged, limit=most))
         if not keys:
             return GateResult({})
-        found = admit_rate_keys(store, keys)
+        admitted = admit_rate_keys(store, keys)
         wanted -= keys
-        wanted.update(found.missed)
-        self._not_before[store.alias] = time.monotonic() + (LEAST_INTERVAL if found.counts else VAIN_INTERVAL)
-        return GateResult(dict(found.counts))
+        wanted.update(admitted.missed)
+        interval = LEAST_INTERVAL if admitted.counts else VAIN_INTERVAL
+        self._next_admission_at[store.alias] = time.monotonic() + interval
+        return GateResult(dict(admitted.counts))
 
     def next_due(self, store: Store) -> float | None:
         """The seconds until the gate has to check a key; `None` if no job waits at this gate."""
         dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
         if self._wanted[store.alias]:
             dues.append(0.0)
-        return max(min(dues), self._not_before[store.alias] - time.monotonic()) if dues else None
+        return max(min(dues), self._next_admission_at[store.alias] - time.monotonic()) if dues else None

@@ -1,6 +1,6 @@
 """The columns of rates in the statements of the core. Pure.
 
-A charged attempt has used its token, so its job waits for another token. A released job still has its token.
+An attempt uses up its token, so the job needs another token for a retry. A released job keeps its token.
 """
 
 from ...values.part import Condition, PartColumns

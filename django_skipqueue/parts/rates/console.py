@@ -1,4 +1,4 @@
-"""Rates, for operators: their keys, metrics, and the reason why a job waits for a token."""
+"""What operators see of rate limits: keys, metrics, and why a job waits for a token."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -26,11 +26,11 @@ from .states import RATE_OF_KEY, RATES, pace_of, rate_states, rate_states_of, wa
 
 @measured(
     "rates",
-    Metric("skipqueue_waiting_rate_keys", "gauge", "Keys of rates for which jobs wait: at most 500 are counted."),
+    Metric("skipqueue_waiting_rate_keys", "gauge", "Rate keys with waiting jobs, counted up to 500."),
     Metric(
         "skipqueue_rate_late_seconds",
         "gauge",
-        "Seconds since a job should have been admitted by its rate: below 1.",
+        "Seconds by which the next admission by a rate limit is late; normally below 1.",
     ),
 )
 def rates(store: Store) -> Iterator[Values]:
@@ -39,12 +39,12 @@ def rates(store: Store) -> Iterator[Values]:
 
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
-    """Say for what a job with a rate waits. Empty if the job has no rate, or still waits at another gate."""
+    """Explain why a job waits for its rate limit. Empty if the job has none, or waits at another gate."""
     if job.gate != "rate" or job.rate_key is None:
         return ""
     pace = pace_of(job.rate_key, job.rate_interval, job.rate_burst)
     if pace is None:
-        return gettext("It is to be admitted within a second or two: its queue has no rate.")
+        return gettext("It will be admitted within a second or two, because its queue has no rate limit.")
     before = _before(job)
     values = {
         "rate": rate_text(pace[0]),
@@ -56,7 +56,7 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
         return gettext("It waits for the rate %(rate)s of “%(key)s”: about %(span)s.") % values
     if before.is_capped:
         return (
-            gettext("It waits for the rate %(rate)s of “%(key)s”: more than %(span)s. %(number)s jobs come before it.")
+            gettext("It waits for the rate %(rate)s of “%(key)s”: over %(span)s. %(number)s jobs come before it.")
             % values
         )
     return (
@@ -70,7 +70,7 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
 
 
 def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> float:
-    """The seconds until there is a token for the job, if each job before it takes one token."""
+    """Return the seconds until the job gets a token, if each job before it takes one token."""
     interval, burst = pace
     full_at = RateBucket.objects.filter(key=job.rate_key).values_list("full_at", flat=True).first()
     missing = 0.0 if full_at is None else min(max(0.0, (full_at - now).total_seconds()), burst * interval)

@@ -1,4 +1,4 @@
-"""`RateBucket`: the tokens of one key of a rate. The columns of rates on the job row, and on the row of a queue."""
+"""`RateBucket`, the tokens of one rate key; and the columns that rate limits add to the tables of jobs and queues."""
 
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from ...values.settings import INTERVALS
 
 
 class RateBucket(models.Model):
-    """The taken tokens of a key. A key without a row has all of its tokens. See `parts.rates.admit`."""
+    """How many tokens of a key are taken. A key without a row has all of its tokens. See `parts.rates.admit`."""
 
     key = models.TextField(primary_key=True)
     full_at = models.DateTimeField()
@@ -30,7 +30,7 @@ class RateBucket(models.Model):
 
 
 class Tokens:
-    """The `testing.run.Clock` of rates, for tests that pass the time."""
+    """Moves the times of rate limits when a test moves the clock: a `testing.run.Clock`."""
 
     def __init__(self, alias: str) -> None:
         self._buckets = RateBucket.objects.using(alias)
@@ -53,54 +53,49 @@ class RateColumns(models.Model):
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
     """Seconds until the key gets another token."""
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
-    """The maximum of tokens of the key."""
+    """The maximum number of tokens in the key's bucket."""
 
     class Meta:
         abstract = True
-
-
-# For the jobs that wait for a token, and for the jobs that have a token and wait for a worker: `parts.rates.admit`.
-JOB_INDEXES = (
-    models.Index(
-        F("rate_key"),
-        MINUS_PRIORITY,
-        F("run_after"),
-        F("id"),
-        name="skipqueue_job_rate_waiting",
-        condition=Q(gate="rate", rate_key__isnull=False),
-    ),
-    models.Index(
-        fields=["rate_key"],
-        name="skipqueue_job_rate_queued",
-        condition=Q(status="queued", rate_key__isnull=False),
-    ),
-)
-
-JOB_CONSTRAINTS = (
-    # An interval out of this range would break the statements that admit jobs.
-    models.CheckConstraint(
-        name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
-    ),
-)
+        # The jobs that wait for a token, and the jobs that have a token and wait for a worker: see `parts.rates.admit`.
+        indexes = (
+            models.Index(
+                F("rate_key"),
+                MINUS_PRIORITY,
+                F("run_after"),
+                F("id"),
+                name="skipqueue_job_rate_waiting",
+                condition=Q(gate="rate", rate_key__isnull=False),
+            ),
+            models.Index(
+                fields=["rate_key"],
+                name="skipqueue_job_rate_queued",
+                condition=Q(status="queued", rate_key__isnull=False),
+            ),
+        )
+        constraints = (
+            # An interval out of this range would break the statements that admit jobs.
+            models.CheckConstraint(
+                name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
+            ),
+        )
 
 
 class RatedQueue(models.Model):
     """The rate of a queue."""
 
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
-    """Seconds for each job that may start; 0 means unlimited; `None`: the rate of the settings."""
+    """Seconds from one start to the next; 0 means unlimited; `None`: the rate of the settings applies."""
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
-    """How many jobs may start at once after a time without a start."""
+    """How many jobs may start at the same time after a pause."""
 
     class Meta:
         abstract = True
-
-
-QUEUE_CONSTRAINTS = (
-    models.CheckConstraint(
-        # A value that `rate` refuses would break the statements that admit jobs of all queues.
-        name="skipqueue_queue_rates",
-        condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
-        & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
-    ),
-)
+        constraints = (
+            models.CheckConstraint(
+                # A value that `rate` refuses would break the statements that admit jobs of all queues.
+                name="skipqueue_queue_rates",
+                condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
+                & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
+            ),
+        )

@@ -1,6 +1,6 @@
-"""The option by which a task limits how often its jobs start: `rate`. Pure.
+"""The option `rate` of `@job`, which limits how often a task's jobs start. Pure.
 
-Invariant: an object that exists is valid, except for the names of arguments, which `check_signature` checks.
+The objects check their values when they are made. Only `check_signature` checks the names of arguments.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from ...values.settings import burst_of, interval_of
 
 @dataclass(frozen=True)
 class Rate:
-    """How often jobs of one key may start. `rate` makes it."""
+    """The option `rate`, made by `rate(…)`: how often jobs of one key may start."""
 
     interval: float
-    """Seconds for each job."""
+    """Seconds from one start to the next."""
     burst: int
-    """How many jobs may start at once after a time without a start."""
+    """How many jobs may start at the same time after a pause."""
     names: tuple[str, ...] = ()
     name: str | None = None
 
@@ -31,11 +31,11 @@ class Rate:
 
 
 def rate(text: str, /, *, by: str | tuple[str, ...] = (), burst: int | None = None, name: str | None = None) -> Rate:
-    """Limit how many jobs of a key start in a time: `@job(rate=rate("100/m", by="tenant"))`.
+    """Limit how many jobs of a key start per second, minute, hour or day: `@job(rate=rate("100/m", by="tenant"))`.
 
     text: a number of jobs, and a second, minute, hour or day: "50/s", "100/m", "10/h", "1/d"; also "3/10s".
     by: the argument, or the arguments, whose values make the key; by default there is one key for the whole task.
-    burst: how many jobs may start at once after a time without a start; default: the number for one second, at least 1.
+    burst: how many jobs may start at the same time after a pause; by default the jobs of one second, at least 1.
     name: tasks that give the same name share their rate; by default each task has its own.
 
     Raises `InvalidOption` for a value that cannot be used.
@@ -71,3 +71,6 @@ class TaskRate(PartOptions):
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
         return {} if self.rate is None else self.rate.columns(call.task_name, call.hashed(self.rate.names))
+
+
+OPTIONS = TaskRate

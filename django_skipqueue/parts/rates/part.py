@@ -1,4 +1,4 @@
-"""Rates, as the core sees them."""
+"""The part `rates` for the core: its gate and its services."""
 
 from ...values.part import Part, console_of
 from .admit import RateGate

@@ -1,9 +1,8 @@
-"""The rates of whole queues: which queues have a rate, its columns in jobs, and the functions that change it.
+"""Rate limits of whole queues: read them from the settings, change them, and apply a lowered rate to queued jobs.
 
-Invariant: a job that has a key of its own keeps it. The rate of a queue is for jobs without a rate of their own.
+A queue's rate applies only to jobs whose task has no rate.
 
-Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered rate wait again.
-`parts.rates.admit` says which jobs of a key have a token.
+No statement here admits a job. If a rate is lowered, the queued jobs beyond its burst are blocked again.
 """
 
 import logging
@@ -15,7 +14,7 @@ from ...conf import settings
 from ...events import logs
 from ...events.events import Event
 from ...queue.gates import admit_after_commit
-from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
+from ...queue.notify import GATES_PAYLOAD, QUEUES_PAYLOAD, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH_ROWS, noted
 from ...queue.store import Store, in_each
 from ...values.bounds import check_columns
@@ -25,9 +24,9 @@ from ..keyed.sql import key_of, require_changed
 
 
 def rate_columns_of(queue_name: str) -> dict[str, Any]:
-    """The columns that `SKIPQUEUE["QUEUES"]` gives to jobs of this queue; none if it has no rate for the queue.
+    """Return the columns of a job in this queue; none if `SKIPQUEUE["QUEUES"]` gives the queue no rate.
 
-    For the rate `None`, it is the key alone: any number of jobs may start, until somebody sets a rate.
+    For the rate `None`, return only the key: jobs start without a limit until somebody sets a rate.
     """
     limits = settings.queues.get(queue_name, {})
     if "rate" not in limits:
@@ -39,17 +38,16 @@ def rate_columns_of(queue_name: str) -> dict[str, Any]:
 
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The columns that the queue gives to jobs; none if the calls have a rate of their own. All calls do, or none."""
+    """Return the job columns of the queue's rate; none if the calls' task has a rate. The calls are of one task."""
     return {} if any("rate_key" in call.columns for call in calls) else rate_columns_of(queue_name)
 
 
-# supervisor, after the rate of a queue was changed → by key: the number of jobs that wait for a token again. A rate
-# that was lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: at most
-# a burst of them stays queued. A job that waits again keeps the permit of its limit. The statement reads a burst of
-# queued jobs of each queue, and at most `limit` more. Index: rate_queued; the table of queues is read whole: it has a
-# row for each queue that was paused or limited. The rows of the surplus are found by the primary key. With a plain
-# `status = 'queued'` a planner that expects few queued rows may walk the whole claim index instead, on PostgreSQL 15
-# once for each job.
+# supervisor, after a queue's rate was changed → for each key, the number of jobs that are blocked again. A new or
+# lowered rate applies at once to admitted jobs that no worker has claimed: at most one burst of them stays queued. A
+# job that is blocked again keeps the permit of its concurrency limit. The statement reads one burst of queued jobs per
+# queue, and at most `limit` more. Index: rate_queued; the primary key for the rows of the surplus. The table of queues
+# is read whole: it has one row for each queue that was ever paused or limited. `status || ''` hides the status from the
+# planner: if it expects few queued rows, it may otherwise walk the whole claim index, on PostgreSQL 15 once per job.
 BLOCK_UNRATED = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
@@ -100,7 +98,7 @@ class QueueRated(Event):
     database: str
     queue_name: str
     interval: float | None
-    """The new rate: seconds for each job; 0 means unlimited; `None`: that of the settings."""
+    """The new rate: seconds from one start to the next; 0 means unlimited; `None`: the rate of the settings."""
     by: str
 
     def write_lines(self) -> None:
@@ -108,8 +106,8 @@ class QueueRated(Event):
         logs.write_about_queue("queue_rated", self.queue_name, rate=rate, by=self.by)
 
 
-# Queue.rate → nothing. Sets the rate in the queue's row: NULL is the rate of the settings, 0 is no rate. Index: the
-# primary key.
+# Queue.rate → nothing. Sets the rate in the queue's row: NULL means the rate of the settings, 0 means unlimited. Index:
+# the primary key.
 RATE_QUEUE = """
 INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
 VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
@@ -123,14 +121,14 @@ def _set_rate(store: Store, name: str, interval: float | None, burst: int | None
     store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
     admit_after_commit(store, {"rate": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_unrated`
-    notify_supervisors(store, LIMITS_PAYLOAD)  # for a key that the caller could not lock
+    notify_supervisors(store, GATES_PAYLOAD)  # for a key that the caller could not lock
     store.send(QueueRated(store.alias, name, interval, stored_by))
 
 
 def block_unrated(store: Store, *, limit: int = BATCH_ROWS) -> int:
-    """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number of these jobs."""
+    """Block up to `limit` queued jobs that exceed their queue's burst. Returns the number of blocked jobs."""
     blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
-    notify_of_keys(store, RATE_PREFIX, blocked)
+    notify_of_keys(store, "rate", blocked)
     return sum(blocked.values())
 
 
@@ -139,12 +137,12 @@ class RateVerbs:
 
     @staticmethod
     def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
-        """Set how many jobs of a queue may start in a time, such as "50/s"; `None` means unlimited.
+        """Set how often jobs of a queue may start, such as "50/s"; `None` means unlimited.
 
-        The rate holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
-        included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
-        cannot be used, and for a queue without a `rate` in the settings, unless the rate of the queue was changed
-        before. `database`: as of `pause`; each database has this rate.
+        The rate applies to jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, even
+        `None`. Queued jobs that no worker has claimed wait again. Raises `InvalidOption` for an invalid rate, and for a
+        queue without a `rate` in the settings, unless the queue's rate was changed before. `database`: as in `pause`;
+        each database has this rate.
         """
         if not rate_columns_of(name):
             require_changed(name, "rate", "rate_interval")
@@ -154,5 +152,5 @@ class RateVerbs:
 
     @staticmethod
     def rate_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
-        """Let the rate of the settings hold again for this queue. `database`: as of `pause`."""
+        """Go back to the rate that the settings give this queue. `database`: as in `pause`."""
         in_each(database, lambda store: _set_rate(store, name, None, None, by))

@@ -1,8 +1,7 @@
-"""The services of rates: pass tokens on, have jobs wait again after a queue's rate was lowered, and delete buckets."""
+"""The supervisor's services for rate limits: pass tokens on, block jobs after a rate was lowered, delete buckets."""
 
 from functools import partial
 
-from ...queue.notify import RATE_PREFIX
 from ...queue.store import Store
 from ...worker.loop import Periodic
 from ..keyed.pass_on import Held, contesting, swapping
@@ -27,15 +26,14 @@ _RATE_PIECES = {
     "worst_first": "rank DESC, run_after DESC, id DESC",
 }
 
-# supervisor → the columns of CONTESTED_PERMITS, for the keys of rates. Index: rate_waiting and rate_queued, once for
-# each key.
+# supervisor → the columns of CONTESTED_PERMITS, for rate keys. Index: rate_waiting and rate_queued, once per key.
 CONTESTED_TOKENS = contesting(_RATE_PIECES)
 
-# supervisor, after LOCK_RATES → the columns of PASS_PERMITS_ON, for the keys of rates. The tokens stay taken.
+# supervisor, after LOCK_RATES → the columns of PASS_PERMITS_ON, for rate keys. The number of taken tokens stays.
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
 PASS_TOKENS_ON = swapping(_RATE_PIECES)
 
-TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
+TOKENS = Held("rate", CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 
 pass_tokens_on = partial(PassOn, name="pass_tokens_on", held=TOKENS, admit=lambda _, admitted: admitted.counts)
 
@@ -47,7 +45,7 @@ PRUNE_RATES_SECONDS = 60.0
 
 
 class PruneRates(Periodic):
-    """Deletes the buckets of rates that have been full for a while: a key without a bucket has all of its tokens."""
+    """Deletes buckets that have been full for a while, because a key without a bucket has all of its tokens."""
 
     name = "prune_rates"
 

@@ -1,7 +1,7 @@
-"""Rates as operators see them: the rate of a key, the tokens that are there now, and the rates of queues.
+"""What operators see of rate limits: the rate of a key, its tokens now, and the rates of queues.
 
-A statement reads the keys, by a few probes of indexes for each key. `parts.rates.admit` says what a bucket is, which
-jobs wait for a token, and which rate a key has.
+Each statement reads a key by a few index lookups. `parts.rates.admit` explains buckets, which jobs wait for a token,
+and which rate a key has.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ from .queues import rate_columns_of
 # - the key;
 # - the next job: its id, task and arguments;
 # - the rate: the seconds for each job and the burst; NULL means unlimited;
-# - the tokens that are free now; 0.000001 makes up for rounding errors of the division, which would lose a whole token;
+# - the free tokens; 0.000001 makes up for rounding errors of the division, which could cost a whole token;
 # - the number of waiting jobs, counted up to `limit`;
 # - the seconds until the next job is admitted; NULL means that no supervisor has scanned the key yet;
 # - the seconds since the first of the counted jobs was due.
@@ -90,12 +90,12 @@ ORDER BY key.place
 @dataclass(frozen=True)
 class RateNow(KeyNow):
     interval: float | None
-    """Seconds for each job; `None` means unlimited, because somebody has removed the queue's rate."""
+    """Seconds from one start to the next; `None` means unlimited, because somebody has removed the queue's rate."""
     burst: int | None
     tokens: int | None
     """How many jobs may start now; `None` means unlimited."""
     due_in: float | None
-    """Seconds until the next job is admitted, below 0 if it is late; `None`: no supervisor has looked yet."""
+    """Seconds until the next job is admitted, below 0 if it is late; `None`: no supervisor has read the key yet."""
 
 
 @dataclass(frozen=True)
@@ -117,32 +117,32 @@ RATE_OF_KEY: tuple[Fact[RateState], ...] = (
     Fact("oldest", _("oldest job"), lambda state: state.oldest, "seconds", field="oldest_seconds"),
     Fact("next_job", "", lambda state: state.now.next_id),
 )
-"""The facts of the key of a rate."""
+"""The facts about one rate key."""
 
 
 def rate_states(store: Store, *, most: int) -> list[RateState]:
-    """At most `most` keys of rates with waiting jobs, in alphabetical order."""
+    """Return the states of at most `most` rate keys with waiting jobs, in alphabetical order."""
     return rate_states_of(store, waiting_rate_keys(store, limit=most))
 
 
 def waiting_rate_keys(store: Store, *, after: str = "", limit: int) -> list[str]:
-    """Keys of rates with waiting jobs, alphabetically after `after`."""
+    """Return rate keys with waiting jobs, in alphabetical order after `after`."""
     return list(blocked_rates(store, after=after, limit=limit))
 
 
 def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
-    """The states of those of these keys that have waiting jobs, in the given order."""
+    """Return the state of each of these keys that has waiting jobs, in the given order."""
     columns = ("interval", "burst", "tokens", "waiting", "due_in", "oldest")
-    return [RateState(each) for each in read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)]
+    return [RateState(now) for now in read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)]
 
 
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":
-    """The jobs that wait for a token of this key, the next job first. Index: rate_waiting."""
+    """Return the jobs that wait for a token of this key, the next job first. Index: rate_waiting."""
     return Job.objects.filter(gate="rate", rate_key=key).order_by(MINUS_PRIORITY, "run_after", "id")
 
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:
-    """The interval and the burst of a key, by the columns of one of its jobs; `None` means unlimited."""
+    """Return a key's interval and burst; `None` means unlimited. `interval`, `burst`: those of one of its jobs."""
     name = rate_key.removeprefix(key_of(""))
     changed = None if name == rate_key else RATES.changed_in_row(name)
     if changed is not None:
@@ -152,11 +152,11 @@ def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[f
 
 class RateForm(SettingForm):
     choice, typed = "rate", "own"
-    any_number, this_value = _("any number of jobs"), _("this one:")
+    any_number, this_value = _("any number of jobs"), _("this rate:")
 
     rate = forms.ChoiceField(label=_("Rate"))
     own = forms.CharField(
-        label=_("Jobs in a time"),
+        label=_("Jobs per time"),
         help_text=_("Only for a rate that is not in the list: 50/s, 100/m, 10/h, 1/d or 3/10s."),
         max_length=20,
         required=False,
@@ -171,7 +171,7 @@ class RateForm(SettingForm):
         try:
             interval_of(typed)
         except InvalidOption:
-            wrong = _("A number of jobs and a time, such as 50/s, 100/m or 3/10s; at most %(most)s in a second.")
+            wrong = _("Enter a number of jobs per time, such as 50/s, 100/m or 3/10s; at most %(most)s per second.")
             return wrong % {"most": f"{MOST_A_SECOND:,}"}
         return ""
 
@@ -191,10 +191,10 @@ RATES = QueueOption(
     title=_("Change the rate of the queue “%(queue)s”?"),
     heading=_("Change the rate"),
     explanation=_(
-        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
-        "those that are queued wait again."
+        "At most this number of its jobs start in a time, over all workers; the others wait. Jobs that run are left "
+        "alone, and those that are queued wait again."
     ),
-    without=_('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.'),
+    without=_('To change its rate, first give the queue a rate in SKIPQUEUE["QUEUES"]; it may be None.'),
     changed=_("Jobs of the queue “%(queue)s” that may start: %(value)s."),
-    follows_settings=_("The rate of the queue “%(queue)s” is that of the settings again."),
+    follows_settings=_("The queue “%(queue)s” uses the rate from the settings again."),
 )

@@ -1,1 +1,1 @@
-"""Schedules: tasks that are enqueued at times, or at an interval."""
+"""Schedules: tasks that supervisors enqueue at certain times or at an interval."""

@@ -1,11 +1,11 @@
-"""The pages of schedules in the admin: their list, the page of one schedule, its form, and the verbs of operators.
+"""The admin pages of schedules: the list, the page and form of one schedule, and buttons to pause, resume and run it.
 
-Invariant: every view checks the user's permission itself, a GET changes nothing, and every view logs its changes.
+Every view checks the user's permission itself, a GET changes nothing, and every view logs its changes.
 
-Invariant: supervisors can fire what the form accepts, since the code of `@periodic` checks it. The browser never gets a
-secret: if the user leaves a masked value unchanged, the schedule keeps its own value.
+The form uses the same checks as `@periodic`, so supervisors can run every schedule that it accepts. The browser never
+gets a secret: if the user leaves a masked value unchanged, the schedule keeps the secret.
 
-A column of the list is a fact of `SCHEDULE`.
+The columns of the list are the facts of `SCHEDULE`.
 """
 
 from collections.abc import Callable
@@ -49,6 +49,7 @@ from .console import (
     MOST_SCHEDULES_SHOWN,
     SCHEDULE,
     SCHEDULE_STATES,
+    SCHEDULE_VERBS,
     ScheduleState,
     first_schedules,
     schedule_states,
@@ -66,13 +67,13 @@ STATE_BADGES = {
     "error": "failed",
     "retired": "discarded",
 }
-"""The status of jobs whose colour each state has."""
+"""A schedule's badge has the colour of this job status."""
 
 CELL_WITH_DETAIL = '{} <span class="skipqueue-detail">{}</span>'
 
 
 def in_zone(time: datetime) -> str:
-    """Return the text of a time in its own time zone: `2026-03-01 09:00 CET`."""
+    """Format a time in its own time zone, such as `2026-03-01 09:00 CET`."""
     return date_format(time, "Y-m-d H:i:s T" if time.second else "Y-m-d H:i T")
 
 
@@ -144,18 +145,18 @@ MOST_SCHEDULES_ON_DASHBOARD = 5
 
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
-    """Return the schedules that need attention, then the schedules that fire next."""
-    found, hidden = first_schedules(MOST_SCHEDULES_ON_DASHBOARD)
-    return {"columns": DASHBOARD_COLUMNS, "rows": rows(DASHBOARD_COLUMNS, found), "hidden": hidden}
+    """Return the dashboard's table: schedules that need attention, then the schedules that fire next."""
+    schedules, hidden = first_schedules(MOST_SCHEDULES_ON_DASHBOARD)
+    return {"columns": DASHBOARD_COLUMNS, "rows": rows(DASHBOARD_COLUMNS, schedules), "hidden": hidden}
 
 
 def on_task(task: str) -> dict[str, Any]:
-    """Return the schedules of this task, for the template of the dashboard."""
+    """Return the schedules of this task, for the same template as the dashboard's."""
     return {"columns": DASHBOARD_COLUMNS, "rows": rows(DASHBOARD_COLUMNS, schedule_states(task=task)), "hidden": 0}
 
 
 def schedule_of(job: AbstractJob) -> Any:
-    """Return the id and the name of the schedule that has enqueued the job; `None` if there is no such schedule."""
+    """Return the id and name of the schedule that enqueued the job, or `None`."""
     note = job.metadata.get(SCHEDULE_METADATA_KEY) if isinstance(job.metadata, dict) else None
     name = note.get("name") if isinstance(note, dict) else None
     return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
@@ -182,12 +183,12 @@ class ScheduleForm(forms.ModelForm):
     cron = forms.CharField(
         label=_("Cron expression"),
         required=False,
-        help_text=_("Minute, hour, day of the month, month, day of the week: 0 9 * * mon-fri. Or give an interval."),
+        help_text=_("Minute, hour, day of month, month, day of week: 0 9 * * mon-fri. Or give an interval instead."),
     )
     timezone = forms.ChoiceField(
         label=_("Time zone"),
         choices=lambda: [(name, name) for name in sorted(available_timezones() - {"localtime"})],
-        help_text=_("Of the cron expression."),
+        help_text=_("The time zone of the cron expression."),
     )
 
     class Meta:
@@ -203,12 +204,12 @@ class ScheduleForm(forms.ModelForm):
         if self._saved:
             self._shown = redacted(row.task, row.args, row.kwargs)
             self.initial.update(args=self._shown.args, kwargs=self._shown.kwargs)
-        if "interval" in self.fields:  # absent for a user who may only view
+        if "interval" in self.fields:  # missing for a user who may only view schedules
             self.fields["timezone"].initial = settings.TIME_ZONE
             self.fields["catch_up"].initial, self.fields["overlap"].initial = CatchUp.LATEST, Overlap.ALLOW
             self.fields["interval"].required = self.fields["jitter"].required = False
             task = self.initial.get("task")
-            if task and task not in dict(_tasks()):  # the form keeps a task that this process does not know
+            if task and task not in dict(_tasks()):  # keep a task that this process does not know
                 self.fields["task"].choices = [*_tasks(), (task, task)]  # type: ignore[attr-defined]
 
     def clean_args(self) -> Any:
@@ -227,7 +228,7 @@ class ScheduleForm(forms.ModelForm):
             raise forms.ValidationError(str(error)) from None
 
     def clean(self) -> dict[str, Any]:
-        """Check the times, then the call, as `@periodic` does."""
+        """Check the times, then the task and its arguments, as `@periodic` does."""
         cleaned: dict[str, Any] = super().clean() or {}
         if self.errors:
             return cleaned
@@ -245,51 +246,48 @@ class ScheduleForm(forms.ModelForm):
             self.add_error("name" if text.startswith("name") else "kwargs", text)
             return cleaned
         if belongs_to != queue_settings.database:
-            refusal = _("The key of these jobs belongs to the database %(alias)s. Add the schedule there.")
+            refusal = _("The key of these jobs belongs in the database %(alias)s. Add the schedule there.")
             self.add_error("kwargs", refusal % {"alias": belongs_to})
         return cleaned
 
     def _restored(self, name: str) -> Any:
-        """Put the secrets back into the value of a field. Refuse masks for another task, which might show them."""
-        given = self.cleaned_data[name]
+        """Replace masks in a field by the saved secrets. Refuse masks if the task has changed: it may show secrets."""
+        typed = self.cleaned_data[name]
         is_same = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
         shown, saved = (getattr(self._shown, name), self._saved[name]) if is_same else (None, None)
         try:
-            return restored(given, shown, saved)
+            return restored(typed, shown, saved)
         except UnknownMask:
-            raise forms.ValidationError(_("This mask stands for no value of the schedule. Type the value.")) from None
+            raise forms.ValidationError(_("This mask hides no value of this schedule. Enter the value.")) from None
 
 
 RUN_PERMISSION = "django_skipqueue.run_schedule"
 
 
-SCHEDULE_VERBS = ("pause", "resume", "run")
-
-
 def _applied(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
-    """Apply one of `SCHEDULE_VERBS`. Return a message to the user, with its level."""
-    store, by, shown = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
+    """Apply one of `SCHEDULE_VERBS`. Return a message for the user, and its level."""
+    store, by, values = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
     if verb == "run":
         try:
             job_id = operate.run_now(store, row.pk)
         except SkipQueueError as error:
             return str(error), messages.ERROR
         done = gettext("Job %(id)s of the schedule “%(name)s” was enqueued.")
-        return done % {**shown, "id": job_id}, messages.SUCCESS
+        return done % {**values, "id": job_id}, messages.SUCCESS
     if verb == "pause":
         if operate.pause(store, row.pk, by=by):
-            return gettext("The schedule “%(name)s” is paused.") % shown, messages.SUCCESS
-        return gettext("The schedule “%(name)s” is paused already.") % shown, messages.WARNING
+            return gettext("The schedule “%(name)s” is paused.") % values, messages.SUCCESS
+        return gettext("The schedule “%(name)s” is already paused.") % values, messages.WARNING
     if operate.resume(store, row.pk, by=by):
-        return gettext("The schedule “%(name)s” was resumed.") % shown, messages.SUCCESS
-    return gettext("The schedule “%(name)s” is not paused.") % shown, messages.WARNING
+        return gettext("The schedule “%(name)s” was resumed.") % values, messages.SUCCESS
+    return gettext("The schedule “%(name)s” is not paused.") % values, messages.WARNING
 
 
 OPTION_FIELDS = ("catch_up", "overlap", "jitter", "source")
 
 
 def _state_field(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[[Any, Any], Cell]:
-    """Make a field of the page of a schedule. The first field reads the state for all fields."""
+    """Make a read-only field of a schedule's page. The first field reads the schedule's state for all fields."""
 
     @admin.display(description=title)
     def field(_: Any, row: Any) -> Cell:
@@ -302,7 +300,7 @@ def _state_field(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[
 
 @admin.register(Schedule)
 class ScheduleAdmin(OwnViews):
-    """Users can pause and run all schedules. They can edit the schedules of the admin."""
+    """Users can pause and run all schedules, but edit only schedules that were added in the admin."""
 
     form = ScheduleForm
 
@@ -310,15 +308,15 @@ class ScheduleAdmin(OwnViews):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/schedule_list.css"]}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Allow it only to users who may view schedules."""
+        """Allow adding only to users who may also view schedules."""
         return super().has_add_permission(request) and self.has_view_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        """Allow it only for schedules of the admin: code and settings define the others."""
+        """Allow changes only to schedules that were added in the admin, not to those from code or settings."""
         return super().has_change_permission(request, obj) and (obj is None or obj.source == "admin")
 
     def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        """Refuse it for schedules that code or settings still define."""
+        """Refuse to delete a schedule that code or settings still define."""
         is_free = obj is None or obj.source == "admin" or obj.retired_at is not None
         return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_free
 
@@ -332,15 +330,17 @@ class ScheduleAdmin(OwnViews):
     @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """List the schedules."""
-        found = schedule_states()
+        schedules = schedule_states()
         may_run = request.user.has_perm(RUN_PERMISSION)
         content = {
             "columns": SCHEDULE_COLUMNS,
             "rows": [
                 {"name": shortened(row.name), "cells": cells, "verbs": _verbs_for(row) if may_run else {}}
-                for row, cells in zip((each.row for each in found), rows(SCHEDULE_COLUMNS, found), strict=True)
+                for row, cells in zip(
+                    (state.row for state in schedules), rows(SCHEDULE_COLUMNS, schedules), strict=True
+                )
             ],
-            "most": MOST_SCHEDULES_SHOWN if len(found) == MOST_SCHEDULES_SHOWN else 0,
+            "most": MOST_SCHEDULES_SHOWN if len(schedules) == MOST_SCHEDULES_SHOWN else 0,
             "may_run": may_run,
             "add": self.address("add") if self.has_add_permission(request) else "",
         }
@@ -382,19 +382,19 @@ class ScheduleAdmin(OwnViews):
         return HttpResponseRedirect(self.address("add" if "_addanother" in request.POST else "changelist"))
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
-        """Ask in place of Django, whose question names no database. Django deletes after any POST."""
+        """Ask for confirmation instead of Django, whose question names no database. Django deletes after any POST."""
         row = context["object"]
         return self.ask(
             request,
             title=gettext("Delete the schedule “%(name)s”?") % {"name": shortened(row.name)},
             subject=gettext("Delete the schedule"),
-            explanation=gettext("It enqueues no more jobs. The jobs that it has enqueued stay."),
+            explanation=gettext("It will enqueue no more jobs. Jobs that it has already enqueued stay."),
             is_dangerous=True,
             back=self.address("change", row.pk),
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
-        """Show the state above the form, and the definition of a schedule that the user may not change."""
+        """Show the state above the form. If the user may not change the schedule, show its definition too."""
         if obj is None:
             return ()
         shown = ("state", "fires", "five_next", "last", "skipped", "problem")
@@ -418,11 +418,11 @@ class ScheduleAdmin(OwnViews):
             else:
                 obj.save(using=store.alias)
             if not change or TIME_FIELDS & set(form.changed_data):
-                operate.plan_anew(store, obj.pk)
+                operate.plan_again(store, obj.pk)
             else:
                 operate.try_again(store, obj.pk)
 
-    # The page of a schedule
+    # The read-only fields of a schedule's page
 
     state = _state_field(_("state"), state_badge)
     fires = _state_field(_("fires"), times)
@@ -440,6 +440,6 @@ class ScheduleAdmin(OwnViews):
 
 
 def _verbs_for(row: Schedule) -> dict[str, str]:
-    """Return the verbs that the page offers for a schedule, each with the address of its form."""
+    """Return the verbs that the page offers for a schedule, each with the URL of its form."""
     verbs = ("resume" if row.paused_at else "pause", "run")
     return {verb: address_of(f"schedule_{verb}", row.pk) for verb in verbs}

@@ -1,6 +1,6 @@
-"""What schedules give to operators: the state of each schedule, metrics, rules, and a subcommand.
+"""What operators see of schedules: the state of each schedule, metrics, checks of the doctor, and a subcommand.
 
-Operators read times in plain language, `every 5 min`, `at 09:00, Monday to Friday`, in their own language.
+Times are shown in words, such as `every 5 min` or `at 09:00, Monday to Friday`, and can be translated.
 """
 
 import difflib
@@ -23,10 +23,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.arguments import redacted
 from ...console.cli.facts import print_facts
+from ...console.cli.show import LABEL_WIDTH
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
-from ...console.durations import clock_time, span
-from ...console.facts import Renderers
+from ...console.durations import clock_time, distance, span
+from ...console.facts import Renderers, as_json, columns, in_terminal
 from ...console.job_states import STATES as JOB_STATES
 from ...console.job_states import state_of
 from ...console.metrics.catalogue import MOST_SERIES, gauges
@@ -45,16 +46,16 @@ from .models import Overlap
 from .timetable import parsed, timetable, upcoming, zone_of
 
 MOST_TIMES_LISTED = 6
-"""The maximum of times of the day that a text lists. With more times, operators see the expression itself."""
+"""The maximum number of times of the day that a text lists. With more, operators see the cron expression itself."""
 
 LAST_DAY_OF_MONTH, LAST_WEEKDAY_OF_MONTH = -1000, -1001
-"""The library's numbers for the last day of a month, and for its last day from Monday to Friday."""
+"""The numbers by which the cron library represents a month's last day, and its last day from Monday to Friday."""
 
 ALL_DAYS, ALL_WEEKDAYS, ALL_MONTHS = set(range(1, 32)), set(range(7)), set(range(1, 13))
 
 
 def in_words(*, cron: str, interval: timedelta | None) -> str:
-    """Return the times of a schedule in words, or the cron expression if it is complicated or cannot be used."""
+    """Describe a schedule's times in words. Return the cron expression itself if it is complicated or not valid."""
     if interval is not None:
         return gettext("every %(span)s") % {"span": span(interval)}
     try:
@@ -68,7 +69,7 @@ def in_words(*, cron: str, interval: timedelta | None) -> str:
 
 
 def _times(fields: Any) -> str | None:
-    seconds, minutes, hours = (sorted(each) for each in (fields.seconds, fields.minutes, fields.hours))
+    seconds, minutes, hours = (sorted(numbers) for numbers in (fields.seconds, fields.minutes, fields.hours))
     if hours == list(range(24)):
         return _through_the_day(seconds, minutes)
     if seconds != [0] or len(minutes) * len(hours) > MOST_TIMES_LISTED:
@@ -94,7 +95,7 @@ def _through_the_day(seconds: Sequence[int], minutes: Sequence[int]) -> str | No
 
 
 def _step(numbers: Sequence[int]) -> int | None:
-    """Return the distance of numbers that divide 60 into equal parts from 0 on; 0 for only the 0; else `None`."""
+    """Return n for the numbers 0, n, 2n … below 60, if n divides 60; return 0 for a single 0; otherwise `None`."""
     if list(numbers) == [0]:
         return 0
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
@@ -142,7 +143,7 @@ def _months(fields: Any) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join texts: `a`, `a and b`, `a, b and c`."""
     if len(texts) == 1:
         return texts[0]
     return gettext("%(first)s and %(last)s") % {"first": ", ".join(texts[:-1]), "last": texts[-1]}
@@ -153,35 +154,35 @@ MOST_SCHEDULES_SHOWN = 500
 NEXT_RUNS_SHOWN = 5
 
 RUN_ERROR_LIMIT = 200
-"""Characters of the error of a run."""
+"""A run's error is cut to this number of characters."""
 
 LATE_STATE_AFTER = timedelta(minutes=1)
-"""A schedule that is less late has another state."""
+"""A schedule is shown as late only if it is late by more than this time."""
 
 SCHEDULE_STATES = {
     "active": _("on time"),
     "paused": _("paused"),
     "late": _("late"),
     "failing": _("failing"),
-    "error": _("cannot fire"),
-    "retired": _("not in the code"),
+    "error": _("cannot run"),
+    "retired": _("no longer in the code"),
 }
 
 
 FIRING_STATES = ("active", "failing", "late", "error")
-"""The states of schedules that fire, or should fire. Schedules in all states but the first need attention."""
+"""The states of schedules that fire, or should fire. All of these states except `active` need attention."""
 
 FAILED_RUNS = Threshold("failing-schedule", 2, "number")
 
 
 class ScheduledRun(NamedTuple):
-    """A job of a schedule."""
+    """A job that a schedule has enqueued."""
 
     id: int
     state: str
-    """Its status, or `retrying`."""
+    """The status of the job, or `retrying`."""
     error: str
-    """The error of its last attempt, with secrets masked; empty if no attempt has failed."""
+    """The error of the job's last attempt, with secrets masked; empty if no attempt has failed."""
     enqueued_at: datetime
 
     @property
@@ -195,29 +196,36 @@ class ScheduleState:
     row: Schedule
     now: datetime
     runs: Sequence[ScheduledRun]
-    """At most five of the last jobs, the newest first, without the jobs whose rows are gone."""
+    """The last jobs, at most five, the newest first, without jobs that no longer exist."""
 
     @property
     def last_run(self) -> ScheduledRun | None:
-        """The last job; `None` if its row is gone."""
+        """The last job; `None` if it no longer exists."""
         return next((run for run in self.runs if run.id == self.row.last_job_id), None)
 
     @cached_property
     def failed_runs(self) -> list[ScheduledRun]:
-        """The runs that have failed in a row, the newest first, without the runs that have not ended yet."""
+        """The failed runs since the last success, the newest first."""
         known = (run for run in self.runs if run.has_failed or run.state == Status.COMPLETED)
         return list(takewhile(attrgetter("has_failed"), known))
 
     @property
     def failures(self) -> int:
-        """The number of runs that have failed in a row. A time that was skipped because of a failed run counts."""
+        """The number of runs that failed in a row. A time that was skipped because of a failed run counts too."""
         row = self.row
         has_skipped = row.last_run_at and row.skipped_at and row.skipped_at > row.last_run_at
         return len(self.failed_runs) + bool(self.failed_runs and has_skipped and row.overlap == Overlap.SKIP)
 
     @property
+    def failing_since(self) -> datetime:
+        """When the first of the runs that have failed in a row was enqueued."""
+        first = self.failed_runs[-1]
+        has_older = self.failed_runs[-1] is self.runs[-1]
+        return min(first.enqueued_at, self.row.failing_since or first.enqueued_at) if has_older else first.enqueued_at
+
+    @property
     def error(self) -> str:
-        """Why the schedule cannot fire, or the error of the last failed run; else empty."""
+        """Why the schedule cannot run, or the error of the last failed run; otherwise empty."""
         return self.failed_runs[0].error if self.state == "failing" else self.row.error
 
     @property
@@ -249,7 +257,7 @@ class ScheduleState:
 
     @property
     def next_run(self) -> datetime | None:
-        """The next time, in the schedule's time zone; `None` if the schedule does not fire, or its zone is unknown."""
+        """The next time, in the schedule's time zone; `None` if there is none, or the time zone is unknown."""
         moment = self.row.next_run_at
         if not self.fires or moment is None:
             return None
@@ -272,38 +280,42 @@ class ScheduleState:
 
 
 def schedule_states(using: str | None = None, **filters: object) -> list[ScheduleState]:
-    """Read the first `MOST_SCHEDULES_SHOWN` schedules by name, in two queries at most."""
-    found = (
+    """Read the first `MOST_SCHEDULES_SHOWN` schedules by name, by at most two queries."""
+    schedules = (
         Schedule.objects.db_manager(using)
         .filter(**filters)
         .annotate(now=Now())
         .order_by("name", "pk")[:MOST_SCHEDULES_SHOWN]
     )
-    ids = {row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in found}
-    wanted = {job_id for job_ids in ids.values() for job_id in job_ids if job_id is not None}
+    ids_of_runs = {row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in schedules}
+    job_ids_to_read = {job_id for job_ids in ids_of_runs.values() for job_id in job_ids if job_id is not None}
     columns = ("pk", "status", "attempts", "last_error", "enqueued_at")
-    jobs = Job.objects.db_manager(using).filter(pk__in=wanted).only(*columns) if wanted else ()
+    jobs = Job.objects.db_manager(using).filter(pk__in=job_ids_to_read).only(*columns) if job_ids_to_read else ()
     by_id = {job.pk: job for job in jobs}
     return [
-        ScheduleState(row, row.now, [_run(row, by_id[job_id]) for job_id in ids[row.pk] if job_id in by_id])
-        for row in found
+        ScheduleState(row, row.now, [_run(row, by_id[job_id]) for job_id in ids_of_runs[row.pk] if job_id in by_id])
+        for row in schedules
     ]
 
 
 def first_schedules(most: int) -> tuple[list[ScheduleState], int]:
-    """Return `most` schedules, and the number of further schedules.
+    """Return at most `most` schedules, and the number of schedules that were left out.
 
     Schedules that need attention come first, then the schedules that fire next.
     """
-    found = schedule_states()
-    found.sort(
-        key=lambda each: (each.state not in FIRING_STATES[1:], not each.fires, each.fires and each.row.next_run_at)
+    schedules = schedule_states()
+    schedules.sort(
+        key=lambda schedule: (
+            schedule.state not in FIRING_STATES[1:],
+            not schedule.fires,
+            schedule.fires and schedule.row.next_run_at,
+        )
     )
-    return found[:most], len(found[most:])
+    return schedules[:most], len(schedules[most:])
 
 
 def _run(row: Schedule, job: Job) -> ScheduledRun:
-    """Mask the error by the arguments of the schedule."""
+    """Make a run from a job. Mask the error by the schedule's arguments."""
     error = redacted(row.task, row.args, row.kwargs).text(job.last_error) if job.last_error else ""
     return ScheduledRun(
         job.pk, state_of(job), shorten(error.strip().partition("\n")[0], RUN_ERROR_LIMIT), job.enqueued_at
@@ -316,10 +328,10 @@ LAST_RUN = Metric(
 )
 NEXT_RUN = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", _LABELS)
 FAILED_RUNS_IN_A_ROW = Metric(
-    "skipqueue_schedule_failed_runs", "gauge", "Runs that have failed in a row, of the last five.", _LABELS
+    "skipqueue_schedule_failed_runs", "gauge", "The number of runs that failed in a row, among the last five.", _LABELS
 )
 LATE_BY = Metric(
-    "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", _LABELS
+    "skipqueue_schedule_late_seconds", "gauge", "Seconds by which the schedule is late; 0 if paused.", _LABELS
 )
 
 SCHEDULE: tuple[Fact[ScheduleState], ...] = (
@@ -341,14 +353,14 @@ SCHEDULE: tuple[Fact[ScheduleState], ...] = (
     Fact("late", "", lambda schedule: schedule.late, "seconds", "late_seconds", metric=LATE_BY),
     Fact("failed_runs", "", lambda schedule: schedule.failures, "jobs", metric=FAILED_RUNS_IN_A_ROW),
 )
-"""The facts of a schedule."""
+"""The facts about one schedule."""
 
 
 def _first_by_name(store: Store) -> list[tuple[str, ScheduleState]]:
-    return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST_SERIES]]
+    return [(state.row.name, state) for state in schedule_states(store.alias, retired_at=None)[:MOST_SERIES]]
 
 
-# late_schedules → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that
+# late-schedule → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that
 # has passed. The table has a row for each schedule.
 LATE_SCHEDULES = """
 SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
@@ -371,12 +383,12 @@ def late_schedules(store: Store) -> Iterator[Finding]:
     seconds = MISSED_TIME.of()
     values = {"limit": MOST_LATE_SCHEDULES, "seconds": seconds}
     for name, task, late, error, id, planned_at in store.rows(LATE_SCHEDULES, values) if seconds is not None else ():
-        title = gettext("Schedule %(name)s has not fired since %(time)s, and is late by %(span)s")
+        title = gettext("Schedule %(name)s should have run at %(time)s, and is late by %(span)s")
         advice = gettext(
-            "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
+            "Start a runworker whose code or settings contain this schedule, because other runworkers do not run it."
         )
         if error:
-            title = gettext("Schedule %(name)s cannot fire since %(time)s, and is late by %(span)s: %(error)s")
+            title = gettext("Schedule %(name)s has not been able to run since %(time)s (%(span)s late): %(error)s")
             advice = gettext("Correct its task, its arguments or its times. A supervisor tries again every minute.")
         yield Finding.of(
             Severity.CRITICAL,
@@ -398,36 +410,41 @@ def late_schedules(store: Store) -> Iterator[Finding]:
 
 
 def failing_schedules(store: Store) -> Iterator[Finding]:
-    """Find schedules whose last runs have failed: critical once the newest failed run has no attempts left."""
-    for each in schedule_states(store.alias):
-        if each.state != "failing":
+    """Find schedules whose last runs failed. Critical if the newest failed run has no attempts left."""
+    for schedule in schedule_states(store.alias):
+        if schedule.state != "failing":
             continue
-        last, first = each.failed_runs[0], each.failed_runs[-1]
+        last, since = schedule.failed_runs[0], schedule.failing_since
+        has_older = since < schedule.failed_runs[-1].enqueued_at
         yield Finding.of(
             Severity.CRITICAL if last.state == Status.FAILED else Severity.WARNING,
-            gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row: %(error)s"),
-            gettext("The last run that has failed, job %(job)s of %(task)s, is %(state)s."),
-            gettext("Mend the task, then run the schedule now."),
-            shlex.join(["python", "manage.py", "skipqueue", "schedules", "run", each.row.name]),
+            gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row or more: %(error)s")
+            if has_older
+            else gettext("Schedule %(name)s has been failing since %(time)s, %(number)s runs in a row: %(error)s"),
+            gettext("The last run that failed, job %(job)s of %(task)s, is %(state)s."),
+            gettext("Fix the task, then run the schedule now."),
+            shlex.join(["python", "manage.py", "skipqueue", "schedules", "run", schedule.row.name]),
             facts={
-                "name": printable(each.row.name),
-                "time": clock_time(first.enqueued_at, each.now),
-                "number": each.failures,
+                "name": printable(schedule.row.name),
+                "time": clock_time(since, schedule.now),
+                "number": schedule.failures,
                 "error": printable(last.error),
                 "job": job_name(store.alias, last.id),
-                "task": printable(each.row.task),
+                "task": printable(schedule.row.task),
                 "state": JOB_STATES[last.state],
             },
-            subject=each.row.name,
-            since=first.enqueued_at,
-            link=PageLink("schedule_change", (each.row.pk,)),
+            subject=schedule.row.name,
+            since=since,
+            link=PageLink("schedule_change", (schedule.row.pk,)),
         )
 
 
-STATE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
+SCHEDULE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
+
+SCHEDULE_VERBS = ("pause", "resume", "run")
 
 SCHEDULE_TEXTS: Renderers[ScheduleState] = {
-    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), STATE_COLOURS[each.state]),
+    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), SCHEDULE_COLOURS[each.state]),
     "timezone": lambda each: each.row.timezone if each.row.cron else "",
     "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
     "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),
@@ -436,12 +453,12 @@ SCHEDULE_TEXTS: Renderers[ScheduleState] = {
 
 class Schedules(Watchable):
     name = "schedules"
-    help = "List the schedules; run one now, pause or resume it"
+    help = "List the schedules; show one, run it now, pause or resume it"
     json_help = "print a JSON object for each schedule"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = "run: enqueue a job of it now; pause, resume; default: list all"
-        parser.add_argument("verb", nargs="?", choices=("pause", "resume", "run"), metavar="VERB", help=verbs)
+        verbs = "run: enqueue a job of it now; pause, resume; default: show the schedule NAME, or list all"
+        parser.add_argument("verb", nargs="?", metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
@@ -449,18 +466,45 @@ class Schedules(Watchable):
 
     def run(self, console: Console, **options: Any) -> Exit:
         verb, name = options["verb"], options["schedule"]
-        if verb is not None:
+        if verb in SCHEDULE_VERBS:
             if name is None:
-                raise CommandError(f"Which one? skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
+                raise CommandError(f"Name the schedule: skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
             return _apply(console, verb, _schedule(name))
+        if name is not None:
+            known = ", ".join(SCHEDULE_VERBS)
+            raise CommandError(printable(f"{verb!r} is no verb for schedules: {known}."), returncode=Exit.USAGE)
+        if verb is not None:
+            return _show(console, _schedule(verb), in_json=options["json"])
         found = schedule_states()
         print_facts(console, SCHEDULE, found, SCHEDULE_TEXTS, in_json=options["json"])
         if not found:
-            console.say("There is no schedule. Supervisors write those of the code when they start.")
+            console.say("There are no schedules. Supervisors write the schedules of the code when they start.")
         for each in found:
             if each.error:
                 console.say(f"{each.row.name}: {each.error}")
         return Exit.DONE if found else Exit.NEGATIVE
+
+
+def _show(console: Console, schedule: Schedule, *, in_json: bool) -> Exit:
+    """Print the facts of a schedule, and its last jobs."""
+    (found,) = schedule_states(pk=schedule.pk)
+    if in_json:
+        console.json(as_json(SCHEDULE, found) | {"runs": [run._asdict() for run in found.runs]})
+        return Exit.DONE
+    for fact, look in columns(SCHEDULE, [found], SCHEDULE_TEXTS):
+        if value := look(found) if look else in_terminal(fact, found):
+            console.line(printable(f"{fact.title!s:<{LABEL_WIDTH}}{value}"))
+    for label, text in (("error", found.error), ("paused by", found.row.paused_by)):
+        if text:
+            console.line(printable(f"{label:<{LABEL_WIDTH}}{text}"))
+    for number, time in enumerate(found.next_runs[1:]):
+        console.line(f"{'' if number else 'then':<{LABEL_WIDTH}}{time:%Y-%m-%d %H:%M:%S}")
+    for run in found.runs:
+        line = f"job {run.id} {run.state}, enqueued {distance(run.enqueued_at, found.now)}"
+        console.line(
+            printable(f"{'last jobs' if run is found.runs[0] else '':<{LABEL_WIDTH}}{line} {run.error}".rstrip())
+        )
+    return Exit.DONE
 
 
 def _apply(console: Console, verb: str, schedule: Schedule) -> Exit:
@@ -479,14 +523,14 @@ def _apply(console: Console, verb: str, schedule: Schedule) -> Exit:
 
 
 def _schedule(name: str) -> Schedule:
-    """Return the schedule of this name. Raises `CommandError` with a suggestion."""
-    found = Schedule.objects.filter(name=name).first()
-    if found is None:
+    """Return the schedule with this name. Raises `CommandError` with a suggestion if there is none."""
+    schedule = Schedule.objects.filter(name=name).first()
+    if schedule is None:
         names = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1_000])
         close = difflib.get_close_matches(name, names, n=1)
         meant = f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(names[:10])}." if names else ""
         raise CommandError(printable(f"No schedule is called {name!r}.{meant}"))
-    return found
+    return schedule
 
 
 CONSOLE = PartConsole(
@@ -495,7 +539,7 @@ CONSOLE = PartConsole(
         Rule(
             "late-schedule",
             late_schedules,
-            _("Every schedule has fired in time"),
+            _("Every schedule has run on time"),
             is_watched=True,
             threshold=MISSED_TIME,
         ),

@@ -1,7 +1,7 @@
-"""`@periodic`: has supervisors enqueue a task by a cron expression, or at an interval.
+"""`@periodic`, the decorator that makes supervisors enqueue a task by a cron expression or at an interval.
 
-Invariant: the decorator raises at import if a supervisor could not enqueue the task. Django's `check` looks at tasks of
-Django's.
+If a supervisor could not enqueue the task, the decorator raises at import. For tasks of Django's `@task`, a system
+check reports this instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,17 +34,17 @@ def periodic(
 ) -> Callable[[AnyTask], AnyTask]:
     """Enqueue a task by a cron expression (`"0 9 * * mon-fri"`) or at an interval (`timedelta(minutes=5)`).
 
-    Goes above `@job`, or above Django's `@task`. A task may have several.
+    Put it above `@job`, or above Django's `@task`. A task may have several schedules.
 
-    name: the name of the schedule; default: the name of the task. A second schedule of one task needs a name.
+    name: the name of the schedule; default: the task's name. A second schedule of the same task needs a name.
     timezone: the time zone of the cron expression, such as "Europe/Berlin"; default: the setting `TIME_ZONE`.
     catch_up: what a supervisor enqueues for times that passed while none ran: "latest": one job, for the latest time;
     "all": a job for each time, at most 100; "skip": nothing.
     overlap: "skip" enqueues nothing while the last job is unfinished.
-    jitter: each job waits for a random time of up to this many seconds.
-    The other keywords are arguments of the task. `args` and `kwargs` take the arguments that cannot be keywords here.
+    jitter: each job is delayed by a random time of up to this many seconds. All other keywords are arguments of the
+    task. `args` and `kwargs` take arguments that cannot be keywords here.
 
-    Raises `InvalidOption` for a value that cannot be used, `InvalidArguments` for arguments that do not fit the task.
+    Raises `InvalidOption` if a value is not valid, and `InvalidArguments` if the arguments do not fit the task.
     """
 
     def schedule(task: AnyTask) -> AnyTask:
@@ -76,5 +76,5 @@ def name_of(task: Any) -> str:
         return task.name
     path = getattr(task, "module_path", None)  # an attribute of Django's tasks
     if not isinstance(path, str):
-        raise InvalidTask(f"@periodic goes above @job or @task, not above {task!r}.")
+        raise InvalidTask(f"@periodic must be put above @job or @task, not above {task!r}.")
     return path

@@ -1,15 +1,16 @@
-"""The entries of schedules (a task, its arguments, and its times), and how supervisors write them into rows.
+"""The definitions of schedules in code and settings, and the statements by which supervisors store them in rows.
 
-Invariant: a `ScheduleEntry` can be stored. After its method `check`, its task can be enqueued with its arguments.
+A `ScheduleEntry` defines a task, its arguments and its times. It can always be stored. If its method `check` raises
+nothing, its task can be enqueued with its arguments.
 
-`@periodic` and `SKIPQUEUE["PERIODIC"]` make the entries of a process. Invariant: their names are unique. An error in an
-entry of the code raises at import. For an error in an entry of the settings, the system checks have a message, and a
-supervisor has a log line.
+`@periodic` and `SKIPQUEUE["PERIODIC"]` make the entries of a process, each with a unique name. An error in an entry of
+the code raises at import. An error in an entry of the settings is reported by a system check, and logged by
+supervisors.
 
-Supervisors write the entries of their code and settings into rows, and remove the rows that no supervisor has in its
-code any more. Invariant: two deployments that run at once do not change a row to and fro: the newer deployment keeps it
-(`CONFIRM` says how), and only supervisors with the definition of the row fire it. Invariant: with several databases, an
-entry has a row only in the database of its task's jobs.
+Supervisors store the entries of their code and settings in rows, and delete a row once no supervisor has its entry in
+its code. If two deployments run at the same time, they do not overwrite each other's rows in turn: the newer
+deployment's definition stays (see `CONFIRM`), and only supervisors with the row's definition fire it. With several
+databases, an entry is stored only in the database of its task's jobs.
 """
 
 import hashlib
@@ -36,10 +37,10 @@ from ...values.records import EncodedCall, JobSpec
 from .timetable import Timetable, instant, timetable
 
 CatchUp = Literal["latest", "all", "skip"]
-"""For times that passed while no supervisor ran: one job for the latest time, a job for each time, or none."""
+"""What to enqueue for times that passed while no supervisor ran: a job for the latest time, for each time, or none."""
 
 Overlap = Literal["allow", "skip"]
-"""Whether a supervisor enqueues a job while the last job is unfinished."""
+"""Whether to enqueue a job while the schedule's last job is unfinished."""
 
 Source = Literal["code", "settings", "admin"]
 
@@ -48,7 +49,7 @@ LONGEST_JITTER = timedelta(days=1)
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleEntry:
-    """The definition of a schedule. Times are seconds."""
+    """The definition of a schedule. `jitter` is in seconds."""
 
     name: str
     task: str
@@ -63,7 +64,7 @@ class ScheduleEntry:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOption` for a value that cannot be used, `InvalidArguments` for arguments that are no JSON."""
+        """Raise `InvalidOption` if a value is not valid, `InvalidArguments` if the arguments cannot be stored."""
         for option, text in (("name", self.name), ("task", self.task), ("timezone", self.timezone)):
             if not isinstance(text, str) or not text.strip():
                 raise InvalidOption(f"{option} must be a str that is not empty, not {text!r}.")
@@ -88,30 +89,30 @@ class ScheduleEntry:
         return list(self.args), dict(self.kwargs)
 
     def values(self) -> dict[str, Any]:
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
         interval = None if self.interval is None else self.interval.total_seconds()
         return columns | {"args": list(self.args), "kwargs": dict(self.kwargs), "interval": interval}
 
     @property
     def database(self) -> str:
-        """The alias of the database of the entry's row and jobs. The registry must have the task."""
+        """The alias of the database that stores the entry's row and jobs. The task must be registered."""
         task = registry.get(self.task)
         return database_of_schedule(task, task.encoded(*self.call))
 
     @property
     def digest(self) -> str:
-        """A hash of the values."""
+        """A hash of the definition."""
         return hashlib.sha256(json.dumps(self.values(), sort_keys=True).encode()).hexdigest()[:24]
 
     def check(self) -> None:
-        """Raise a `SkipQueueError` if the task is unknown, or cannot be enqueued with these arguments."""
+        """Raise a `SkipQueueError` if the task is unknown or cannot be enqueued with these arguments."""
         task = known_task(self.task)
         refuse_computed(task)
         task.encoded(*self.call)
 
 
 def columns_of_times(given: object) -> dict[str, Any]:
-    """Return the column of a cron expression or an interval. Raises `InvalidOption` for another type."""
+    """Return the column for a cron expression or an interval. Raises `InvalidOption` for any other type."""
     if isinstance(given, str):
         return {"cron": " ".join(given.split())}
     if isinstance(given, timedelta):
@@ -120,7 +121,7 @@ def columns_of_times(given: object) -> dict[str, Any]:
 
 
 def jitter_seconds(given: object) -> float:
-    """Return the longest random delay. Raises `InvalidOption` for a value that cannot be used."""
+    """Return the longest random delay in seconds. Raises `InvalidOption` if the value is not valid."""
     seconds = given.total_seconds() if isinstance(given, timedelta) else 0 if given is None else given
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidOption(f"jitter must be a timedelta or seconds, not {given!r}.")
@@ -130,9 +131,9 @@ def jitter_seconds(given: object) -> float:
 
 
 def prepared_job(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
-    """Return the job of this task for these arguments. Runs no code of the project's, so that supervisors may call it.
+    """Prepare a job of this task. Runs no code of the project, because supervisors call it.
 
-    Raises `UnknownTask`, `InvalidArguments`, or `InvalidOption` for a task whose options the project's code computes.
+    Raises `UnknownTask`, `InvalidArguments`, or `InvalidOption` if an option of the task calls code of the project.
     """
     task = known_task(task_name)
     refuse_computed(task)
@@ -140,7 +141,7 @@ def prepared_job(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def check_call(args: object, kwargs: object) -> None:
-    """Raise `InvalidOption` if these are no arguments."""
+    """Raise `InvalidOption` unless `args` is a list and `kwargs` a mapping."""
     if not isinstance(args, list | tuple):
         raise InvalidOption(f"args must be a list, not {args!r}.")
     if not isinstance(kwargs, Mapping):
@@ -148,7 +149,7 @@ def check_call(args: object, kwargs: object) -> None:
 
 
 def stored_call(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as a row has them, converted as the task's annotations say. Raises as `.defer()` does."""
+    """Convert the arguments by the task's annotations into their stored form. Raises the same errors as `.defer()`."""
     check_call(args, kwargs)
     refuse_computed(task)
     call = task.encoded(args, kwargs)
@@ -156,7 +157,7 @@ def stored_call(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def known_task(name: str) -> Task[Any, Any]:
-    """Return the task of this name. Raises `UnknownTask` with a hint."""
+    """Return the task with this name. Raises `UnknownTask` with a hint if there is none."""
     try:
         return registry.get(name)
     except UnknownTask as error:
@@ -164,7 +165,7 @@ def known_task(name: str) -> Task[Any, Any]:
 
 
 def refuse_computed(task: Task[Any, Any]) -> None:
-    """Raise `InvalidOption` if enqueuing the task calls a function of the project's."""
+    """Raise `InvalidOption` if enqueuing the task calls a function of the project."""
     if task.options.calls_project:
         raise InvalidOption(
             f"{task.name} has a function as unique_key, which a supervisor must not call. Give the task a unique_key "
@@ -173,17 +174,17 @@ def refuse_computed(task: Task[Any, Any]) -> None:
 
 
 Problem = tuple[str, str]
-"""The name of an entry, and a sentence about what is wrong with it."""
+"""The name of an entry, and a sentence that says what is wrong with it."""
 
 
 entries: dict[str, tuple[ScheduleEntry, Any]] = {}
-"""The entries of `@periodic` by name, each with its task."""
+"""The entries made by `@periodic`, by name, each with its task."""
 
 
 def add_entry(entry: ScheduleEntry, task: Any) -> None:
-    """Add the entry of a task. The entry of a reloaded module replaces the old one.
+    """Add the entry of a task. If its module is reloaded, the new entry replaces the old one.
 
-    Raises `InvalidOption` if another entry has this name.
+    Raises `InvalidOption` if another entry has the same name.
     """
     known = entries.get(entry.name)
     if known is not None and (known[1] is task or known[0].task != entry.task):
@@ -194,9 +195,9 @@ def add_entry(entry: ScheduleEntry, task: Any) -> None:
 
 
 def all_entries() -> tuple[list[ScheduleEntry], list[Problem]]:
-    """Return the entries of code and settings that can be used, and the problems of the entries that cannot.
+    """Return the valid entries of code and settings, and the problems of all other entries.
 
-    Return nothing while `SKIPQUEUE` is not valid, which the checks report.
+    Return nothing if `SKIPQUEUE` is not valid, because the system checks report that.
     """
     try:
         listed: list[tuple[str, Any]] = [
@@ -205,38 +206,38 @@ def all_entries() -> tuple[list[ScheduleEntry], list[Problem]]:
         ]
     except ImproperlyConfigured:
         return [], []
-    found: dict[str, ScheduleEntry] = {}
+    valid: dict[str, ScheduleEntry] = {}
     problems: list[Problem] = []
-    for name, given in listed:
+    for name, definition in listed:
         try:
-            entry = given if isinstance(given, ScheduleEntry) else from_settings(name, given)
+            entry = definition if isinstance(definition, ScheduleEntry) else from_settings(name, definition)
             entry.check()
         except SkipQueueError as error:
             problems.append((name, str(error)))
             continue
-        if name in found:
+        if name in valid:
             problems.append((name, f"the schedule {name!r} is in the code and in SKIPQUEUE['PERIODIC']."))
         else:
-            found[name] = entry
-    return list(found.values()), problems
+            valid[name] = entry
+    return list(valid.values()), problems
 
 
 def from_settings(name: str, options: Mapping[str, Any]) -> ScheduleEntry:
-    given = dict(options)
-    moment = given.pop("cron") if "cron" in given else given.pop("every")
-    zone = given.pop("timezone", None) or django_settings.TIME_ZONE
-    jitter = jitter_seconds(given.pop("jitter", None))
-    call = stored_call(known_task(given["task"]), given.pop("args", []), given.pop("kwargs", {}))
+    values = dict(options)
+    moment = values.pop("cron") if "cron" in values else values.pop("every")
+    zone = values.pop("timezone", None) or django_settings.TIME_ZONE
+    jitter = jitter_seconds(values.pop("jitter", None))
+    call = stored_call(known_task(values["task"]), values.pop("args", []), values.pop("kwargs", {}))
     times = columns_of_times(moment)
-    return ScheduleEntry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **times, **given)
+    return ScheduleEntry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **times, **values)
 
 
 def check_periodic(**_: Any) -> list[CheckMessage]:
-    """E008: a schedule cannot fire, by its task, its arguments, its cron expression or its time zone."""
+    """E008: a schedule cannot fire because of its task, arguments, cron expression or time zone."""
     return [
         Error(
             f"The schedule {name!r} cannot fire: {problem}",
-            hint="The page Schedules of the documentation (docs/how-to/periodic.md) has examples.",
+            hint="For examples, see the documentation's page about schedules (docs/how-to/periodic.md).",
             id="skipqueue.E008",
         )
         for name, problem in all_entries()[1]
@@ -244,23 +245,24 @@ def check_periodic(**_: Any) -> list[CheckMessage]:
 
 
 UNCONFIRMED_SECONDS = 120.0
-"""Seconds after its last confirmation from which on a definition counts as retired: no supervisor has it."""
+"""A definition counts as retired this many seconds after a supervisor last confirmed it."""
 
 NEXT_TIME_MARGIN = 10.0
-"""Seconds by which the next time in a row may be later than the next time by the clock of now."""
+"""The next time in a row may be this many seconds later than the next time that is computed now."""
 
 RETIRED_KEPT_SECONDS = 7 * 86_400.0
-"""Seconds for which a retired row keeps its pause and its last run, in case all supervisors were only down."""
+"""A retired row, with its pause and last run, is kept for this many seconds, because supervisors may only be down."""
 
 
 # synchronise → the database's clock, in seconds since the epoch. Reads no table.
 CLOCK_IN_SECONDS = "SELECT extract(epoch FROM statement_timestamp())::float8"
 
-# synchronise → the names of the schedules that now have the definitions of this process. When a supervisor starts
-# (`has_started` is false), its definition replaces the definition of the row, except if it is the previous definition
-# of the row: then a newer deployment has replaced it, and this supervisor belongs to the older deployment. Later on it
-# replaces a definition that no supervisor has confirmed for `stale` seconds, as after a rollback. The row keeps its
-# pause, its last run and, if the times are equal, its next time. Rows of the admin do not change.
+# synchronise → the names of the schedules whose rows now have the definitions of this process. When a supervisor starts
+# (`has_started` is false), its definition replaces the row's definition, with one exception: if the row's previous
+# definition is the same, a newer deployment has already replaced it, and this supervisor belongs to the older
+# deployment. Later on, a supervisor only replaces a definition that no supervisor has confirmed for `stale` seconds,
+# for example after a rollback. The row keeps its pause, its last run and, if its times have not changed, its next time.
+# Rows that were added in the admin do not change.
 # Index: the unique index of names. The rows come in the order of names, so that two supervisors never deadlock.
 CONFIRM = """
 INSERT INTO skipqueue_schedule AS schedule (
@@ -316,8 +318,8 @@ WHERE
 RETURNING name
 """
 
-# synchronise: retires the schedules that no supervisor has confirmed for `stale` seconds. The table has a row for each
-# schedule.
+# synchronise → nothing. Retires the schedules that no supervisor has confirmed for `stale` seconds. The table has one
+# row per schedule.
 RETIRE = """
 UPDATE skipqueue_schedule
 SET retired_at = statement_timestamp()
@@ -327,22 +329,23 @@ WHERE
     AND confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
 """
 
-# synchronise: deletes the schedules that retired more than `kept` seconds ago. The table has a row for each schedule.
+# synchronise → nothing. Deletes schedules that were retired more than `kept` seconds ago. The table has one row per
+# schedule.
 REMOVE = """
 DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 """
 
-# synchronise → which of these names schedules of the admin have. Index: the unique index of names.
+# synchronise → those of these names that belong to schedules added in the admin. Index: the unique index of names.
 NAMES_OF_ADMIN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
 
 
 def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: bool) -> list[str]:
-    """Write the entries. Return the names of entries that are not written, because schedules of the admin have them.
+    """Store the entries. Return the names of entries that were not stored because a schedule of the admin has the name.
 
-    `has_started`: this supervisor has written the entries before.
+    `has_started`: whether this supervisor has stored its entries before.
     """
-    written: set[str] = set()
+    stored: set[str] = set()
     if entries:
         ((now,),) = store.rows(CLOCK_IN_SECONDS)
         moments = [entry.timetable.first(instant(now)) for entry in entries]
@@ -351,15 +354,15 @@ def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: 
             for entry, moment in zip(entries, moments, strict=True)
         ]
         values = {"entries": encode("entries", documents), "has_started": has_started, "stale": UNCONFIRMED_SECONDS}
-        written = {name for (name,) in store.rows(CONFIRM, values)}
+        stored = {name for (name,) in store.rows(CONFIRM, values)}
     store.execute(RETIRE, {"stale": UNCONFIRMED_SECONDS})
     store.execute(REMOVE, {"kept": RETIRED_KEPT_SECONDS})
-    others = [entry.name for entry in entries if entry.name not in written]
+    others = [entry.name for entry in entries if entry.name not in stored]
     return [name for (name,) in store.rows(NAMES_OF_ADMIN, {"names": others})] if others else []
 
 
 # bring_back → for each schedule that waits for its next time: the database's clock in seconds since the epoch, the id,
-# the columns of the timetable, and the next time. The table has a row for each schedule.
+# the columns of the timetable, and the next time. The table has one row per schedule.
 WAITING_SCHEDULES = """
 SELECT
     extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
@@ -368,8 +371,9 @@ FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 """
 
-# bring_back → the names of the schedules that now have these next times. The statement reads the clock after it has
-# locked the rows, since a supervisor may just have fired a schedule: a time that has passed meanwhile is no next time.
+# bring_back → the names of the schedules whose next time it has corrected. It reads the clock after it has locked the
+# rows, because a supervisor may just have fired a schedule, and a time that has passed in the meantime must not be the
+# next time.
 # Index: the primary key, in its order, so that two supervisors never deadlock.
 BRING_BACK = """
 WITH ahead AS MATERIALIZED (
@@ -393,9 +397,9 @@ RETURNING schedule.name
 
 
 def bring_back(store: Store) -> list[str]:
-    """Correct the next times that are too far in the future. Return the names of the schedules.
+    """Correct next times that are too far in the future. Return the names of the corrected schedules.
 
-    A database whose clock was ahead for a moment, as in a restored virtual machine, has left times far in the future.
+    Such times remain if the database's clock was ahead for a moment, for example in a restored virtual machine.
     """
     ahead = []
     for now, id, cron, interval, zone, next in store.rows(WAITING_SCHEDULES, {"margin": NEXT_TIME_MARGIN}):

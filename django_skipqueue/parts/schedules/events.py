@@ -1,4 +1,4 @@
-"""The events and the log lines of schedules."""
+"""The events about schedules, and their log lines."""
 
 import logging
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...events.logs import write
 
 @dataclass(frozen=True)
 class ScheduleFired(Event):
-    """A schedule has enqueued its jobs: one job, or several jobs for times that were missed."""
+    """A schedule has enqueued a job, or several jobs for missed times."""
 
     level = logging.INFO
 
@@ -19,7 +19,7 @@ class ScheduleFired(Event):
     task: str
     job_ids: list[int]
     late: float
-    """Seconds between the last planned time and the enqueue."""
+    """Seconds from the last planned time to the enqueue."""
 
     def write_lines(self) -> None:
         jobs = {"jobs": len(self.job_ids)} if len(self.job_ids) > 1 else {}
@@ -29,14 +29,14 @@ class ScheduleFired(Event):
 
 @dataclass(frozen=True)
 class ScheduleSkipped(Event):
-    """A schedule was due, and has enqueued no job, or fewer jobs than there were times."""
+    """A schedule was due, but enqueued no job, or fewer jobs than it has missed times."""
 
     level = logging.INFO
 
     database: str
     name: str
     reason: str
-    """`job`: another job is unfinished. `late`: the times were missed, and the schedule skips missed times."""
+    """`job`: the last job is unfinished. `late`: times were missed, and the schedule skips missed times."""
     last_job_id: int | None
 
     def write_lines(self) -> None:
@@ -71,7 +71,7 @@ class ScheduleResumed(Event):
 
 @dataclass(frozen=True)
 class ScheduleFailed(Event):
-    """A schedule is due, and cannot fire. A supervisor tries every minute, and sends this once for each new error."""
+    """A schedule is due but cannot fire. A supervisor tries every minute, and sends this once for each new error."""
 
     level = logging.ERROR
 
@@ -84,10 +84,10 @@ class ScheduleFailed(Event):
 
 
 def schedule_unusable(name: str, problem: str) -> None:
-    """An entry of code or settings cannot be used. It has no row, or the row has an older definition."""
+    """Log that an entry of code or settings is not valid. It has no row, or a row with an older definition."""
     write(logging.ERROR, "schedule_unusable", {"name": name, "error": problem})
 
 
 def schedule_brought_back(name: str) -> None:
-    """The next time of a schedule was too far in the future, since the database's clock was ahead for a while."""
+    """Log that a schedule's next time was too far in the future, because the database's clock was ahead for a while."""
     write(logging.WARNING, "schedule_brought_back", {"name": name, "reason": "the database's clock was ahead"})

@@ -1,8 +1,8 @@
-"""Fires the schedules that are due: inserts the jobs of a schedule and writes its next time, in one transaction.
+"""Fire the schedules that are due: insert a schedule's jobs and store its next time, in one transaction.
 
-Invariant: each time of a schedule is enqueued once, with any number of supervisors, whenever one dies. The supervisor
-that inserts the job holds the lock of the row, and commits the next time together with the job. No code of the project
-runs here. An error of one schedule goes into its row, and stops no other schedule.
+A job is enqueued exactly once for each time of a schedule, with any number of supervisors, even if one dies. For the
+supervisor that inserts the job has locked the schedule's row, and commits the next time together with the job. No code
+of the project runs here. An error of one schedule is stored in its row, and does not stop other schedules.
 """
 
 import random
@@ -18,6 +18,7 @@ from ...conf import settings
 from ...exceptions import SkipQueueError, UnknownTask
 from ...jobs.registry import registry
 from ...queue.enqueue import new_job
+from ...queue.fragments import joined
 from ...queue.parameters import is_refused
 from ...queue.store import Store
 from ...values.codec import decode, encode, shorten
@@ -31,20 +32,20 @@ from .events import ScheduleFailed, ScheduleFired, ScheduleSkipped
 from .timetable import Timetable, instant, timetable
 
 MOST_CAUGHT_UP = 100
-"""The maximum of jobs that `catch_up="all"` enqueues at once. It skips older times."""
+"""The maximum number of jobs that `catch_up="all"` enqueues at once. Older times are skipped."""
 
 MISSED_SECONDS = 60.0
-"""Seconds after which a time counts as missed: `catch_up="skip"` skips it."""
+"""After this many seconds a time counts as missed, and `catch_up="skip"` skips it."""
 
 ERROR_RETRY_SECONDS = 60.0
-"""Seconds until a supervisor tries again to fire a schedule that could not fire."""
+"""If a schedule could not fire, seconds until a supervisor tries again."""
 
 KEY_LOCK_TIMEOUT = "1s"
 
 LOCK_NOT_AVAILABLE = "55P03"
 
 SCHEDULE_METADATA_KEY = "schedule"
-"""The key in a job's metadata for the name of its schedule, the planned time, and the rule of the schedule."""
+"""The key in a job's metadata that stores the name of its schedule, the planned time, and the schedule's rule."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class DueSchedule:
 
     @property
     def timetable(self) -> Timetable:
-        """The timetable of the row. Raises `InvalidOption` for a row with times that cannot be used."""
+        """The timetable of the row. Raises `InvalidOption` if the row's times are not valid."""
         interval = None if self.interval is None else timedelta(seconds=self.interval)
         return timetable(cron=self.cron, interval=interval, zone=self.timezone)
 
@@ -79,21 +80,22 @@ class DueSchedule:
 
     @property
     def late(self) -> float:
-        """Seconds since the time that is due."""
+        """Seconds since the planned time."""
         return (instant(self.now) - self.planned).total_seconds()
 
 
 class Skip(SkipQueueError):
-    """This supervisor cannot fire the schedule, and another supervisor may."""
+    """This supervisor does not know the schedule's task, and leaves the schedule to other supervisors."""
 
     def __init__(self, schedule_id: int) -> None:
         super().__init__()
         self.schedule_id = schedule_id
 
 
-# fire → the schedule that is due next, and the clock; no row if no schedule is due, or other supervisors fire all that
-# are due. The transaction locks the row until it has inserted the job and written the next time. Only supervisors with
-# the definition of a row of the code fire it. Times are seconds since the epoch. Index: skipqueue_schedule_fire.
+# fire → the schedule that is due first, and the time; no row if no schedule is due, or if other supervisors are firing
+# all due schedules. The row stays locked until the transaction has inserted the job and stored the next time. If a
+# schedule comes from code, only supervisors with the same definition fire it. Times are seconds since the epoch. Index:
+# skipqueue_schedule_fire.
 DUE_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
@@ -112,9 +114,9 @@ FOR NO KEY UPDATE SKIP LOCKED
 
 
 def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> bool:
-    """Fire the schedule that is due next. Return whether there was one.
+    """Fire the schedule that is due first. Return whether there was one.
 
-    Raises `Skip` for a schedule whose task this process does not know, while it is not late.
+    Raises `Skip` if this process does not know the schedule's task, as long as the schedule is not late.
     """
     with transaction.atomic(using=store.alias):
         rows = store.rows(DUE_SCHEDULE, {"digests": list(digests), "skipped": list(skipped)})
@@ -140,7 +142,7 @@ LIMIT 1
 
 
 def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> float | None:
-    """Return the seconds until the next schedule is due, negative if one is due now; `None`: there is no schedule."""
+    """Return the seconds until the next schedule is due, negative if one is due now; `None` if there is no schedule."""
     rows = store.rows(NEXT_FIRE, {"digests": list(digests), "skipped": list(skipped)})
     return float(rows[0][0]) if rows else None
 
@@ -148,8 +150,8 @@ def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]
 ScheduleEvent = ScheduleFired | ScheduleSkipped | ScheduleFailed
 
 
-# fire, which has locked the row: writes why the schedule could not fire, and when a supervisor tries again. Index: the
-# primary key.
+# fire, which has locked the row → nothing. Stores why the schedule could not fire, and when a supervisor tries again.
+# Index: the primary key.
 NOTE_ERROR = """
 UPDATE skipqueue_schedule
 SET error = %(error)s, fire_at = statement_timestamp() + make_interval(secs => %(delay)s)
@@ -178,7 +180,7 @@ def _fire_schedule(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
 
 
 def error_text(schedule: DueSchedule, problem: Exception) -> str:
-    """Return the message in one line, without the secrets of the schedule's arguments."""
+    """Return the error's message in one line, with secrets of the schedule's arguments masked."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     try:
         args, kwargs = decode(schedule.args), decode(schedule.kwargs)
@@ -193,11 +195,28 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
     return shorten(arguments.text(text))
 
 
-# fire, which has locked the row: sets how long an INSERT may wait for the transaction that holds its unique key.
+# fire, which has locked the row → nothing. Limits how long an INSERT may wait for another transaction that holds its
+# unique key.
 LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
+# The begin of the failures in a row, before a job leaves the five known jobs of a schedule: none if one of these five
+# has succeeded, and the first of them if nobody knows an earlier one. Index: the primary key of jobs.
+FAILING_SINCE_RUN = """(
+        SELECT
+            CASE
+                WHEN count(*) FILTER (WHERE job.status IN ('completed', 'discarded')) > 0 THEN NULL
+                ELSE COALESCE(
+                    failing_since,
+                    min(job.enqueued_at) FILTER (WHERE job.last_error > '')
+                )
+            END
+        FROM skipqueue_job AS job
+        WHERE job.id = ANY (last_job_id || earlier_job_ids)
+    )"""
+
 # fire, which has locked the row: writes the next time, and the enqueued jobs, the newest first. Index: the primary key.
-FIRED = """
+FIRED = joined(
+    """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
     fire_at = to_timestamp(%(next)s::float8),
@@ -207,10 +226,13 @@ SET next_run_at = to_timestamp(%(next)s::float8),
         WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
         ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
     END,
+    failing_since = {failing_since},
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
-"""
+""",
+    failing_since=FAILING_SINCE_RUN,
+)
 
 
 def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
@@ -253,9 +275,9 @@ def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[
 
 
 def _due_times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
-    """Return the due times for which to enqueue a job, with one time more if there are more than `MOST_CAUGHT_UP`."""
+    """Return the times for which to enqueue a job, at most `MOST_CAUGHT_UP` and one more."""
     limit = MOST_CAUGHT_UP + 1 if schedule.catch_up == "all" else 1
-    # After an edit by hand, the planned time may be no time of the definition. It is due all the same.
+    # After an edit by hand, the planned time may not belong to the timetable. It is due nevertheless.
     due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
     if schedule.catch_up == "skip":
         return [time for time in due if (now - time).total_seconds() < MISSED_SECONDS]
@@ -263,7 +285,7 @@ def _due_times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[d
 
 
 def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datetime, *, jitter: float) -> JobSpec:
-    """Return the spec of the job for this time. The job waits for a random delay of `jitter` seconds at most."""
+    """Return the spec of the job for this time. The job is delayed by a random time of at most `jitter` seconds."""
     note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.timetable.rule}
     spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {SCHEDULE_METADATA_KEY: note}))
     if not jitter:
@@ -271,15 +293,16 @@ def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datet
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
 
 
-# fire, run_now → whether the last job of a schedule is unfinished. This is a statement of its own, after the lock of
-# the row: a statement sees the snapshot from before its own wait for a lock. Index: the primary key of jobs.
+# fire, run_now → whether the last job of a schedule is unfinished. This must be a separate statement after the one that
+# locks the row, because a statement uses a snapshot from before its own wait for a lock. Index: the primary key of
+# jobs.
 IS_UNFINISHED = """
 SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
 """
 
 
 def is_unfinished(store: Store, job_id: int) -> bool:
-    """Return whether this job is unfinished; false for a pruned job."""
+    """Return whether this job is unfinished; False if it was pruned."""
     ((found,),) = store.rows(IS_UNFINISHED, {"id": job_id})
     return bool(found)
 
@@ -288,18 +311,18 @@ ENTRY_CONFIRM_SECONDS = 30.0
 """Seconds between two confirmations of the entries."""
 
 LONGEST_SCHEDULE_WAIT = 2.0
-"""Seconds between two checks for due schedules, since somebody may add, change or resume a schedule."""
+"""The longest time between two checks for due schedules, because somebody may add, change or resume a schedule."""
 
 LOCKED_SCHEDULE_WAIT = 0.5
-"""Seconds until the next check if a schedule is due, and another transaction has locked it."""
+"""Seconds until the next check if a schedule is due but another transaction has locked it."""
 
 SKIP_SECONDS = 15.0
-"""Seconds for which a supervisor leaves a schedule whose task it does not know to other supervisors."""
+"""If a supervisor does not know a schedule's task, it ignores the schedule for this many seconds."""
 
 NAME_IS_TAKEN = "a schedule of the admin has this name"
 
 MOST_FIRED_AT_ONCE = 20
-"""The maximum of schedules that one run fires."""
+"""The maximum number of schedules that one run fires."""
 
 
 class FireSchedules(Periodic):
@@ -307,15 +330,15 @@ class FireSchedules(Periodic):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._confirm_at = 0.0
+        self.confirm_at = 0.0
         self._has_started = False
         self._entries: list[ScheduleEntry] | None = None
         self._problems: list[Problem] = []
-        self._digests: list[str] = []
-        self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
+        self.digests: list[str] = []
+        self._skipped: dict[int, float] = {}  # by id: until this monotonic time
 
     def run(self, now: float) -> None:
-        if now >= self._confirm_at:
+        if now >= self.confirm_at:
             self._confirm()
         for _ in range(MOST_FIRED_AT_ONCE):
             if not self._fire():
@@ -323,14 +346,14 @@ class FireSchedules(Periodic):
         else:
             self.run_again_in(0.0)
             return
-        due = next_due(self._store, digests=self._digests, skipped=self._skipped)
+        due = next_due(self._store, digests=self.digests, skipped=self._skipped)
         self.run_again_in(
             LONGEST_SCHEDULE_WAIT if due is None else min(max(due, 0.0) or LOCKED_SCHEDULE_WAIT, LONGEST_SCHEDULE_WAIT)
         )
 
     def _confirm(self) -> None:
         if self._entries is None:
-            # Read once: a dataclass among the arguments may run code of the project's.
+            # Read only once, because a dataclass among the arguments may run code of the project.
             entries, self._problems = all_entries()
             self._entries = [entry for entry in entries if entry.database == self._store.alias]
         taken = synchronise(self._store, self._entries, has_started=self._has_started)
@@ -339,16 +362,16 @@ class FireSchedules(Periodic):
                 schedule_logs.schedule_unusable(name, problem)
         for name in bring_back(self._store):
             schedule_logs.schedule_brought_back(name)
-        self._digests = [entry.digest for entry in self._entries]
+        self.digests = [entry.digest for entry in self._entries]
         self._has_started = True
-        self._confirm_at = time.monotonic() + ENTRY_CONFIRM_SECONDS
+        self.confirm_at = time.monotonic() + ENTRY_CONFIRM_SECONDS
 
     def _fire(self) -> bool:
-        """Fire a schedule. Return whether there may be more that are due."""
+        """Fire a schedule. Return whether more schedules may be due."""
         now = time.monotonic()
         self._skipped = {id: until for id, until in self._skipped.items() if until > now}
         try:
-            return fire(self._store, digests=self._digests, skipped=self._skipped)
+            return fire(self._store, digests=self.digests, skipped=self._skipped)
         except Skip as skip:
             self._skipped[skip.schedule_id] = now + SKIP_SECONDS
             return True
@@ -369,7 +392,7 @@ class PlannedSchedule:
         return self.entry.timetable.first(now)
 
     def fire(self, store: Store, due: datetime) -> datetime | None:
-        """Enqueue a job, unless the last one is unfinished and the schedule skips such times."""
+        """Enqueue a job, unless the last job is unfinished and the schedule has overlap="skip"."""
         job_id = self.last_job_id
         if job_id is None or self.entry.overlap == "allow" or not is_unfinished(store, job_id):
             spec, call = prepared_job(self.entry.task, *self.entry.call)
@@ -379,11 +402,11 @@ class PlannedSchedule:
 
 
 def planned(schedules: bool | Sequence[Any]) -> list[PlannedSchedule]:
-    """Return the schedules of the project, or of the tasks in a list. Raises ValueError for a task without one."""
+    """Return the schedules of the project, or of these tasks. Raises ValueError if a task has no schedule."""
     entries, _ = all_entries()
     if schedules is not True:
         names = {name_of(task) for task in schedules or ()}
         if without := names - {entry.task for entry in entries}:
-            raise ValueError(f"{min(without)} has no schedule: @periodic goes above @job or @task.")
+            raise ValueError(f"{min(without)} has no schedule. Put @periodic above @job or @task.")
         entries = [entry for entry in entries if entry.task in names]
     return [PlannedSchedule(entry) for entry in entries]

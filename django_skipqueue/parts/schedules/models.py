@@ -1,4 +1,4 @@
-"""The table of schedules: when supervisors enqueue tasks again and again."""
+"""The table of schedules, by which supervisors enqueue tasks at certain times."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from ...models.stored_json import StoredJSON
 
 
 class Source(models.TextChoices):
-    """The place of the definition of a schedule."""
+    """Where a schedule is defined."""
 
     CODE = "code", _("code")
     SETTINGS = "settings", _("settings")
@@ -37,7 +37,8 @@ class Overlap(models.TextChoices):
 
 
 SCHEDULE_TIMES = (
-    "created_at", "next_run_at", "fire_at", "last_run_at", "skipped_at", "paused_at", "confirmed_at", "retired_at",
+    "created_at", "next_run_at", "fire_at", "last_run_at", "failing_since", "skipped_at", "paused_at", "confirmed_at",
+    "retired_at",
 )  # fmt: skip
 
 
@@ -45,14 +46,14 @@ class ScheduleManager(models.Manager["Schedule"]):
     """`Schedule.objects`: the schedules in the queue's database."""
 
     def get_queryset(self) -> "models.QuerySet[Schedule]":
-        """All schedules."""
+        """Return all schedules."""
         return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class Schedule(models.Model):
-    """When supervisors enqueue a task again and again: by a cron expression or at an interval.
+    """A task that supervisors enqueue by a cron expression or at an interval.
 
-    Supervisors write the schedules of the code and of the settings. Users write the schedules of the admin.
+    Supervisors store the schedules of code and settings. Users add more schedules in the admin.
     """
 
     name = models.TextField(_("name"), unique=True)
@@ -68,14 +69,16 @@ class Schedule(models.Model):
     source = models.TextField(_("source"), choices=Source, db_default="admin")
     created_at = models.DateTimeField(_("created at"), db_default=Now())
     next_run_at = models.DateTimeField(_("next run"), null=True)
-    """The next time by the definition; `None`: there is none."""
+    """The next time by the definition; `None` if there is none."""
     fire_at = models.DateTimeField(null=True)
-    """When a supervisor reads the row: at `next_run_at`, or later after an error."""
+    """When a supervisor next tries to fire: at `next_run_at`, or later after an error."""
     last_run_at = models.DateTimeField(_("last run"), null=True)
     """When a supervisor or a user last enqueued a job."""
     last_job_id = models.BigIntegerField(_("last job"), null=True)
     earlier_job_ids = BigIntegers(null=True)
     """At most four jobs before the last job, the newest first."""
+    failing_since = models.DateTimeField(null=True)
+    """When the first of the jobs that have failed in a row was enqueued, if it came before `earlier_job_ids`."""
     skipped_at = models.DateTimeField(_("last skipped"), null=True)
     """When a supervisor last enqueued no job because another job was unfinished."""
     error = models.TextField(_("error"), db_default="")

@@ -1,6 +1,6 @@
-"""The verbs of operators for schedules: pause, resume, run now, plan again.
+"""What operators can do with a schedule: pause, resume, run it now, or plan it again after an edit.
 
-Invariant: a verb locks the row while it changes it, so that no supervisor fires the schedule meanwhile.
+Each function locks the schedule's row, so that no supervisor fires the schedule in the meantime.
 """
 
 from datetime import datetime
@@ -10,16 +10,17 @@ from django.db import Error, transaction
 
 from ...exceptions import InvalidOption, SkipQueueError
 from ...queue.enqueue import new_job
+from ...queue.fragments import joined
 from ...queue.parameters import noted
 from ...queue.store import Store
 from ...values.codec import decode
 from ...values.records import EnqueuedJob
 from .entry import check_call, known_task
 from .events import SchedulePaused, ScheduleResumed
-from .fire import DueSchedule, error_text, is_unfinished, spec_at
+from .fire import FAILING_SINCE_RUN, DueSchedule, error_text, is_unfinished, spec_at
 from .timetable import instant
 
-# pause → the name, and who paused; no row if the schedule is paused already. Index: the primary key.
+# pause → the name, and who paused it; no row if the schedule is already paused. Index: the primary key.
 PAUSE_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET paused_at = statement_timestamp(), paused_by = %(by)s
@@ -29,7 +30,7 @@ RETURNING name, paused_by
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
-    """Have a schedule fire no more until somebody resumes it. Return whether this changed anything."""
+    """Pause a schedule until somebody resumes it. Return False if it was already paused."""
     for name, stored_by in store.rows(PAUSE_SCHEDULE, {"id": schedule_id, "by": noted(by, "")["by"]}):
         store.send(SchedulePaused(store.alias, name, stored_by))
         return True
@@ -49,10 +50,10 @@ RETURNING name
 
 
 def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
-    """Have a schedule fire again, without the times of the pause. Return whether it was paused."""
+    """Resume a schedule, without the times that passed during the pause. Return whether it was paused."""
     with transaction.atomic(using=store.alias):
-        found = _locked_schedule(store, schedule_id)
-        rows = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(found)}) if found else []
+        schedule = _locked_schedule(store, schedule_id)
+        rows = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(schedule)}) if schedule else []
     for (name,) in rows:
         store.send(ScheduleResumed(store.alias, name, noted(by, "")["by"]))
         return True
@@ -60,33 +61,37 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
 
 
 # run_now, which has locked the row: writes the job that it has enqueued. Index: the primary key.
-NOTE_RUN = """
+NOTE_RUN = joined(
+    """
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
-    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4],
+    failing_since = {failing_since}
 WHERE id = %(id)s
-"""
+""",
+    failing_since=FAILING_SINCE_RUN,
+)
 
 
 def run_now(store: Store, schedule_id: int) -> int:
-    """Enqueue a job of the schedule now, even if it is paused, and return the job's id. The next time stays.
+    """Enqueue a job of the schedule now, even if it is paused, and return the job's id. The next time does not change.
 
-    Raises `SkipQueueError` if the job cannot be enqueued; the message has no secret of the arguments. This runs the
-    project's code, like `.defer()`.
+    Raises `SkipQueueError` if the job cannot be enqueued, with secrets masked. Like `.defer()`, this may run code of
+    the project.
     """
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
         if schedule is None:
-            raise InvalidOption("This schedule does not exist any more.")
+            raise InvalidOption("This schedule no longer exists.")
         last = schedule.last_job_id
         if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
-            raise InvalidOption(f"The last job, {last}, is unfinished, and the schedule skips overlapping jobs.")
+            raise InvalidOption(f"The last job, {last}, is still unfinished, and this schedule does not overlap jobs.")
         try:
             inserted = _enqueue_now(store, schedule)
         except Error:  # of the database
             raise
-        except Exception as error:  # of any kind: the project's code makes the key, and the row may have been edited
+        except Exception as error:  # the project's code, or a row edited by hand, may raise anything
             kind = type(error) if isinstance(error, SkipQueueError) else InvalidOption
             raise kind(error_text(schedule, error)) from None
         store.execute(NOTE_RUN, {"id": schedule_id, "job_id": inserted.id})
@@ -105,7 +110,7 @@ def _enqueue_now(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
-# plan_anew, which has locked the row: writes the next time. Index: the primary key.
+# plan_again, which has locked the row: writes the next time. Index: the primary key.
 PLAN_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
@@ -113,7 +118,7 @@ WHERE id = %(id)s
 """
 
 
-def plan_anew(store: Store, schedule_id: int) -> datetime | None:
+def plan_again(store: Store, schedule_id: int) -> datetime | None:
     """Write and return the next time of a schedule whose times were edited. Raises `InvalidOption` as `timetable`."""
     with transaction.atomic(using=store.alias):
         schedule = _locked_schedule(store, schedule_id)
@@ -122,16 +127,17 @@ def plan_anew(store: Store, schedule_id: int) -> datetime | None:
         return following
 
 
-# try_again: has a supervisor fire the schedule at its time, and removes the error. Index: the primary key.
+# try_again → nothing. Clears the error, so that a supervisor fires the schedule at its next time. Index: the primary
+# key.
 TRY_SCHEDULE_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
 
 
 def try_again(store: Store, schedule_id: int) -> None:
-    """Have a supervisor try at once to fire a schedule that was edited, with its times as they were."""
+    """Clear the error of a schedule that was edited, so that a supervisor tries it again. Its times do not change."""
     store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
-# resume, run_now, plan_anew → the schedule, in the columns of DUE. Index: the primary key.
+# resume, run_now, plan_again → the schedule, in the columns of DUE. Index: the primary key.
 LOCK_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
@@ -148,7 +154,7 @@ def _locked_schedule(store: Store, schedule_id: int) -> DueSchedule | None:
 
 
 def _next_time(schedule: DueSchedule) -> dict[str, Any]:
-    """Return the next time from now on. It stays for a row that cannot be used: a supervisor notes the error."""
+    """Return the next time after now; the stored time if the row's times are not valid."""
     now = instant(schedule.now)
     try:
         if schedule.planned_at is None:

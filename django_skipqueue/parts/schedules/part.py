@@ -1,4 +1,4 @@
-"""What schedules give to the core."""
+"""The part `schedules` for the core: the service that fires schedules, and a system check."""
 
 from ...values.part import Part, console_of
 from .entry import check_periodic

@@ -1,4 +1,4 @@
-"""Checks the form of the setting `PERIODIC`. Pure: system checks look at the tasks and the cron expressions later.
+"""Check the format of the setting `PERIODIC`. Pure: a system check checks the tasks and cron expressions later.
 
 For example: `{"daily summary": {"task": "shop.jobs.summary", "cron": "0 9 * * mon-fri", "timezone": "Europe/Berlin"}}`.
 """
@@ -11,7 +11,7 @@ SCHEDULE_KEYS = ("task", "cron", "every", "timezone", "args", "kwargs", "catch_u
 
 
 def problems(name: str, given: object) -> Iterator[str]:
-    """Yield a sentence for each part that is not valid. `name` is the setting's name in the sentence."""
+    """Yield a sentence for each part that is not valid. `name`: the setting's name in the sentence."""
     if not isinstance(given, dict):
         yield f"{name} must be a dict of schedules by name, not {given!r}."
         return

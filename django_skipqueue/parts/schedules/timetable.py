@@ -1,10 +1,12 @@
-"""When a schedule fires: by a cron expression in a time zone, or at an interval. Pure, except for the library cronsim.
+"""Compute when a schedule fires: by a cron expression in a time zone, or at an interval. Pure; uses cronsim.
 
-Invariant: an expression that names hours (`0 2 * * *`) means the clock on the wall. A time that the clock skips fires
-once, as soon as the clock has skipped it. If the clock shows a time twice, the schedule fires the first time.
+If an expression names hours (`0 2 * * *`), the schedule follows the clock on the wall. If the clock skips this time
+(for summer time), the schedule fires once, right after the skip. If the clock shows the time twice, the schedule fires
+only the first time.
 
-Invariant: an expression that means every hour (`*/10 * * * *`) fires by elapsed time, whatever the clock is set to. In
-a zone that sets the clock forward by half an hour, this needs minutes that are also its minutes half an hour later.
+If an expression means every hour (`*/10 * * * *`), the schedule fires by elapsed time, so changes of the clock do not
+matter. Where clocks change by half an hour (Lord Howe Island), this only works if the expression's minutes are the same
+half an hour later.
 """
 
 import functools
@@ -18,7 +20,7 @@ from zoneinfo import ZoneInfo
 from ...exceptions import InvalidOption
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = timedelta(seconds=1), timedelta(days=3660)
-"""The interval of a schedule is one of these, or between them."""
+"""The shortest and the longest allowed interval."""
 
 ONE_SECOND, ONE_HOUR = timedelta(seconds=1), timedelta(hours=1)
 
@@ -40,57 +42,57 @@ NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-"""The names that cron knows and the library does not."""
+"""Names that cron accepts but cronsim does not."""
 
 REBOOT_REFUSED = (
-    "a schedule fires at a time, not at a start. Enqueue the job by `manage.py skipqueue defer` where the machine, or "
-    "your project, is started."
+    "a schedule fires at certain times, not when something starts. Enqueue the job with `manage.py skipqueue defer` "
+    "where your machine or project is started."
 )
 """The advice for `@reboot`."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """A timetable that fires at an interval. All times are aware.
+    """A timetable with a fixed interval. All times are aware.
 
-    `planned` is one of the times at which the schedule fires: the interval starts there.
+    `planned` is a time at which the schedule fires, from which the interval counts.
     """
 
     interval: timedelta
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOption` for an interval that cannot be used."""
+        """Raise `InvalidOption` if the interval is not valid."""
         if not (isinstance(self.interval, timedelta) and SHORTEST_INTERVAL <= self.interval <= LONGEST_INTERVAL):
             raise InvalidOption(f"an interval must be a timedelta from 1 second to 10 years, not {self.interval!r}.")
 
     @property
     def rule(self) -> dict[str, Any]:
-        """The rule as the metadata of the schedule's jobs have it."""
+        """The rule as it is stored in the metadata of the schedule's jobs."""
         return {"every": self.interval.total_seconds()}
 
     def first(self, now: datetime) -> datetime | None:
-        """Return when a new schedule fires first; `None`: never."""
+        """Return when a new schedule first fires; `None` if never."""
         return now + self.interval
 
     def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
-        """Return the first time after the moment; `None`: never again."""
+        """Return the first time after `moment`; `None` if there is none."""
         return planned + self.interval * (math.floor((moment - planned) / self.interval) + 1)
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
-        """Return the newest `limit` times from `planned` to the moment, both included, in ascending order."""
+        """Return the last `limit` times from `planned` to `moment`, both included, in ascending order."""
         last = math.floor((moment - planned) / self.interval)
         return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
 
 
 @dataclass(frozen=True)
 class Cron:
-    """A timetable by a cron expression: of five fields, or of six fields, of which the first is the second."""
+    """A timetable by a cron expression with five fields, or with six fields if seconds come first."""
 
     expression: str
     zone: str = "UTC"
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOption` for an expression or a time zone that cannot be used."""
+        """Raise `InvalidOption` if the expression or the time zone is not valid."""
         zone_of(self.zone)
         if self.first(datetime.now(UTC)) is None:
             raise InvalidOption(f"the cron expression {self.expression!r} never fires.")
@@ -100,7 +102,7 @@ class Cron:
         return {"cron": self.expression, "timezone": self.zone}
 
     def _elapsed_zone(self, year: int) -> tzinfo | None:
-        """Return the zone in which it fires by elapsed time in this year; `None`: it fires by the clock on the wall."""
+        """Return the zone in which it fires by elapsed time this year; `None` if it follows the wall clock."""
         expression, zone = parsed(self.expression), zone_of(self.zone)
         if set(expression.hours) != set(range(24)):
             return None
@@ -117,17 +119,17 @@ class Cron:
         return self.first(moment)
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
-        found: list[datetime] = []
+        times: list[datetime] = []
         for time in self._back_from(moment):
-            if time < planned or len(found) == limit:
+            if time < planned or len(times) == limit:
                 break
-            found.insert(0, time)
-        return found
+            times.insert(0, time)
+        return times
 
     def _from(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the times after the moment, in UTC."""
-        if elapsed := self._elapsed_zone(moment.year):
-            for time in _simulated(self.expression, moment.astimezone(elapsed)):
+        """Yield the times after `moment`, in UTC."""
+        if zone := self._elapsed_zone(moment.year):
+            for time in _simulated(self.expression, moment.astimezone(zone)):
                 yield time.astimezone(UTC)
             return
         local = moment.astimezone(zone_of(self.zone))
@@ -160,7 +162,7 @@ Timetable = Every | Cron
 
 @functools.lru_cache(maxsize=1_000)
 def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
-    """Return the timetable of these columns. Raises `InvalidOption` if they cannot be used."""
+    """Return the timetable of these columns. Raises `InvalidOption` if they are not valid."""
     if bool(cron) == (interval is not None):
         raise InvalidOption("a schedule has either a cron expression or an interval.")
     return Every(interval) if interval is not None else Cron(cron, zone)
@@ -168,7 +170,7 @@ def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
 
 @functools.lru_cache(maxsize=1_000)
 def zone_of(name: str) -> ZoneInfo:
-    """Return the time zone of this name. Raises `InvalidOption` if there is none."""
+    """Return the time zone with this name. Raises `InvalidOption` if there is none."""
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, TypeError, KeyError):  # a name that is not found is a KeyError
@@ -179,7 +181,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 @functools.lru_cache(maxsize=1_000)
 def without_half_hours(zone: ZoneInfo, year: int) -> tzinfo:
-    """Return the time zone, or its standard time if it sets the clock forward by half an hour, as Lord Howe Island."""
+    """Return the zone; or its standard time, if its summer time differs by half an hour (Lord Howe Island)."""
     for month in (1, 7):
         day = datetime(year, month, 1, tzinfo=zone)
         summer, offset = day.dst() or timedelta(0), day.utcoffset() or timedelta(0)
@@ -189,7 +191,7 @@ def without_half_hours(zone: ZoneInfo, year: int) -> tzinfo:
 
 
 def instant(seconds: float) -> datetime:
-    """Return the time at these seconds since the epoch."""
+    """Convert seconds since the epoch into a UTC time."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -203,7 +205,7 @@ def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]
 
 
 def wall_clock_instant(time: datetime, zone: tzinfo | None) -> datetime:
-    """Return the instant at which the clock first shows this naive time, or at which the clock skips it, in UTC."""
+    """Return when the wall clock first shows this naive time, or skips it, in UTC."""
     before, behind = time.replace(tzinfo=zone, fold=0), time.replace(tzinfo=zone, fold=1)
     earlier, later = before.utcoffset() or timedelta(0), behind.utcoffset() or timedelta(0)
     if earlier >= later:  # the clock shows the time once or twice
@@ -219,25 +221,25 @@ def wall_clock_instant(time: datetime, zone: tzinfo | None) -> datetime:
 
 
 def _simulated(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
-    """Yield the times that the library finds after the start, or before it. They have the time zone of `start`."""
+    """Yield the times after `start`, or before it, computed by cronsim, in the time zone of `start`."""
     try:
         from cronsim import CronSim
     except ImportError:
         raise InvalidOption(CRONSIM_MISSING) from None
     try:
-        found: Iterator[datetime] = CronSim(_normal(expression), start, reverse=back)
+        times: Iterator[datetime] = CronSim(_normal(expression), start, reverse=back)
     except InvalidOption:
         raise
-    except Exception as error:  # for a few mistakes, cronsim raises other errors than `CronSimError`
+    except Exception as error:  # for a few mistakes, cronsim raises errors other than `CronSimError`
         raise InvalidOption(
-            f"the cron expression {expression!r} cannot be used: {error or 'a field is wrong'}."
+            f"the cron expression {expression!r} is not valid: {error or 'a field is wrong'}."
         ) from None
-    return found
+    return times
 
 
 @functools.lru_cache(maxsize=1_000)
 def parsed(expression: str) -> Any:
-    """Return the library's sets of numbers: `seconds`, `minutes`, `hours`, `days`, `months`, `weekdays`.
+    """Parse an expression into cronsim's sets of numbers: `seconds`, `minutes`, `hours`, `days`, `months`, `weekdays`.
 
     Raises `InvalidOption` for an expression that cannot be used.
     """
@@ -245,7 +247,7 @@ def parsed(expression: str) -> Any:
 
 
 def _normal(expression: str) -> str:
-    """Return the expression with six fields, for which the library leaves changes of the clock to this module.
+    """Return the expression with six fields: with six, cronsim leaves clock changes to this module.
 
     Raises `InvalidOption` for an expression that cannot be used.
     """
@@ -254,11 +256,11 @@ def _normal(expression: str) -> str:
     expression = NICKNAMES.get(expression.strip(), expression)
     if expression.startswith("@"):
         problem = REBOOT_REFUSED if expression == "@reboot" else f"the names are {', '.join(NICKNAMES)}."
-        raise InvalidOption(f"the cron expression {expression!r} cannot be used: {problem}")
+        raise InvalidOption(f"the cron expression {expression!r} is not valid: {problem}")
     fields = expression.split()
     if len(fields) not in (CRON_FIELDS, CRON_FIELDS_WITH_SECONDS):
         raise InvalidOption(
-            f"the cron expression {expression!r} has {len(fields)} fields. It has five, minute, hour, day of the "
-            "month, month and day of the week, or six with the second before them."
+            f"the cron expression {expression!r} has {len(fields)} fields, but must have five (minute, hour, day of "
+            "month, month and day of week), or six with the second before them."
         )
     return " ".join(["0", *fields] if len(fields) == CRON_FIELDS else fields)

@@ -179,7 +179,7 @@ class AttemptSteps:
             kind=kind,
             number=number,
             attempt=total,
-            counts_anew=total + self._running.job.max_attempts - 1 <= settings.max_attempts_in_all,
+            resets=total + self._running.job.max_attempts - 1 <= settings.max_attempts_in_all,
             by=self._running.worker,
             **values,
         )
@@ -191,11 +191,11 @@ class AttemptSteps:
         return entry
 
     def counted(self, entry: Entry | None) -> None:
-        """The record is committed, and has begun the count of the attempts anew."""
+        """Call this once the record is committed, which may have reset the number of attempts."""
         if entry is None:
             return
         job = self._running.job
-        if entry.counts_anew and job.attempt != 1:
+        if entry.resets and job.attempt != 1:
             self._earlier += job.attempt - 1
             self._running.job = job._replace(attempt=1)
         for call in _after_records:
@@ -212,7 +212,7 @@ class AttemptSteps:
     # See `PartOfAttempt`
 
     def raised(self) -> None:
-        """Write the cursors: one that has moved begins the count of the attempts anew."""
+        """Write the cursors: the write of a cursor that has moved resets the number of attempts."""
         self._write_cursors(self.store)
 
     def ended(self, outcome: Outcome) -> Outcome:

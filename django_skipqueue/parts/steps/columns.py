@@ -16,7 +16,7 @@ COLUMNS = PartColumns(
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
             )""",
         # The archive keeps the first 1,000 children of a job. Indexes: the primary keys.
-        "archived": """(
+        "kept_records": """(
         SELECT jsonb_build_object(
             'steps', jsonb_agg(to_jsonb(step) ORDER BY step.number),
             'signals', (

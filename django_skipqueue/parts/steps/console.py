@@ -39,10 +39,10 @@ from .verbs import run_again_from
 
 ADMIN = f"{__package__}.admin"
 
-LISTED = 200
+MOST_RECORDS_LISTED = 200
 """Steps, signals and children that the page of a job lists."""
 
-DEEPEST = 5
+MOST_LEVELS_OF_CHILDREN = 5
 """Levels of children of children."""
 
 # steps → the number of jobs that wait for signals and the seconds since the first of them, of signals that nobody has
@@ -204,9 +204,13 @@ class JobSteps:
         if records := getattr(job, "records", None):
             return cls._archived(job, records)
         alias = _alias(job)
-        steps = list(JobStep.objects.using(alias).filter(job_id=job.pk).order_by("number")[:LISTED])
-        signals = list(JobSignal.objects.using(alias).filter(job_id=job.pk).order_by("sent_at")[:LISTED])
-        parents = JobChild.objects.using(alias).filter(job_id=job.pk).values_list("parent_id", flat=True)[:LISTED]
+        steps = list(JobStep.objects.using(alias).filter(job_id=job.pk).order_by("number")[:MOST_RECORDS_LISTED])
+        signals = list(JobSignal.objects.using(alias).filter(job_id=job.pk).order_by("sent_at")[:MOST_RECORDS_LISTED])
+        parents = (
+            JobChild.objects.using(alias)
+            .filter(job_id=job.pk)
+            .values_list("parent_id", flat=True)[:MOST_RECORDS_LISTED]
+        )
         has_children = any(step.kind == JobStep.Kind.RUN for step in steps)
         children = tree_of(job.pk, alias) if has_children else ()
         return cls(job, steps, signals, children, list(parents))
@@ -214,9 +218,9 @@ class JobSteps:
     @classmethod
     def _archived(cls, job: Any, records: Mapping[str, Any]) -> "JobSteps":
         """Made from what the archive keeps."""
-        steps = [_from_json(JobStep, row) for row in records["steps"][:LISTED]]
-        signals = [_from_json(JobSignal, row) for row in (records["signals"] or ())[:LISTED]]
-        rows = [_from_json(JobChild, row) for row in (records["children"] or ())[:LISTED]]
+        steps = [_from_json(JobStep, row) for row in records["steps"][:MOST_RECORDS_LISTED]]
+        signals = [_from_json(JobSignal, row) for row in (records["signals"] or ())[:MOST_RECORDS_LISTED]]
+        rows = [_from_json(JobChild, row) for row in (records["children"] or ())[:MOST_RECORDS_LISTED]]
         return cls(job, steps, signals, _as_children(rows, _alias(job)), ())
 
     def __bool__(self) -> bool:
@@ -284,14 +288,16 @@ class ChildJob:
 
 
 def tree_of(job_id: int, alias: str) -> list[ChildJob]:
-    """The children of a job, with their children, and so on: at most `LISTED` jobs, `DEEPEST` levels deep.
+    """The children of a job, with their children, and so on.
+
+    At most `MOST_RECORDS_LISTED` jobs, on `MOST_LEVELS_OF_CHILDREN` levels.
 
     Index: the primary key of children, once for each level.
     """
     tree: list[ChildJob] = []
     below: dict[int, list[ChildJob]] = {job_id: tree}
-    left = LISTED
-    for _level in range(DEEPEST):
+    left = MOST_RECORDS_LISTED
+    for _level in range(MOST_LEVELS_OF_CHILDREN):
         rows = JobChild.objects.using(alias).filter(parent_id__in=below).order_by("parent_id", "name", "position")
         found = _as_children(list(rows[:left]), alias)
         for child in found:

@@ -3,7 +3,7 @@
 Invariant: only the holder of the job's lease records. Each statement that records locks the row of the job, and writes
 nothing if the lease is no longer valid; until its commit, nobody can take the job from the worker.
 
-A record begins the count of the attempts anew, so that `max_attempts` counts the attempts at one step.
+A record sets the number of attempts to 1, so that `max_attempts` counts the attempts at one step.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,15 +33,15 @@ HELD = """held AS MATERIALIZED (
     FOR NO KEY UPDATE
 )"""
 
-_IS_COUNTED = "%(counts_anew)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
-"""Whether the row of the job changes because its attempts are counted anew."""
+_IS_RESET = "%(resets)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
+"""Whether the record changes the number of attempts in the row of the job, or its deaths."""
 
-# What a record sets in the row of the job, so that its attempts are counted anew.
-_COUNT_ANEW = joined(
-    """attempts = CASE WHEN {is_counted} THEN 1 ELSE job.attempts END,
-        deaths = CASE WHEN {is_counted} THEN NULL ELSE job.deaths END,
-        operations = CASE WHEN {is_counted} THEN {operations} ELSE job.operations END""",
-    is_counted=_IS_COUNTED,
+# The columns of the job that a record sets.
+_RESET = joined(
+    """attempts = CASE WHEN {is_reset} THEN 1 ELSE job.attempts END,
+        deaths = CASE WHEN {is_reset} THEN NULL ELSE job.deaths END,
+        operations = CASE WHEN {is_reset} THEN {operations} ELSE job.operations END""",
+    is_reset=_IS_RESET,
     operations=recording("reset", more={"attempts_after": "1"}),
 )
 
@@ -50,12 +50,12 @@ _COUNT_ANEW = joined(
 RECORD_STEP = joined(
     """
 WITH {held},
-counted AS (
+reset AS (
     UPDATE skipqueue_job AS job
-    SET {count_anew},
+    SET {reset},
         held = NULL
     FROM held
-    WHERE job.id = held.id AND ({is_counted} OR job.held)
+    WHERE job.id = held.id AND ({is_reset} OR job.held)
 )
 INSERT INTO skipqueue_step AS step
     (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
@@ -71,8 +71,8 @@ SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = exc
 RETURNING 1
 """,
     held=HELD,
-    count_anew=_COUNT_ANEW,
-    is_counted=_IS_COUNTED,
+    reset=_RESET,
+    is_reset=_IS_RESET,
 )
 
 # attempt, at a wait → what it has come to: a signal that it has taken, or the end of its time; else the job is held, so
@@ -104,12 +104,12 @@ found AS MATERIALIZED (
             )
         ) AS due (wakes_at)
 ),
-counted AS (
+reset AS (
     UPDATE skipqueue_job AS job
-    SET {count_anew},
+    SET {reset},
         held = CASE WHEN NOT (found.is_taken OR found.is_over) THEN true END
     FROM found
-    WHERE job.id = found.id AND ({is_counted} OR job.held OR NOT (found.is_taken OR found.is_over))
+    WHERE job.id = found.id AND ({is_reset} OR job.held OR NOT (found.is_taken OR found.is_over))
 )
 INSERT INTO skipqueue_step AS step
     (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at, is_waiting)
@@ -127,8 +127,8 @@ SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = exc
 RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
 """,
     held=HELD,
-    count_anew=_COUNT_ANEW,
-    is_counted=_IS_COUNTED,
+    reset=_RESET,
+    is_reset=_IS_RESET,
 )
 
 
@@ -155,8 +155,8 @@ class Entry(NamedTuple):
     kind: str
     number: int
     attempt: int
-    counts_anew: bool
-    """Whether the attempts are counted anew."""
+    resets: bool
+    """Whether the record resets the number of attempts."""
     by: str
     """The name of the worker."""
     seconds: float = 0.0

@@ -1,1 +1,1 @@
-"""Unique keys: of the jobs that share a key, only one waits or runs."""
+"""Unique keys: of all jobs with the same key, only one waits or runs at a time."""

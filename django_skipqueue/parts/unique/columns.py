@@ -1,8 +1,8 @@
-"""The columns of unique keys in the statements of the core. Pure."""
+"""The SQL that unique keys add to the core's statements. Pure."""
 
 from ...values.part import PartColumns
 
-# Whether a job holds its unique key: the predicate of the unique index.
+# The condition that a job holds its unique key; also the predicate of the unique index.
 HOLDS_KEY = """unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))"""
 
@@ -11,8 +11,9 @@ COLUMNS = PartColumns(
     key="unique_key",
     pieces={
         "unless_held": f"ON CONFLICT (unique_key) WHERE {HOLDS_KEY} DO NOTHING",
-        # A retry leaves a job unchanged if another job holds its unique key, even if the retried job would not hold the
-        # key. Of several chosen jobs with one key, only the newest is retried. The array is searched once, for `named`.
+        # A retry leaves a job unchanged if another job holds its unique key, even if the retried job itself would not
+        # hold the key. If several chosen jobs have the same key, only the newest is retried. The array of ids is
+        # searched only once, in `named`.
         "retry_named": """named AS MATERIALIZED (
     SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
     FROM skipqueue_job
@@ -47,8 +48,8 @@ COLUMNS = PartColumns(
                     )
                 )
         )""",
-        # Retries take keys in their order, as enqueues do, so that enqueues and retries wait for each other and never
-        # deadlock. The collation sorts as Python does.
+        # Retries and enqueues take unique keys in sorted order, so that they wait for each other instead of a deadlock.
+        # The collation sorts as Python does.
         "retry_order": 'unique_key COLLATE "C"',
     },
 )

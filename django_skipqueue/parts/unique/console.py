@@ -1,4 +1,4 @@
-"""Unique keys, for operators: which job holds a key, and the keys that jobs hold for days."""
+"""What operators see of unique keys: which job holds a key, and a check for keys that are held for days."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,27 @@ from ...queue.observe import QUEUED_HEADS
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.redaction import MASK
+from ...values.statuses import UNFINISHED_STATUSES
 from .models import KEY_IS_HELD
+
+_FIRST = """(
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = '{status}'
+        ORDER BY {order}
+        LIMIT 2000
+    )"""
+
+_ORDERS = {"scheduled": "run_after, id", "running": "locked_at"}
+"""The order of the index of a status; of one that is not here, by id."""
+
+
+def _first_of_each() -> str:
+    others = (status for status in UNFINISHED_STATUSES if status != "queued")
+    return "\n    UNION ALL\n    ".join(
+        joined(_FIRST, status=status, order=_ORDERS.get(status, "id")) for status in others
+    )
+
 
 # stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest due
 # first. Reads the first 2,000 jobs in each status, and the first 200 queued jobs of one priority in one queue. Indexes:
@@ -28,29 +48,7 @@ STUCK_KEYS = joined(
     """
 WITH RECURSIVE {heads},
 first AS (
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'scheduled'
-        ORDER BY run_after, id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'blocked'
-        ORDER BY id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'running'
-        ORDER BY locked_at
-        LIMIT 2000
-    )
+    {first_of_each}
     UNION ALL
     (
         SELECT job.*
@@ -77,11 +75,12 @@ ORDER BY age DESC
 LIMIT 100
 """,
     heads=QUEUED_HEADS,
+    first_of_each=_first_of_each(),
 )
 
 
 LONGEST_HELD = 3 * 86_400.0
-"""Seconds after its due time for which an unfinished job may hold a unique key."""
+"""Seconds an unfinished job may hold its unique key after it was due, before the doctor reports it."""
 
 
 def stuck_keys(store: Store) -> Iterator[Finding]:
@@ -91,12 +90,12 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
         job = job_name(store.alias, job_id)
         yield Finding.of(
             Severity.WARNING,
-            gettext("A unique key is held for days"),
+            gettext("A job has held its unique key for days"),
             gettext(
-                "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s, and still holds the key %(key)s. "
-                "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
+                "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s and still holds the unique key %(key)s, so "
+                ".defer() with this key enqueues nothing. Jobs like this: %(number)s."
             ),
-            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
+            gettext("The job's page shows why it does not finish. If it is no longer needed, cancel it."),
             f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
             facts={
                 "id": job,
@@ -110,17 +109,17 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
 
 
 def _shown_key(store: Store, job_id: int, key: str) -> str:
-    """The key of this job with its secrets masked; only a mask if somebody has deleted the job by now."""
+    """Return the job's key with its secrets masked; only a mask if the job has been deleted in the meantime."""
     job = Job.objects.using(store.alias).filter(pk=job_id).first()
     return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
 
 
 LONGEST_KEY_IN_MESSAGE = 200
-"""Characters of a key."""
+"""A longer key is cut to this number of characters in a message."""
 
 
 def why_its_key_is_taken(job_id: int) -> str:
-    """The message that names the holder of this job's key; empty if no other job holds the key. Index: unique."""
+    """Return a message that says which job holds this job's key; empty if no other job does. Index: unique."""
     job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
     if job is None:
         return ""
@@ -130,9 +129,9 @@ def why_its_key_is_taken(job_id: int) -> str:
 
 
 def key_is_held(job: Job, holder: Job) -> str:
-    """The message for a job whose unique key another job holds. The key may have secrets of both jobs in it."""
+    """Return a message that `holder` holds the unique key of `job`. The key may contain secrets of both jobs."""
     key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
-    return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
+    return gettext("Nothing was done, because job %(id)s, which is %(status)s, holds the unique key “%(key)s”.") % {
         "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), LONGEST_KEY_IN_MESSAGE),
         "id": holder.shown_id,
         "status": holder.get_status_display(),
@@ -140,16 +139,16 @@ def key_is_held(job: Job, holder: Job) -> str:
 
 
 LONGEST_KEY_ON_PAGE = 500
-"""Characters of a key on the page of its job."""
+"""A longer key is cut to this number of characters on the job's page."""
 
 
 def _of_job(job: AbstractJob) -> str:
-    """The key with its secrets masked; empty if the job has none."""
+    """Return the job's key with its secrets masked; empty if the job has no key."""
     return shorten(redacted(job.task, job.args, job.kwargs).text(job.unique_key or ""), LONGEST_KEY_ON_PAGE)
 
 
 CONSOLE = PartConsole(
-    rules=(Rule("stuck-key", stuck_keys, _("No unique key is held for days")),),
+    rules=(Rule("stuck-key", stuck_keys, _("No job has held a unique key for days")),),
     job_facts=(PartFact(template="admin/django_skipqueue/unique/of_job.html", content=_of_job),),
     job_keys=("unique_key",),
     why_unchanged=why_its_key_is_taken,

@@ -1,16 +1,16 @@
-"""Unique keys: which job holds a key, and the enqueue of calls whose keys may be taken.
+"""Enqueue calls with unique keys, and find the jobs that hold these keys.
 
-The predicate of the unique index, which every statement here repeats, says whether a job holds its key.
-`unique_seconds` says for how long. NULL: until the job is finished. 0: until a worker claims the job for the first
-time. A lease never becomes 0 again, so no retry, release or recovery takes the key back. Any other number: for this
-time from the enqueue, and until the job is finished. The next enqueue or retry that needs the key then frees it by
-writing NULL.
+A job holds its key if the predicate of the unique index is true, which every statement here repeats. `unique_seconds`
+says for how long. NULL: until the job is finished. 0: until a worker first claims the job; because `lease` never
+becomes 0 again, no retry, release or recovery takes the key back. Any other number: for this many seconds from the
+enqueue, and at least until the job is finished. When the time is over, the next enqueue or retry that needs the key
+frees it by setting `unique_seconds` to NULL.
 
-Invariant: the unique index decides whether a job is inserted. The reads before and after only say which job holds the
-key. If another job holds the key by then, the enqueue starts again. After a function returns, the caller's transaction
-has locked no running job, so the settle of a running job never waits for the caller's commit.
+Only the unique index decides whether a job is inserted. The reads before and after the INSERT only find the job that
+holds the key. If another job has taken the key in the meantime, the enqueue starts again. When a function returns, the
+caller's transaction has no running job locked, so the settle of a running job never waits for the caller's commit.
 
-Used by the enqueues, and by the manual retry.
+Enqueues and manual retries use this module.
 """
 
 from collections import Counter
@@ -37,10 +37,10 @@ from .columns import HOLDS_KEY
 from .models import KEY_IS_HELD
 
 # enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
-# order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of queued
-# jobs, and the seconds until the first job is due. Index: unique. `unique_keys` has an element for each call; NULL: a
-# call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other and never
-# deadlock. A call is not inserted if a job, or an earlier call of the batch, has its key.
+# order of the ids, or NULL if every call was inserted (ids ascend in the order of the calls); the number of queued
+# jobs; and the seconds until the first job is due. Index: unique. `unique_keys` has one element per call, NULL for a
+# call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other instead of
+# a deadlock. A call is not inserted if a job, or an earlier call of the batch, has its key.
 ENQUEUE_MANY_UNIQUE = joined(
     """
 WITH inserted AS (
@@ -59,10 +59,10 @@ FROM inserted
     unless_held=PIECES["unless_held"],
 )
 
-# enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
-# call: unique_key, id, status, run_after, enqueued_at, and the seconds until the job is due. Each key is there once.
-# ON CONFLICT DO UPDATE would lock a row before it checks the condition, and so would keep a running job locked until
-# the caller's commit. Index: unique, the primary key.
+# enqueue and enqueue_many with on_conflict="replace", after a conflict → the waiting jobs that hold the keys, after
+# they got the arguments of the call: unique_key, id, status, gate, run_after, enqueued_at, and the seconds until the
+# job is due. Each key is there once. ON CONFLICT DO UPDATE is no alternative: it locks a row before it checks the
+# condition, and so would keep a running job locked until the caller's commit. Index: unique, the primary key.
 _REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
     SELECT id
@@ -103,12 +103,12 @@ _REPLACING = {
 
 REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
 
-# enqueue_many that replaces several jobs → as REPLACE_WAITING, without holders that somebody has locked. Index: unique,
-# the primary key.
+# enqueue_many that replaces several jobs → as REPLACE_WAITING, without jobs that another transaction has locked. Index:
+# unique, the primary key.
 REPLACE_UNLOCKED = joined(_REPLACE_WAITING, **_REPLACING, skip=" SKIP LOCKED")
 
-# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, and whether the job is
-# finished, waits, or waits for its first attempt. Index: unique.
+# enqueue_many, after a conflict → the keys that jobs hold; for each, the id of the job, and whether the job is
+# finished, waits, or has never been claimed. Index: unique.
 UNIQUE_KEY_HOLDERS = joined(
     """
 SELECT
@@ -123,10 +123,9 @@ WHERE
     holds_key=HOLDS_KEY,
 )
 
-# enqueue and enqueue_many that ask for a key until the start, after a conflict → the keys of the holders that have not
-# been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
-# worker claims such a job before the commit, so its run sees what the caller has written. Several callers share the
-# lock. Index: unique.
+# enqueue and enqueue_many with until="started", after a conflict → the keys that unclaimed jobs hold, with id, queue
+# and status. Locks the rows of these jobs until the caller's commit, in the order of the keys: no worker claims such a
+# job before the commit, so its run sees what the caller has written. Several callers can share the lock. Index: unique.
 _LOCK_WAITING_HOLDERS = """
 SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
@@ -141,12 +140,12 @@ FOR SHARE{skip}
 
 LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip="")
 
-# enqueue_many that asks for several keys until the start → as LOCK_WAITING_HOLDERS, without holders that somebody
-# writes. Index: unique.
+# enqueue_many with until="started" and several keys → as LOCK_WAITING_HOLDERS, without jobs that another transaction is
+# updating. Index: unique.
 LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip=" SKIP LOCKED")
 
-# enqueue, enqueue_many, retry, after a conflict with a finished job → the freed keys: their jobs are finished, and the
-# time of the keys is over. Locks in the order of the keys. Index: unique.
+# enqueue, enqueue_many, retry, after a conflict with a finished job → the freed keys. A key is freed if its job is
+# finished and its time is over. Locks the jobs in the order of the keys. Index: unique.
 FREE_UNIQUE_KEYS = joined(
     """
 WITH over AS MATERIALIZED (
@@ -188,38 +187,38 @@ class KeyHolder(NamedTuple):
 
 
 def unique_key_holders(store: Store, keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
-    """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
+    """Return the ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
 
-    seconds: `unique_seconds` of the caller's spec. With 0, the waiting holders are locked until the caller's commit, so
-    that they do not start before it.
+    seconds: the caller's `unique_seconds`. If it is 0, waiting jobs that hold a key are locked until the caller's
+    commit, so that they do not start before it.
     """
-    found = lock_waiting_holders(store, keys) if seconds == 0 else {}
-    others = [key for key in keys if key not in found]
-    if not others:
-        return found
-    rows = _holders(store, others)
-    if finished := [each.unique_key for each in rows if each.is_finished]:
+    ids = lock_waiting_holders(store, keys) if seconds == 0 else {}
+    other_keys = [key for key in keys if key not in ids]
+    if not other_keys:
+        return ids
+    holders = _holders(store, other_keys)
+    if finished := [holder.unique_key for holder in holders if holder.is_finished]:
         free_unique_keys(store, finished)
-        rows = _holders(store, others)
-    return found | {each.unique_key: each.id for each in rows}
+        holders = _holders(store, other_keys)
+    return ids | {holder.unique_key: holder.id for holder in holders}
 
 
 def holder(store: Store, spec: JobSpec, key: str) -> Job | None:
-    """The job that holds this unique key; `None`: the key is free by now."""
+    """Return the job that holds this unique key; `None` if the key has become free."""
     if spec.columns.get("unique_seconds") == 0:
         with explained_deadlock():
             lock_waiting_holders(store, [key])
     # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
     holders = Job._base_manager.using(store.alias).filter(KEY_IS_HELD, unique_key=key)
-    found = next(iter(holders), None)
-    if found is None or found.finished_at is None:
-        return found
+    job = next(iter(holders), None)
+    if job is None or job.finished_at is None:
+        return job
     free_unique_keys(store, [key])
     return next(iter(holders.all()), None)
 
 
 def held(alias: str, keys: Collection[str]) -> dict[str, int]:
-    """The keys among these that jobs in this database hold, each with the id of its job. Index: unique."""
+    """Return the keys that jobs in this database hold, each with the id of its job. Index: unique."""
     window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
     holders = Job._base_manager.using(alias).filter(KEY_IS_HELD, unique_key__in=keys)
     in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
@@ -231,9 +230,9 @@ def _holders(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
 
 
 def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
-    """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
+    """Lock the unclaimed jobs that hold these unique keys, until the caller's transaction ends.
 
-    Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
+    Returns the ids of these jobs, by key. Because claims skip locked rows, workers are notified again at the commit.
     """
 
     def lock(keys: Sequence[str], waits: bool) -> list[tuple[Any, ...]]:
@@ -241,7 +240,7 @@ def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
         return store.rows(statement, {"unique_keys": list(keys)})
 
     if len(keys) > 1:
-        keys = [each.unique_key for each in _holders(store, keys) if each.is_unclaimed]
+        keys = [holder.unique_key for holder in _holders(store, keys) if holder.is_unclaimed]
     rows = _lock_by_key(store, sorted(keys), lock)
     # In autocommit, the locks end with the statement, so the workers need no notification.
     if not store.connection.get_autocommit() and (
@@ -252,9 +251,9 @@ def lock_waiting_holders(store: Store, keys: Sequence[str]) -> dict[str, int]:
 
 
 def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[ReplacedJob]:
-    """Update each waiting job that holds one of these keys with the arguments, due time and limit of the new call.
+    """Give each waiting job that holds one of these keys the arguments, due time and limit of the new call.
 
-    A running job stays as it is. Blocks while another transaction has locked one of the jobs.
+    Running jobs are not changed. Waits while another transaction has locked one of the jobs.
     """
     by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
@@ -266,17 +265,17 @@ def replace_waiting(store: Store, values: Mapping[str, Any], calls: Sequence[Enc
 
     keys = list(by_key)
     if len(keys) > 1:
-        keys = [each.unique_key for each in _holders(store, keys) if each.waits]
+        keys = [holder.unique_key for holder in _holders(store, keys) if holder.waits]
     return _lock_by_key(store, sorted(keys), replace)
 
 
 def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
-    """Call `lock` with these sorted keys. It sends a statement that locks the waiting holders, and returns rows by key.
+    """Call `lock`, which locks waiting jobs that hold keys, so that no claimed job stays locked. Returns its rows.
 
-    PostgreSQL locks the newest version of a row, and checks the condition afterwards: a job that was claimed in
-    between is locked, and not returned. So a statement that returns fewer jobs than keys is rolled back, and each half
-    of the keys is tried on its own. Several jobs are locked without waiting. A lone job is waited for: in the order of
-    the keys it comes after all jobs that stay locked, and no job that stays locked runs.
+    PostgreSQL locks the newest version of a row, and only then checks the condition. So a job that a worker has just
+    claimed is locked but not returned. Therefore, if `lock` returns fewer rows than keys, its statement is rolled back,
+    and each half of the sorted keys is tried on its own. Several jobs are locked without waiting, but a single job is
+    waited for: in the order of the keys it comes after all jobs that stay locked, and none of these jobs is running.
     """
     if not keys:
         return []
@@ -289,11 +288,11 @@ def _lock_by_key(store: Store, keys: Sequence[str], lock: Callable[[Sequence[str
             transaction.set_rollback(True, using=store.alias)
     if waits:
         return []
-    kept = [] if in_transaction else rows
-    done = {row[0] for row in kept}
-    rest = [key for key in keys if key not in done]
+    kept_rows = [] if in_transaction else rows
+    kept_keys = {row[0] for row in kept_rows}
+    rest = [key for key in keys if key not in kept_keys]
     half = (len(rest) + 1) // 2
-    return kept + _lock_by_key(store, rest[:half], lock) + _lock_by_key(store, rest[half:], lock)
+    return kept_rows + _lock_by_key(store, rest[:half], lock) + _lock_by_key(store, rest[half:], lock)
 
 
 def free_unique_keys(store: Store, keys: Sequence[str]) -> list[str]:
@@ -313,21 +312,21 @@ def enqueue_unique(
     *,
     announce: Callable[..., object],
 ) -> DeferredJobs:
-    """Insert jobs of which some have unique keys. Repeats until each key belongs to a job.
+    """Insert jobs, some of which have unique keys. Repeats until each key belongs to a job.
 
-    announce: called with each batch of new jobs: notifies the workers and supervisors, and sends the event.
+    announce: called with each batch of new jobs, to notify workers and supervisors and to send the event.
     """
     if spec.on_conflict == "raise":
         _check_distinct(calls)
     chosen = missing = in_key_order(calls, last=spec.replaces)
-    plain: list[int] = []
+    ids_without_key: list[int] = []
     keyed: dict[str, tuple[int, CallOutcome]] = {}
     with transaction.atomic(using=store.alias) if spec.on_conflict == "raise" else nullcontext():
         while missing:
             inserted, replaced = _write_unique(store, spec, values, missing, announce=announce)
-            plain += [id for id, key in inserted if key is None]
+            ids_without_key += [id for id, key in inserted if key is None]
             keyed.update({key: (id, "created") for id, key in inserted if key is not None})
-            keyed.update({each.unique_key: (each.id, "replaced") for each in replaced})
+            keyed.update({job.unique_key: (job.id, "replaced") for job in replaced})
             missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
             if missing:
                 taken = [call.unique_key for call in missing if call.unique_key is not None]
@@ -336,7 +335,7 @@ def enqueue_unique(
                     raise taken_by(store.alias, list(holders.values()))
                 keyed |= {key: (id, "existing") for key, id in holders.items()}
                 missing = [call for call in missing if call.unique_key not in keyed]
-    return _report(calls, chosen, sorted(plain), keyed)
+    return _report(calls, chosen, sorted(ids_without_key), keyed)
 
 
 def _write_unique(
@@ -347,25 +346,25 @@ def _write_unique(
     *,
     announce: Callable[..., object],
 ) -> tuple[list[tuple[int, str | None]], list[ReplacedJob]]:
-    """Insert these calls, sorted by key, or replace. Returns the inserted jobs with their keys, and replaced jobs."""
+    """Insert these calls, sorted by key, or replace jobs. Returns inserted jobs with their keys, and replaced jobs."""
     keys: list[str | None] = [call.unique_key for call in calls]
     parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
     inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
     replaced: list[ReplacedJob] = []
     if spec.replaces and len(inserted) < len(calls):
-        written = {key for _, key in inserted}
-        replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in written])
+        keys_written = {key for _, key in inserted}
+        replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in keys_written])
     if inserted or replaced:
-        queued += sum(each.status == "queued" for each in replaced)
-        delays = [each.delay for each in replaced] + [delay] * bool(inserted)
+        queued += sum(job.status == "queued" for job in replaced)
+        delays = [job.delay for job in replaced] + [delay] * bool(inserted)
         announce(store, spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
     return inserted, replaced
 
 
 def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
     listed = ", ".join(job_name(alias, id) for id in job_ids[:10])
-    message = f"Held by job {listed}: a unique key of this call. Nothing was written."
+    message = f"Nothing was written, because a unique key of this call is held by job {listed}."
     return UniqueKeyTaken(message, job_id=job_ids[0], handle=handle_of(alias, job_ids[0]))
 
 
@@ -377,9 +376,9 @@ def _check_distinct(calls: Sequence[EncodedCall]) -> None:
 
 
 def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
-    """The calls without a key; then one call of each key, sorted, so that two batches with equal keys never deadlock.
+    """Return calls without a key, then one call per key, sorted so that two batches with equal keys never deadlock.
 
-    Of the calls that share a key, the result has the first call; with `last`, the last call.
+    If several calls share a key, only the first is returned; with `last`, the last.
     """
     keyed = {call.unique_key: call for call in (calls if last else reversed(calls)) if call.unique_key is not None}
     return [call for call in calls if call.unique_key is None] + [keyed[key] for key in sorted(keyed)]
@@ -388,19 +387,19 @@ def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCal
 def _report(
     calls: Sequence[EncodedCall],
     chosen: Sequence[EncodedCall],
-    plain: Sequence[int],
+    ids_without_key: Sequence[int],
     keyed: Mapping[str, tuple[int, CallOutcome]],
 ) -> DeferredJobs:
-    """The id and the outcome for each call. Of calls that share a key, only the chosen call has written anything."""
-    in_order, writers = iter(plain), {id(call) for call in chosen}
+    """Return the id and outcome of each call. Of several calls with one key, only the chosen call was written."""
+    next_ids, written_calls = iter(ids_without_key), {id(call) for call in chosen}
     ids: list[int] = []
     outcomes: list[CallOutcome] = []
     for call in calls:
         if call.unique_key is None:
-            ids.append(next(in_order))
+            ids.append(next(next_ids))
             outcomes.append("created")
         else:
             job_id, outcome = keyed[call.unique_key]
             ids.append(job_id)
-            outcomes.append(outcome if id(call) in writers else "existing")
+            outcomes.append(outcome if id(call) in written_calls else "existing")
     return DeferredJobs(ids, outcomes)

@@ -1,4 +1,4 @@
-"""The columns of unique keys on the job row."""
+"""The columns and constraints that unique keys add to the job table."""
 
 from django.db import models
 from django.db.models import Q
@@ -9,7 +9,7 @@ from ...models.expressions import is_number
 KEY_IS_HELD = Q(unique_key__isnull=False) & (
     Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
 )
-"""The condition that a job holds its unique key. `parts.unique.enqueue` explains the condition. Index: unique."""
+"""Selects jobs that hold their unique key: see `parts.unique.enqueue`. Index: unique."""
 
 
 class UniqueColumns(models.Model):
@@ -20,9 +20,7 @@ class UniqueColumns(models.Model):
 
     class Meta:
         abstract = True
-
-
-JOB_CONSTRAINTS = (
-    models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=KEY_IS_HELD),
-    models.CheckConstraint(name="skipqueue_job_unique_seconds", condition=is_number("unique_seconds")),
-)
+        constraints = (
+            models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=KEY_IS_HELD),
+            models.CheckConstraint(name="skipqueue_job_unique_seconds", condition=is_number("unique_seconds")),
+        )

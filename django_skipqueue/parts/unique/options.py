@@ -1,7 +1,7 @@
 """The options of unique keys: `unique`, with `unique_by`, `unique_key`, `until` and `on_conflict`. Pure.
 
-Invariant: two calls of a task have the same key exactly if the chosen arguments are equal as JSON, whether they are
-passed by position or by name. No key is too long for the index.
+Two calls of a task have the same key if and only if the chosen arguments are equal as JSON, whether they are passed by
+position or by name. A key that would be too long for the index is cut.
 """
 
 import hashlib
@@ -17,24 +17,25 @@ from ...values.bounds import MAX_KEY_BYTES, NUMBER_RANGES, check_key, did_you_me
 from ...values.codec import decode
 from ...values.part import CallArguments, PartOptions
 from ...values.records import JobSpec, OnConflict
+from ...values.statuses import FINISHED_STATUSES
 
 Until = Literal["finished", "started"] | timedelta
 UniqueKey = str | Callable[..., str]
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 READABLE_BYTES = 900
-"""The number of readable bytes of a key that is too long. After them comes a digest of the whole key."""
+"""If a key is too long, this many bytes of it are kept, followed by a digest of the whole key."""
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueBy:
-    """The arguments that make the unique key of a task's jobs. `unique_by` makes it."""
+    """The option `unique`, made by `unique_by(…)`: the arguments whose values make the unique key."""
 
     names: tuple[str, ...] = ()
     """Empty: all arguments."""
 
     def check(self, signature: inspect.Signature) -> None:
-        """Raise `InvalidOption` for a name that is no parameter of the task."""
+        """Raise `InvalidOption` if a name is not a parameter of the task."""
         parameters = signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
@@ -44,17 +45,17 @@ class UniqueBy:
                 raise InvalidOption(f"unique_by({name!r}): the task has no parameter of this name.{meant}")
 
     def key(self, task: str, texts: Mapping[str, str]) -> str:
-        """The key of a call, such as `shop.jobs.charge(payment_id=42)`. texts: the chosen arguments, as JSON."""
+        """Make the key of a call, such as `shop.jobs.charge(payment_id=42)`. `texts`: the chosen arguments, as JSON."""
         return _fitting(f"{task}({', '.join(f'{name}={text}' for name, text in texts.items())})")
 
 
 def unique_by(*names: str) -> UniqueBy:
-    """The unique key of a task's jobs, made from these arguments: `@job(unique=unique_by("payment_id"))`.
+    """Make the unique key of a task's jobs from these arguments: `@job(unique=unique_by("payment_id"))`.
 
-    Without a name, all arguments make the key. Whether an argument is passed by position, by name or as the default
-    makes no difference. The task's name is part of the key, so two tasks never share a key.
+    Without names, all arguments make the key. It makes no difference whether an argument is passed by position, by
+    name, or is a default. The task's name is part of the key, so two tasks never share a key.
 
-    Raises `InvalidOption` for a value that is not a name.
+    Raises `InvalidOption` if a value is not a name.
     """
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
@@ -63,7 +64,7 @@ def unique_by(*names: str) -> UniqueBy:
 
 
 def seconds_of(until: Until) -> float | None:
-    """The value of the column `unique_seconds` for this option."""
+    """Return the value of the column `unique_seconds` for the option `until`."""
     if isinstance(until, timedelta):
         return until.total_seconds()
     return 0.0 if until == "started" else None
@@ -87,15 +88,15 @@ class UniqueOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Unique(PartOptions):
-    """The unique key of a task's jobs."""
+    """The options of a task's unique keys."""
 
     unique_key: UniqueKey | None = None
     unique: UniqueBy | None = None
-    """The arguments that make the key, in place of a `unique_key`."""
+    """The arguments that make the key; an alternative to `unique_key`."""
     until: Until = "finished"
     """How long a job holds its unique key."""
     on_conflict: OnConflict = "skip"
-    """The action of an enqueue whose key another job holds."""
+    """What an enqueue does if another job holds its key."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that cannot be used."""
@@ -113,7 +114,7 @@ class Unique(PartOptions):
         elif self.until not in ("finished", "started"):
             raise InvalidOption(f'until must be "finished", "started" or a timedelta, not {self.until!r}.')
         if self.on_conflict not in CONFLICTS:
-            listed = ", ".join(f'"{each}"' for each in CONFLICTS)
+            listed = ", ".join(f'"{conflict}"' for conflict in CONFLICTS)
             raise InvalidOption(f"on_conflict must be one of {listed}, not {self.on_conflict!r}.")
         if self.unique is not None and self.unique_key is not None:
             raise InvalidOption("Give unique or unique_key, not both.")
@@ -147,18 +148,18 @@ class Unique(PartOptions):
     def check_beside(self, others: Sequence[PartOptions]) -> None:
         if self.on_conflict == "rerun" and (self.until != "finished" or any(other.is_limited for other in others)):
             raise InvalidOption(
-                'on_conflict="rerun" has its jobs wait and run one after the other: give it without until, '
+                'on_conflict="rerun" runs the jobs of a key one after the other, so it cannot be combined with until, '
                 "concurrency, sequence or fair_by."
             )
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """The options after a change: `unique` takes the place of a `unique_key`, and the other way round."""
+        """Return the options with these changes. `unique` replaces `unique_key`, and the reverse."""
         keys = {"unique": None, "unique_key": None}
         return super().changed((keys if given.keys() & keys.keys() else {}) | dict(given))
 
     def check_using(self, given: Mapping[str, Any]) -> None:
         if given.get("on_conflict") == "rerun" != self.on_conflict:
-            raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
+            raise InvalidOption('Give on_conflict="rerun" to @job, because it must apply to every job of the task.')
 
     def in_spec(self, spec: JobSpec) -> JobSpec:
         seconds = 0.0 if self.on_conflict == "rerun" else seconds_of(self.until)
@@ -179,24 +180,27 @@ class Unique(PartOptions):
             unique_key = self.unique_key
         if self.on_conflict != "rerun":
             return {"unique_key": unique_key}
-        # With "rerun", the jobs of the key are a sequence.
+        # With "rerun", the jobs of a key run one after the other, as in a sequence.
         return {"unique_key": unique_key, "limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
 
 
+OPTIONS = Unique
+
+
 def within_retention(spec: JobSpec) -> JobSpec:
-    """Return the spec. Raises `InvalidOption` if finished jobs may be deleted before the time of their keys is over."""
+    """Return the spec, or raise `InvalidOption` if a finished job could be deleted while it still holds its key."""
     seconds = spec.columns.get("unique_seconds")
     if not seconds:
         return spec
-    own = decode(spec.retention) if spec.retention else {}
-    for status in ("completed", "discarded", "failed"):
+    retention_of_task = decode(spec.retention) if spec.retention else {}
+    for status in FINISHED_STATUSES:
         kept = settings.retention_of(status)
         general = float("inf") if kept is None else kept.total_seconds()
-        shortest = min(general, own.get(status, general))
+        shortest = min(general, retention_of_task.get(status, general))
         if seconds > shortest:
             raise InvalidOption(
                 f"until is {timedelta(seconds=seconds)}, but {status} jobs are deleted after "
                 f"{timedelta(seconds=shortest)}, and a deleted job holds no key. "
-                f"Raise SKIPQUEUE['RETENTION'][{status!r}], or keep the fact in a table of your own."
+                f"Raise SKIPQUEUE['RETENTION'][{status!r}], or record in a table of your own that the job has run."
             )
     return spec

@@ -1,14 +1,14 @@
-"""Runs `async def` tasks in an event loop, and the calls that they make in its threads.
+"""Run `async def` tasks in an event loop.
 
-A finished task can leave code in the event loop, or in the one thread in which asgiref runs all queries. This code can
-block later tasks. The runner detects the blockage, so that the worker is replaced.
+A finished task can leave code behind, in the event loop or in the query thread. This code can block later tasks. The
+runner detects this, so that the worker process is replaced.
 
-The calls that `async def` tasks make by `asyncio.to_thread` and `run_in_executor` run in threads of the loop.
-Invariant: if a call hangs after the end of its task, later calls lose no thread to it.
+If a task calls `asyncio.to_thread` or `run_in_executor`, the call runs in one of the loop's threads. If such a call
+still hangs after its task has ended, `CallThreads` adds another thread, so that later calls do not wait for a thread.
 
-In the query thread, asgiref runs the queries and other calls of all `async def` tasks, one after the other. Invariant:
-the time limit of an attempt leaves out the time, up to `running_attempt.LONGEST_CLOCK_STOP`, for which the attempt's
-call waits for calls of other attempts.
+The query thread is the single thread in which asgiref runs the database queries of all `async def` tasks, one after the
+other. While a query of a task waits for queries of other tasks, the task's timeout is suspended, for at most
+`running_attempt.LONGEST_CLOCK_STOP` seconds.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from .forked_children import children
 from .running_attempt import STUCK_AFTER, RunningAttempt, RunningJobs
 
 LEFTOVER_TIME = 60.0
-"""Seconds for which asgiref's query thread may be busy with code for which no attempt waits."""
+"""Seconds for which the query thread may be busy with code that a finished task has left behind."""
 
 CONNECTION_CHECK_SECONDS = 1.0
-"""Seconds between two checks whether the connections of the query thread are alive."""
+"""Seconds between two checks of the query thread's connections."""
 
 
 class EventLoopRunner:
-    """Runs up to `concurrency` attempts at once, in one event loop in a thread of its own."""
+    """Runs up to `concurrency` attempts at once, in an event loop that has its own thread."""
 
     def __init__(
         self,
@@ -58,44 +58,44 @@ class EventLoopRunner:
         self._finish = finish
         self._follow = follow
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun, or already reported
+        self.running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun, or already reported
         self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
-        self._stuck: set[RunningAttempt] = set()  # given up, and still running
+        self.stuck: set[RunningAttempt] = set()  # they ignored their interruption, and still run
         self._is_ending = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._call_threads = CallThreads()
-        self._query_connections: ThreadConnections | None = None  # of asgiref's query thread
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._checked_at = 0.0  # when the query connections were last checked before a job, in monotonic seconds
-        self._tidying: Future[None] | None = None
-        self._ahead_of_tidying: set[asyncio.Task[None]] = set()
-        self._called_at = NEVER  # since when a call of `_fill` is due, in monotonic seconds
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.call_threads = CallThreads()
+        self._query_connections: ThreadConnections | None = None  # the connections of the query thread
+        self.idle_timer: asyncio.TimerHandle | None = None
+        self._tidying: Future[None] | None = None  # the last call of `_tidy` in the query thread
+        self._running_before_tidying: set[asyncio.Task[None]] = set()  # tasks that `_tidy` may have to wait for
+        # These times are by the monotonic clock.
+        self._checked_at = 0.0  # when the query connections were last checked before a job
+        self._called_at = NEVER  # when `_fill` was called, if it has not run yet
         self._due_to_begin_at = NEVER  # since when the next task of `_unbegun` is due to begin
-        self._left_alone_at = NEVER  # since when no attempt runs that began before the tidying
-        self._calls_left_at = NEVER  # since when too many calls run on after their tasks
+        self._left_alone_at = NEVER  # since when `_tidy` can only wait for code that finished tasks have left behind
+        self._calls_left_at = NEVER  # since when too many calls of finished tasks still run
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._call_threads.use_in(self._loop)
-            QueryThread().use_in(self._loop)
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            self.call_threads.use_in(self.loop)
+            QueryThread().use_in(self.loop)
             self._thread.start()
         self._waiting.extend(jobs)
-        self._call()
+        self._call_fill()
 
     @property
     def blocked_at(self) -> float:
-        """When code that outlives its attempt begins to count as blocking the event loop, or its threads.
+        """From when on, by the monotonic clock, code of finished attempts counts as blocking this runner.
 
-        In monotonic seconds. A running attempt may block the loop until its time limit. Once an attempt is stuck, the
-        loop must respond.
+        A running attempt may block the event loop until its timeout. Once an attempt is stuck, the loop must respond.
         """
         if self._is_given_up:
             return NEVER
         loop_at = query_thread_at = NEVER
-        if self.silent_since < NEVER and (self._stuck or not any(list(self._running.values()))):
+        if self.silent_since < NEVER and (self.stuck or not any(list(self.running.values()))):
             loop_at = self.silent_since + STUCK_AFTER
         if self._is_tidying():
             query_thread_at = self._left_alone_at + LEFTOVER_TIME
@@ -107,21 +107,22 @@ class EventLoopRunner:
 
     @property
     def is_used_up(self) -> bool:
-        return len(self._stuck) >= self._concurrency
+        return len(self.stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:
-        """See `Runner`. If the loop itself is stuck, `blocked_at` shows it."""
-        assert self._loop is not None  # noqa: S101
-        self._stuck.add(running)
-        self._loop.call_soon_threadsafe(self._still_stuck, running)
-        self._call()
+        """Give this stuck attempt's slot to another attempt. If the loop itself is blocked, `blocked_at` shows it."""
+        assert self.loop is not None  # noqa: S101
+        self.stuck.add(running)
+        self.loop.call_soon_threadsafe(self._forget_if_ended, running)
+        self._call_fill()
 
     def ignore_blocked(self) -> None:
+        """Report no blockage from now on, because the process is being replaced."""
         self._is_given_up = True
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + max(0, len(self._running) - len(self._unbegun) - len(self._stuck))
+        return len(self._waiting) + max(0, len(self.running) - len(self._unbegun) - len(self.stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
         return self.withdraw_last(len(self._waiting))
@@ -134,59 +135,63 @@ class EventLoopRunner:
         return withdrawn[::-1]
 
     def stop(self, deadline: float) -> None:
-        """End the event loop, and wait for its thread until the deadline: leftover code of tasks may block it."""
-        if self._loop is not None:
+        """End the event loop, and wait for its thread until the deadline. Code of finished tasks may block it."""
+        if self.loop is not None:
             self._is_ending = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _call(self) -> None:
-        assert self._loop is not None  # noqa: S101
+    def _call_fill(self) -> None:
+        """Have the loop's thread begin waiting jobs."""
+        assert self.loop is not None  # noqa: S101
         self._called_at = min(self._called_at, time.monotonic())
-        self._loop.call_soon_threadsafe(self._fill)
+        self.loop.call_soon_threadsafe(self._fill)
 
     # In the event loop's thread
 
     def _run(self) -> None:
-        assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
+        assert self.loop is not None  # noqa: S101 (for the type checker: `submit` has made the loop)
         try:
             self._in_query_thread(self._make_connections)
-            children.call_in_child(self._loop.stop)
-            while not self._is_ending:  # a task may stop the loop as well
-                self._loop.run_forever()
+            children.call_in_child(self.loop.stop)
+            while not self._is_ending:  # a loop, because a task may stop the event loop as well
+                self.loop.run_forever()
                 if children.is_child:
-                    children.leave()  # all other coroutines belong to the parent process
-            self._loop.set_task_factory(None)
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+                    children.leave()  # a task has forked this process, and all other coroutines belong to its parent
+            self.loop.set_task_factory(None)
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         except BaseException as error:
             self._finish(error)
         finally:
-            self._loop.close()
-            self._call_threads.end()
+            self.loop.close()
+            self.call_threads.end()
 
-    def _still_stuck(self, running: RunningAttempt) -> None:
-        if running not in self._running.values():
-            self._stuck.discard(running)
+    def _forget_if_ended(self, running: RunningAttempt) -> None:
+        """Do not count this attempt as stuck if its task has ended in the meantime."""
+        if running not in self.running.values():
+            self.stuck.discard(running)
 
     def _fill(self) -> None:
+        """Begin as many waiting jobs as there are free slots."""
         try:
-            self._begin_next()
-        except BaseException as error:  # else it is the loop's, and the jobs wait for ever
+            self.begin_next()
+        except BaseException as error:  # otherwise asyncio would only log it, and the jobs would wait forever
             self._finish(error)
 
-    def _begin_next(self) -> None:
+    def begin_next(self) -> None:
         self._called_at = NEVER
-        assert self._loop is not None  # noqa: S101
+        assert self.loop is not None  # noqa: S101
         if self._waiting:
-            self._check_soon()
+            self._check_connections()
         while (
             len(self._unbegun) < len(self._waiting)
-            and len(self._running) - len(self._stuck) < self._concurrency
-            and len(self._running) < 2 * self._concurrency  # the number of entries: each attempt takes one
+            and len(self.running) - len(self.stuck) < self._concurrency
+            and len(self.running) < 2 * self._concurrency  # the number of entries in `RunningJobs` for this runner
         ):
-            # Not by `create_task`: the project may have set a task factory that raises, or that begins the task.
-            task = asyncio.Task(self._execute(), loop=self._loop, context=contextvars.Context())
-            self._running[task] = None
+            # Not `create_task`, because the project may have set a task factory, which may raise or begin the task at
+            # once.
+            task = asyncio.Task(self._execute(), loop=self.loop, context=contextvars.Context())
+            self.running[task] = None
             self._unbegun.add(task)
             self._due_to_begin_at = min(self._due_to_begin_at, time.monotonic())
             task.add_done_callback(self._done)
@@ -199,8 +204,8 @@ class EventLoopRunner:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._note_begun(task)
-        try:  # only now: until a coroutine begins, its job can be withdrawn
-            running = self._running[task] = RunningAttempt(self._waiting.popleft())
+        try:  # take the job only now, because a job can be withdrawn until its coroutine begins
+            running = self.running[task] = RunningAttempt(self._waiting.popleft())
         except IndexError:  # the job was withdrawn
             return
         entry = self._free_entries.pop()
@@ -208,27 +213,27 @@ class EventLoopRunner:
         attempt = await self._executor.execute_async(running)
         if running.take_report():
             self._finish(attempt)
-        else:  # it was given up as stuck
-            self._stuck.discard(running)
+        else:  # the attempt was stuck, and its failure was already reported
+            self.stuck.discard(running)
             if kept_back := running.take_kept_back():
                 self._finish(kept_back)
             self._running_jobs.end(entry)
         self._free_entries.append(entry)
-        self._running[task] = None
+        self.running[task] = None
         if following := self._follow(running.job):
-            self._waiting.appendleft(following)  # `_done` has it begin
-        # To tidy the connections of the query thread takes as long as a small job, so it is done after an error,
-        # and when no other job is there. Nothing waits for it: the thread may be busy, or hang in another task's call.
+            self._waiting.appendleft(following)  # `_done` begins it
+        # Tidying the connections of the query thread takes as long as a small job. So it is done only after an error,
+        # or when no other job waits. We do not wait for it, because the query thread may be busy or hang.
         failed = attempt.outcome.error is not None
-        is_idle = not self._waiting and len(self._running) - len(self._unbegun) == 1
-        if (failed or is_idle) and not self._is_tidying():  # else the tidying under way is enough
-            self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
+        is_idle = not self._waiting and len(self.running) - len(self._unbegun) == 1
+        if (failed or is_idle) and not self._is_tidying():
+            self._running_before_tidying = {task for task, running in self.running.items() if running is not None}
             self._note_left_alone()
             self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
-    def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
-        """Call `do` in the query thread. Not by `sync_to_async`: a task that cancels all tasks would cancel `do`."""
-        future = SyncToAsync.single_thread_executor.submit(do)
+    def _in_query_thread(self, function: Callable[[], None]) -> "Future[None]":
+        """Call a function in the query thread. Does not use `sync_to_async`, because a task could cancel that call."""
+        future = SyncToAsync.single_thread_executor.submit(function)
         future.add_done_callback(self._report_broken)
         return future
 
@@ -241,17 +246,17 @@ class EventLoopRunner:
 
     def _close_idle_after(self, seconds: float) -> None:
         connections = self._query_connections
-        if connections is not None and connections.opened and self._idle_timer is None:
-            assert self._loop is not None  # noqa: S101
-            self._idle_timer = self._loop.call_later(seconds, self._close_idle, connections)
+        if connections is not None and connections.opened and self.idle_timer is None:
+            assert self.loop is not None  # noqa: S101
+            self.idle_timer = self.loop.call_later(seconds, self._close_idle, connections)
 
     def _close_idle(self, connections: ThreadConnections) -> None:
-        self._idle_timer = None
-        if not self._running and connections.patience is not None:
+        self.idle_timer = None
+        if not self.running and connections.patience is not None:
             self._in_query_thread(connections.close_idle)
             self._close_idle_after(connections.patience)
 
-    def _check_soon(self) -> None:
+    def _check_connections(self) -> None:
         connections, now = self._query_connections, time.monotonic()
         if connections is not None and connections.opened and self._checked_at + CONNECTION_CHECK_SECONDS <= now:
             self._checked_at = now
@@ -261,21 +266,24 @@ class EventLoopRunner:
         return self._tidying is not None and not self._tidying.done()
 
     def _note_left_alone(self) -> None:
-        """Once all attempts that ran before the tidying have ended, only leftover code can delay the tidying."""
-        self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
+        """Note the time if all attempts that ran before the tidying have ended.
+
+        From then on, only code that finished tasks have left behind can delay the tidying.
+        """
+        self._left_alone_at = NEVER if self._running_before_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
-        if task in self._unbegun:  # a task that cancels all tasks cancelled it before its first step: its job waits
+        if task in self._unbegun:  # another task cancelled it before it began, so its job still waits
             self._note_begun(task)
-        del self._running[task]
-        if task in self._ahead_of_tidying:
-            self._ahead_of_tidying.remove(task)
+        del self.running[task]
+        if task in self._running_before_tidying:
+            self._running_before_tidying.remove(task)
             self._note_left_alone()
         self._report_broken(task)
-        if self._call_threads.replace_left() >= MOST_LEFT:
+        if self.call_threads.replace_threads() >= MOST_LEFT:
             self._calls_left_at = time.monotonic()
         self._fill()
-        if not self._running:
+        if not self.running:
             self._close_idle_after(IDLE_TIME)
 
     def _report_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
@@ -284,11 +292,11 @@ class EventLoopRunner:
 
 
 MOST_LEFT = 64
-"""Calls still running after their tasks have ended, at which the process is replaced."""
+"""If this many calls still run after their tasks have ended, the worker process is replaced."""
 
 
 class CallThreads(ThreadPoolExecutor):
-    """Used in the event loop's thread. The executor ends with the process: no task can shut it down for other tasks."""
+    """The threads in which calls by `asyncio.to_thread` run. No task can shut this executor down for others."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="skipqueue-call")
@@ -297,50 +305,50 @@ class CallThreads(ThreadPoolExecutor):
 
     def use_in(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.set_default_executor(self)
-        loop.shutdown_default_executor = _keep  # type: ignore[method-assign]
+        loop.shutdown_default_executor = _do_not_shut_down  # type: ignore[method-assign]
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
         future = super().submit(*args, **kwargs)
         try:
             self._callers[future] = asyncio.current_task()
-        except RuntimeError:  # called from another thread
+        except RuntimeError:  # submitted from another thread than the event loop's
             self._callers[future] = None
         future.add_done_callback(self._callers.pop)
         return future
 
-    def replace_left(self) -> int:
-        """Allow one more thread for each call that still runs although its task is done. Returns their number."""
+    def replace_threads(self) -> int:
+        """Allow one more thread for each call whose task has ended while the call still runs. Returns their number."""
         if not self._callers:
             return 0
         callers = list(self._callers.items())
-        left = sum(caller is not None and caller.done() and future.running() for future, caller in callers)
-        if left:
-            self._max_workers = self._threads_in_use + left
+        left_behind = sum(caller is not None and caller.done() and future.running() for future, caller in callers)
+        if left_behind:
+            self._max_workers = self._threads_in_use + left_behind
             if self._work_queue.qsize():
                 self._adjust_thread_count()
-        return left
+        return left_behind
 
     def end(self) -> None:
         super().shutdown(wait=False)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing: a task that calls this would end the calls of all tasks after it."""
+        """Do nothing, because a task that calls this would end the executor for all later tasks."""
 
 
-async def _keep(timeout: float | None = None) -> None:
-    """Replaces the event loop's own method, after which the loop would refuse further calls."""
+async def _do_not_shut_down(timeout: float | None = None) -> None:
+    """Replaces `loop.shutdown_default_executor`, after which the event loop would refuse further calls."""
 
 
 class QueryThread:
-    """Stops the clock of an attempt while calls of the attempt wait for the query thread, and none of them runs."""
+    """Suspends the timeout of an attempt while its calls wait for the query thread, and none of them runs there."""
 
     def __init__(self) -> None:
-        self._changing = threading.Lock()  # guards the following, and the clocks; no interruption is raised under it
-        self._waiting: Counter[RunningAttempt] = Counter()
-        self._served: RunningAttempt | None = None
+        self._lock = threading.Lock()  # guards the next two attributes, and the clocks of the attempts
+        self._waiting: Counter[RunningAttempt] = Counter()  # how many calls of each attempt wait for the query thread
+        self._attempt_of_call: RunningAttempt | None = None  # the attempt whose call runs in the query thread now
 
     def use_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note the calls that tasks of this event loop make, before it begins to run."""
+        """Watch the calls that tasks of this event loop make. Called before the loop begins to run."""
         loop.run_in_executor = partial(self._run_in_executor, loop.run_in_executor)  # type: ignore[method-assign,assignment]
 
     def _run_in_executor(
@@ -353,35 +361,36 @@ class QueryThread:
         attempt = current_attempt.get() if executor is SyncToAsync.single_thread_executor else None
         if not isinstance(attempt, RunningAttempt) or attempt.timeout is None:
             return run_in_executor(executor, call, *args)
-        unbegun = [attempt]  # emptied once: when the call begins, or is cancelled before it begins
+        unbegun = [attempt]  # emptied when the call begins, or when it is cancelled before
         self._note(attempt, waiting=1)
-        future = run_in_executor(executor, self._serve, unbegun, attempt, call, *args)
-        future.add_done_callback(lambda _: self._leave_queue(unbegun))
+        future = run_in_executor(executor, self._run_call, unbegun, attempt, call, *args)
+        future.add_done_callback(lambda _: self._stop_waiting(unbegun))
         return future
 
-    def _leave_queue(self, unbegun: list[RunningAttempt], *, is_served: bool | None = None) -> None:
+    def _stop_waiting(self, unbegun: list[RunningAttempt], *, is_running: bool | None = None) -> None:
         try:
             attempt = unbegun.pop()
         except IndexError:
             return
-        self._note(attempt, waiting=-1, is_served=is_served)
+        self._note(attempt, waiting=-1, is_running=is_running)
 
-    def _serve(
+    def _run_call(
         self, unbegun: list[RunningAttempt], attempt: RunningAttempt, call: Callable[..., Any], *args: Any
     ) -> object:
-        """Called in the query thread."""
-        self._leave_queue(unbegun, is_served=True)
+        """Call the function. This runs in the query thread."""
+        self._stop_waiting(unbegun, is_running=True)
         try:
             return call(*args)
         finally:
-            self._note(attempt, is_served=False)
+            self._note(attempt, is_running=False)
 
-    def _note(self, attempt: RunningAttempt, *, waiting: int = 0, is_served: bool | None = None) -> None:
-        with self._changing:
+    def _note(self, attempt: RunningAttempt, *, waiting: int = 0, is_running: bool | None = None) -> None:
+        """Note how a call changed. The timeout is suspended while a call of the attempt waits and none of them runs."""
+        with self._lock:
             self._waiting[attempt] += waiting
-            if is_served is not None:
-                self._served = attempt if is_served else None
-            if self._waiting[attempt] and self._served is not attempt:
+            if is_running is not None:
+                self._attempt_of_call = attempt if is_running else None
+            if self._waiting[attempt] and self._attempt_of_call is not attempt:
                 attempt.stop_clock()
             else:
                 attempt.start_clock()

@@ -1,13 +1,12 @@
-"""Runs a task and decides the outcome: `execute(running) -> Attempt`.
+"""Run a task, and decide the outcome of the attempt.
 
-The executor writes nothing, except for an `atomic` task: one commit writes its data and its outcome.
+`execute` always returns an attempt with an outcome, whatever the task does: return, raise, exit, or return a value that
+JSON cannot represent. The executor writes nothing to the database, except the outcome of an `atomic` task, which is
+written in the task's own transaction.
 
-Invariant: whatever a task does (return, raise, exit, return a value that JSON cannot hold), `execute` returns an
-attempt with an outcome.
-
-The middleware of the settings is around each attempt: context managers, the first of them outermost. Invariant: an
-exception of the task passes through the managers from the innermost outwards, as with nested `with` statements. If a
-manager replaces the exception, the new exception decides the outcome.
+The setting `MIDDLEWARE` wraps each attempt in context managers, the first of which is the outermost. They work like
+nested `with` statements: an exception of the task passes through all of them. If a manager raises another exception,
+that exception decides the outcome.
 """
 
 import contextlib
@@ -54,15 +53,15 @@ from .forked_children import children
 from .running_attempt import STUCK_AFTER, Interrupter, RunningAttempt
 
 UNKNOWN_TASK_DELAY = 10.0
-"""Seconds until a job with an unknown task is tried again: about as long as one machine takes to deploy."""
+"""Seconds until a job with an unknown task is tried again. A machine takes about this long to deploy new code."""
 
 Finished = Attempt | BaseException
-"""A finished attempt, or the exception with which a runner failed."""
+"""What a runner reports: a finished attempt, or the exception that broke the runner."""
 
 Finish = Callable[[Finished], None]
 
 DECISION_SECONDS = 1.0
-"""Seconds that the retry policy may take for a stuck attempt, while the control loop waits."""
+"""For how many seconds the control loop waits for the retry policy of a stuck attempt."""
 
 
 class Executor:
@@ -82,17 +81,17 @@ class Executor:
             self._run_async = _wrap_async(self._run_async, middleware)
 
     def execute(self, running: RunningAttempt) -> Attempt:
-        # A context of its own: no context variable (or `decimal.getcontext().prec`) of a task reaches the next task.
+        # Each attempt has its own context, so that no context variable of a task reaches the next task.
         return contextvars.Context().run(self._execute, running)
 
     async def execute_async(self, running: RunningAttempt) -> Attempt:
-        token, noting = log_context.job.set(running.job), current_attempt.set(running)
-        named = log_context.database.set(self.database)
+        job_token, attempt_token = log_context.job.set(running.job), current_attempt.set(running)
+        database_token = log_context.database.set(self.database)
         attempt = await self._execute_async(running)
-        # Not in a `finally`, because closing a waiting coroutine ends it in another context.
-        log_context.database.reset(named)
-        current_attempt.reset(noting)
-        log_context.job.reset(token)
+        # Not in a `finally`, because a waiting coroutine that is closed ends in another context.
+        log_context.database.reset(database_token)
+        current_attempt.reset(attempt_token)
+        log_context.job.reset(job_token)
         return attempt
 
     def _execute(self, running: RunningAttempt) -> Attempt:
@@ -107,10 +106,10 @@ class Executor:
             task = registry.get(running.job.task)
             running.timeout = task.timeout if running.job.timeout is None else running.job.timeout
             outcome = self.interrupter.run(running, self._run, task, running)
-        except BaseException as error:  # also SystemExit: a task ends its attempt, never its worker
+        except BaseException as error:  # even SystemExit ends only the attempt, and never the worker
             for part in running.parts:
                 part.raised()
-            outcome = self._outcome_of_error(running, task, error)
+            outcome = self.outcome_of_error(running, task, error)
         for part in running.parts:
             outcome = part.ended(outcome)
         return self._attempt(running, outcome, time.monotonic(), traced)
@@ -126,17 +125,17 @@ class Executor:
             with self.interrupter.coroutine(running):
                 outcome = await self._run_async(task, running)
         except BaseException as error:
-            if current_attempt.get() is not running:  # closed from outside, in another context: it has no outcome
+            if current_attempt.get() is not running:  # the coroutine was closed from outside: it has no outcome
                 raise
             for part in running.parts:
                 await sync_to_async(part.raised)()
-            outcome = self._outcome_of_error(running, task, error)
+            outcome = self.outcome_of_error(running, task, error)
         for part in running.parts:
             outcome = await sync_to_async(part.ended)(outcome)
         return self._attempt(running, outcome, time.monotonic(), traced)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
-        """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
+        """Make the failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
         job, error, ended = running.job, running.error, time.monotonic()
         assert error is not None  # noqa: S101 (for the type checker: the attempt was interrupted)
         entry = self._entry(running, error, ended)
@@ -149,9 +148,9 @@ class Executor:
         return self._attempt(running, outcome, ended)
 
     def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        """Run the code inside the middleware: the receivers of `job_started`, the task, the hooks of its commit.
+        """Run the code that the middleware wraps: receivers of `job_started`, the task, and the commit of its outcome.
 
-        A timeout or a cancel never interrupts the commit. If the commit takes too long after it, the attempt is stuck.
+        A timeout or a cancel never interrupts the commit. If the commit then takes too long, the attempt is stuck.
         """
         job = running.job
         try:
@@ -166,7 +165,7 @@ class Executor:
                 children.leave()
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        """Run an `async def` task as `_run_here` runs a `def` task."""
+        """Do for an `async def` task what `_run_here` does for a `def` task."""
         job = running.job
         try:
             if wanted(AttemptStarted):
@@ -184,20 +183,20 @@ class Executor:
     def _in_transaction(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run the task and write its outcome in one transaction, on this thread's connection to the database."""
         connection = connections[self.database]
-        before = connection.in_atomic_block, list(connection.savepoint_ids)
+        state_before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
             with children:  # a process that the task has forked exits here, before the commit
                 args, kwargs = _arguments(task, running)
                 outcome = running.with_notes(_outcome_of_result(task, task.function(*args, **kwargs)))
             complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
-        if (connection.in_atomic_block, connection.savepoint_ids) != before:
+        if (connection.in_atomic_block, connection.savepoint_ids) != state_before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
         return outcome
 
     def _attempt(
         self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
     ) -> Attempt:
-        """The attempt with its outcome. If the task has committed an outcome itself, that outcome takes precedence."""
+        """Make the attempt with its outcome. If the task has committed an outcome itself, that outcome counts."""
         written, noted = running.completed, running.noted
         if written is None:
             final = running.with_notes(outcome)
@@ -205,8 +204,8 @@ class Executor:
             if outcome.status != "completed":
                 with contextlib.suppress(Exception):  # a logging filter or handler of the project
                     logs.raised_after_completion(running.job, outcome)
-            later = noted.take_all() if noted is not None and noted.has_changed else None  # noted after the commit
-            final = written if later == written.notes else replace(written, notes=later)
+            later_notes = noted.take_all() if noted is not None and noted.has_changed else None
+            final = written if later_notes == written.notes else replace(written, notes=later_notes)
         if traced is not None:
             traced(final)
         return Attempt(running.job, final, running.started, ended, self.worker, written is not None, self.database)
@@ -221,7 +220,7 @@ class Executor:
             wait_ms=job.waited_ms(started),
         )
 
-    def _outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
+    def outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
         if isinstance(error, EndAttempt):
             return error.outcome
         job = running.job
@@ -233,24 +232,24 @@ class Executor:
             return failed
         if isinstance(error, UnstorableResult):
             return _without_secrets(task, job, failed)
-        return self._decide(job, task, error, entry)
+        return self.decide(job, task, error, entry)
 
     def _decide_with_timeout(
         self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
     ) -> Outcome:
-        """Call `_decide` in a thread of its own: a backoff is code of the project, and may hang."""
+        """Call `decide` in a separate thread, because the backoff is code of the project, and may hang."""
         outcomes: list[Outcome] = []
-        deciding = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
-        deciding.start()
-        deciding.join(DECISION_SECONDS)
+        thread = threading.Thread(target=lambda: outcomes.append(self.decide(job, task, error, entry)), daemon=True)
+        thread.start()
+        thread.join(DECISION_SECONDS)
         if outcomes:
             return outcomes[0]
         return _decide_by_default(job, task, error, entry, f"did not return within {DECISION_SECONDS:g} s")
 
-    def _decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
+    def decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
-        except BaseException as broken:  # a backoff of the project that raises
+        except BaseException as broken:  # the project's backoff raised
             return _decide_by_default(job, task, error, entry, f"raised {summary(broken)}")
         return _without_secrets(task, job, _with_exception(outcome, error))
 
@@ -266,7 +265,7 @@ def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any]
 
 
 def _read_arguments(job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments as they are in the row. Raises `UnreadableArguments` for arguments that were written by hand."""
+    """Decode the JSON in the row. Raises `UnreadableArguments` if somebody has written other JSON by hand."""
     try:
         args, kwargs = decode(job.args), decode(job.kwargs)
     except (ValueError, RecursionError) as error:  # a number with thousands of digits, or thousands of levels
@@ -279,12 +278,12 @@ def _read_arguments(job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
 def _decide_by_default(
     job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any], problem: str
 ) -> Outcome:
-    """Decide with the default backoff in place of the task's, and log an error: a bad backoff fails no job."""
+    """Decide with the default backoff, because the task's backoff does not work, and log an error."""
     entry = entry | {"message": f"{entry['message']}\nThe task's backoff {problem}: the default one took its place."}
     policy = replace(task.policy, backoff=exponential())
     try:
         outcome = policy.decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
-    except BaseException:  # `after` of an exception of the project raises
+    except BaseException:  # a `Retry` subclass of the project has an `after` that raises
         outcome = policy.decide(Retry(), entry, attempt=job.attempt, max_attempts=job.max_attempts)
     line = shorten(f"{summary(error)} (the task's backoff {problem})")
     outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=line), error))
@@ -294,23 +293,23 @@ def _decide_by_default(
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
-    """The outcome with the exception of the task, unless the task raised it to request this outcome."""
+    """Add the task's exception to the outcome, unless it is a `Retry`, `Snooze` or `Discard`."""
     return outcome if isinstance(error, Retry | Snooze | Discard) else replace(outcome, exception=error)
 
 
 def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:
-    """The outcome with the secret arguments masked in its error, which goes into the log and the row."""
+    """Mask the secret arguments in the outcome's error, which goes into the log and the row."""
     if outcome.error is None:
         return outcome
-    masked = task.redacted(*_read_arguments(job)).text
-    texts = {name: masked(outcome.error[name]) for name in ("message", "traceback")}
-    return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
+    mask_secrets = task.redacted(*_read_arguments(job)).text
+    masked = {name: mask_secrets(outcome.error[name]) for name in ("message", "traceback")}
+    return replace(outcome, last_error=mask_secrets(outcome.last_error or ""), error=outcome.error | masked)
 
 
 def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
     """The outcome of a task that returned. Raises `UnstorableResult` if the result cannot be stored.
 
-    Such a job is not retried: another attempt would repeat its effects.
+    A job whose result cannot be stored is not retried, because another attempt would repeat its effects.
     """
     if result is None:
         return COMPLETED
@@ -327,7 +326,7 @@ def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
 
 
 def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
-    """Schedule the job again: a deploy under way may register its task. After the grace period the job fails."""
+    """Schedule the job again, because a new version may be just being deployed. After a grace period, fail the job."""
     since = job.locked_at if job.unknown_since is None else job.unknown_since
     message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
     entry["message"] = message
@@ -341,7 +340,8 @@ def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
 Manager = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
 Middleware = Callable[[ClaimedJob], Manager]
-"""Makes the context manager for one attempt of this job. For an `async def` task it may be an asynchronous one."""
+"""A function of the project that takes a job, and returns a context manager for one attempt. For an `async def` task it
+may return an asynchronous context manager."""
 
 Run = Callable[[Task[Any, Any], RunningAttempt], Outcome]
 
@@ -349,7 +349,7 @@ AsyncRun = Callable[[Task[Any, Any], RunningAttempt], Awaitable[Outcome]]
 
 
 def import_middleware(path: str) -> Middleware:
-    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` for a path that names no middleware."""
+    """Import the middleware at a dotted path. Raises `ImproperlyConfigured` if there is no middleware."""
     try:
         middleware = import_string(path)
     except ImportError as error:
@@ -365,8 +365,8 @@ def import_middleware(path: str) -> Middleware:
             f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which returns no context manager: decorate it with "
             "contextlib.contextmanager, or asynccontextmanager if it is an async def."
         )
-    found: Middleware = middleware
-    return found
+    imported: Middleware = middleware
+    return imported
 
 
 def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
@@ -378,7 +378,7 @@ def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
 
 
 def _wrap(run: Run, middleware: Middleware) -> Run:
-    def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+    def run_in_manager(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         manager = middleware(running.job)
         if not isinstance(manager, AbstractContextManager):
             raise _not_a_manager(middleware, manager)
@@ -386,11 +386,11 @@ def _wrap(run: Run, middleware: Middleware) -> Run:
             return run(task, running)
         return COMPLETED  # the manager suppressed the task's exception
 
-    return run_in_it
+    return run_in_manager
 
 
 def _wrap_async(run: AsyncRun, middleware: Middleware) -> AsyncRun:
-    async def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+    async def run_in_manager(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         manager = middleware(running.job)
         if isinstance(manager, AbstractAsyncContextManager):
             async with manager:
@@ -402,4 +402,4 @@ def _wrap_async(run: AsyncRun, middleware: Middleware) -> AsyncRun:
                 return await run(task, running)
         return COMPLETED
 
-    return run_in_it
+    return run_in_manager

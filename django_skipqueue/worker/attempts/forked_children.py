@@ -1,7 +1,7 @@
-"""Keeps a process that a task forks from acting as a worker.
+"""Keep a process that a task forks from acting as a worker.
 
-Invariant: a forked child ends on the usual signals, uses no database session of the worker, and exits at the end of the
-task's function. The child settles nothing, and runs no other job.
+The child process ends on the usual signals, and does not use the worker's database sessions. It exits at the end of the
+task's function, so that it writes no outcome, and runs no other job.
 """
 
 import contextlib
@@ -19,35 +19,35 @@ from ...values.records import ClaimedJob
 
 
 class Children:
-    """Whether this process is a worker, or was forked by a task of a worker."""
+    """Knows whether this process is a worker, or a child process that a task has forked."""
 
     def __init__(self) -> None:
         self.is_child = False
         self._is_worker = False
         self._in_child: list[Callable[[], object]] = []
-        self._inherited: list[Any] = []  # never used, nor deleted: a deletion would end the parent's sessions
+        self._inherited: list[Any] = []  # kept, because deleting them would end the parent's sessions
 
     def become_worker(self) -> None:
-        """Treat processes that are forked from now on as children."""
+        """Note that this process is a worker, so that processes which it forks from now on are child processes."""
         self._is_worker = True
 
     def call_in_child(self, callback: Callable[[], object]) -> None:
-        """Call `callback` in each child, in the thread that forked the child: the child has no other thread."""
+        """Call `callback` in each child process, in the child's only thread."""
         self._in_child.append(callback)
 
     def __enter__(self) -> None:
-        """Begin a block at whose end a child exits, while its parent goes on."""
+        """Begin a block. At its end a child process exits, and the worker goes on."""
 
     def __exit__(self, *_: object) -> None:
         if self.is_child:
             self.leave()
 
     def keep_in(self, job: ClaimedJob) -> "Children":
-        """Middleware. If an attempt forks a child process, the child ends with the attempt."""
+        """A middleware. If an attempt forks a child process, the child exits at the end of the attempt."""
         return self
 
     def leave(self) -> None:
-        """Exit from a child at once, with the exit code for the exception being handled."""
+        """Exit from the child process at once. The exit code depends on the exception that is being handled."""
         error = sys.exc_info()[1]
         code = 1
         with contextlib.suppress(BaseException):
@@ -57,7 +57,7 @@ class Children:
         os._exit(code)
 
     def after_fork(self) -> None:
-        """Prepare the child. Runs in it before any other code."""
+        """Prepare the child process. Runs there before any other code."""
         if not self._is_worker:
             return
         self._is_worker, self.is_child = False, True
@@ -70,14 +70,14 @@ class Children:
             callback()
 
     def _leave_sessions(self) -> None:
-        """Detach the inherited connections of this thread, so that Django opens new ones in the child."""
+        """Detach the connections that the child process has inherited, so that Django opens new connections."""
         for inherited in connections.all(initialized_only=True):
             self._inherited.append(inherited)
             del connections[inherited.alias]
             pgconn = getattr(inherited.connection, "pgconn", None)
             if pgconn is not None:
-                with contextlib.suppress(Exception), Path(os.devnull).open("r+b") as nothing:
-                    os.dup2(nothing.fileno(), pgconn.socket)
+                with contextlib.suppress(Exception), Path(os.devnull).open("r+b") as devnull:
+                    os.dup2(devnull.fileno(), pgconn.socket)
 
 
 def _exit_code(error: BaseException | None) -> int:

@@ -1,15 +1,17 @@
-"""Runs each job in the runner that its task names: `def` tasks in threads, `async def` tasks in an event loop.
+"""The pool of a worker runs its jobs: `def` tasks in threads, and `async def` tasks in an event loop.
 
-Invariant: the pool returns each submitted job exactly once, as an attempt in `finished` or by `withdraw`. Another
-attempt gets the slot of a stuck attempt. If the job of a stuck attempt has a permit, the pool returns the attempt after
-its code has ended. The pool uses no table of the queue. If a thread of a runner fails, its exception is put into
-`finished`, so that no job waits for ever.
+A runner is one of these two ways to run jobs. The pool gives each job to the runner of its task.
 
-A new runner is a class with the methods of `Runner`, an entry in `RUNNERS`, and its name in `jobs.registry`. The
-attribute `runner` of `jobs.task.Task` says which tasks use it.
+The pool returns each submitted job exactly once: as an attempt in `finished`, or by `withdraw`. If an attempt is stuck,
+the pool returns it as failed, and gives its slot to another job. But if the job holds a permit of a limit, the pool
+waits until the code of the stuck attempt has ended. If a thread of a runner fails, its exception is put into
+`finished`, so that no job waits forever. The pool does not use the database.
 
-Invariant of the `ThreadRunner`: a thread hands in its attempt before it does anything else. If an attempt was
-interrupted, is stuck, or has broken the connections of its thread, a new thread replaces the old one.
+To add a runner, write a class with the methods of `Runner`, and add it to `RUNNERS` and its name to `jobs.registry`.
+The attribute `runner` of `jobs.task.Task` says which tasks use it.
+
+In the `ThreadRunner`, a thread reports a finished attempt before it does anything else. If the attempt was interrupted,
+is stuck, or has broken the thread's connections, a new thread replaces the old thread.
 """
 
 import queue
@@ -29,20 +31,20 @@ from .executor import Executor, Finish, Finished
 from .running_attempt import RunningAttempt, RunningJobs, stack_of, stacks
 
 RESPONSE_CHANCE_SECONDS = 0.5
-"""Seconds that a runner gets to respond before it counts as blocked."""
+"""For how many seconds a runner that seems blocked is given another chance to respond."""
 
 RESPONSE_TIME = 0.5
-"""Seconds that jobs wait for a runner that has a free slot and does not begin them, before they are withdrawn."""
+"""If a runner with a free slot does not begin a waiting job within this many seconds, its jobs are withdrawn."""
 
 UNRESPONSIVE_LOG_SECONDS = 60.0
-"""Seconds between two log lines about a runner that does not respond, at least."""
+"""The least number of seconds between two log lines about a runner that does not respond."""
 
 RUNNERS_END_SECONDS = 2.0
-"""Seconds to wait for the end of a runner. Its threads are daemons, and run no job any more."""
+"""How many seconds to wait until a runner has ended. Its threads are daemons, and no longer run jobs."""
 
 
 class Pool:
-    """The jobs of a worker that run or wait to run. Used by the control loop's thread."""
+    """Runs the jobs of one worker. Only the control loop's thread calls its methods."""
 
     def __init__(
         self,
@@ -52,39 +54,40 @@ class Pool:
         wake: Callable[[], None],
         running_jobs: RunningJobs | None = None,
         keeps_permits: bool = False,
-        lines: BeginOrder | None = None,
+        begin_order: BeginOrder | None = None,
     ) -> None:
-        """keeps_permits: return a stuck attempt of a job with a permit only when its code has ended."""
-        self._keeps_permits = keeps_permits
+        """keeps_permits: return a stuck attempt of a job with a permit only after its code has ended."""
+        self.keeps_permits = keeps_permits
         self._kept_back: dict[LeaseRef, RunningAttempt] = {}
-        self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
+        self.running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
-        self._executor = executor
-        self.lines = lines or BeginOrder()
-        each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
-        entries = [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]
-        self._runners: dict[str, Runner] = {
-            name: make_runner(executor, concurrency, self._running_jobs, its_entries, self._finish, self.lines.follow)
-            for (name, make_runner), its_entries in zip(RUNNERS.items(), entries, strict=True)
+        self.executor = executor
+        self.begin_order = begin_order or BeginOrder()
+        count = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
+        entries = [range(count * number, count * (number + 1)) for number in range(len(RUNNERS))]
+        follow = self.begin_order.follow
+        self.runners: dict[str, Runner] = {
+            name: make_runner(executor, concurrency, self.running_jobs, own_entries, self._finish, follow)
+            for (name, make_runner), own_entries in zip(RUNNERS.items(), entries, strict=True)
         }
         self._wake = wake
         self._next_log = 0.0
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Run these jobs, in their order. Jobs with a `permit_key` may wait in line."""
-        parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
-        of_task: dict[str, list[ClaimedJob]] = {}  # `parts` by task: to look up each job's runner would take longer
+        """Run these jobs, in their order. A job with a `permit_key` may have to wait for other jobs of its key."""
+        by_runner: dict[str, list[ClaimedJob]] = {name: [] for name in self.runners}
+        by_task: dict[str, list[ClaimedJob]] = {}  # the same lists by task, because looking up a job's runner is slower
         for job in jobs:
-            for begun in (job,) if job.permit_key is None else self.lines.enter(job):
-                if begun.task not in of_task:
-                    of_task[begun.task] = parts[registry.runner_of(begun.task)]
-                of_task[begun.task].append(begun)
-        for name, part in parts.items():
-            if part:
-                self._runners[name].submit(part)
+            for next_job in (job,) if job.permit_key is None else self.begin_order.enter(job):
+                if next_job.task not in by_task:
+                    by_task[next_job.task] = by_runner[registry.runner_of(next_job.task)]
+                by_task[next_job.task].append(next_job)
+        for name, jobs_of_runner in by_runner.items():
+            if jobs_of_runner:
+                self.runners[name].submit(jobs_of_runner)
 
     def take_finished(self) -> list[Attempt]:
-        """Return the attempts finished since the last call. Raises the exception of a runner that failed."""
+        """Return the attempts that have finished since the last call. If a runner has failed, raise its exception."""
         taken: list[Attempt] = []
         while self.finished:
             finished = self.finished.popleft()
@@ -100,16 +103,16 @@ class Pool:
 
     @property
     def kept_back(self) -> Collection[LeaseRef]:
-        """The leases of the jobs whose stuck attempts are returned when their code has ended."""
+        """The leases of jobs with a permit whose attempt is stuck, and is returned only after its code has ended."""
         return self._kept_back.keys()
 
     def take_kept_back(self) -> list[Attempt]:
-        """Return the kept back attempts now: their code ends with the process, which is about to end."""
+        """Return the attempts that were kept back, because the process now ends, and their code with it."""
         kept_back, self._kept_back = self._kept_back, {}
         return [attempt for running in kept_back.values() if (attempt := running.take_kept_back())]
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
-        """Take back the jobs with these leases that have not started. All other jobs keep their order."""
+        """Take back the jobs with these leases that have not started. The other jobs keep their order."""
         dropped: list[ClaimedJob] = []
         kept: list[ClaimedJob] = []
         for job in self.withdraw():
@@ -118,115 +121,118 @@ class Pool:
         return dropped
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
-        """Interrupt the attempt of this job, if it runs, unless the task itself has committed its outcome."""
-        self._executor.interrupter.cancel(job, reason)
+        """Interrupt the running attempt of this job, unless the task has already committed its outcome itself."""
+        self.executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
-        withdrawn = [job for runner in self._runners.values() for job in runner.withdraw()]
-        self.lines.withdrawn(withdrawn)
-        return withdrawn + self.lines.withdraw()
+        """Take back all jobs that have not started."""
+        withdrawn = [job for runner in self.runners.values() for job in runner.withdraw()]
+        self.begin_order.withdrawn(withdrawn)
+        return withdrawn + self.begin_order.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
-        """Take back, in their order, the last jobs that have not started. counts: how many, at most, by runner."""
-        last = [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
-        self.lines.withdrawn(last)
+        """Take back the last jobs that have not started, in their order. `counts`: how many, at most, by runner."""
+        last = [job for name, count in counts.items() if count for job in self.runners[name].withdraw_last(count)]
+        self.begin_order.withdrawn(last)
         return last
 
     @property
     def unresponsive_at(self) -> float:
-        """The time from which a runner does not respond, in monotonic seconds; `NEVER`: all respond."""
-        return min(runner.silent_since for runner in self._runners.values()) + RESPONSE_TIME
+        """From when on a runner counts as not responding, by the monotonic clock; `NEVER` if all respond."""
+        return min(runner.silent_since for runner in self.runners.values()) + RESPONSE_TIME
 
     def unresponsive(self, now: float) -> list[str]:
-        """The names of the runners that do not respond: an attempt blocks the event loop."""
-        return [name for name, runner in self._runners.items() if runner.silent_since + RESPONSE_TIME <= now]
+        """The names of the runners that do not respond, because an attempt blocks the event loop."""
+        return [name for name, runner in self.runners.items() if runner.silent_since + RESPONSE_TIME <= now]
 
     def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
-        """Take back the jobs that wait in a runner which does not respond, and log what runs in it."""
+        """Take back the jobs that wait in a runner which does not respond, and log which attempts run in it."""
         held_up: list[ClaimedJob] = []
         for name in self.unresponsive(now):
-            withdrawn = self._runners[name].withdraw()
-            self.lines.withdrawn(withdrawn)
+            withdrawn = self.runners[name].withdraw()
+            self.begin_order.withdrawn(withdrawn)
             if withdrawn and self._next_log <= now:
                 self._next_log = now + UNRESPONSIVE_LOG_SECONDS
-                running = [each for each in list(self.attempts) if registry.runner_of(each.job.task) == name]
-                shown = {f"{each.job.task} id={each.job.id}": now - each.started for each in running}
+                running = [attempt for attempt in list(self.attempts) if registry.runner_of(attempt.job.task) == name]
+                shown = {f"{attempt.job.task} id={attempt.job.id}": now - attempt.started for attempt in running}
                 stack = stack_of(running[0].thread) if running else ""
-                logs.event_loop_blocked(self._executor.worker, shown, stack, released=len(withdrawn))
+                logs.event_loop_blocked(self.executor.worker, shown, stack, released=len(withdrawn))
             held_up += withdrawn
         return held_up
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:
-        """The attempts that run, stuck ones included. Copy it before you read it: other threads change it."""
-        return self._executor.interrupter.attempts
+        """All running attempts, including stuck ones. Copy it before you read it, as other threads change it."""
+        return self.executor.interrupter.attempts
 
     @property
     def next_deadline(self) -> float:
-        """When to call `enforce_limits` and `find_blockage` next, in monotonic seconds."""
-        return min(self._executor.interrupter.next_deadline, self._blocked_at())
+        """When to call `enforce_limits` and `find_blockage` next, by the monotonic clock."""
+        return min(self.executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> list[RunningAttempt]:
-        """Interrupt attempts whose time is over. Returns the attempts given up as stuck, whose slots other jobs get."""
+        """Interrupt attempts that have timed out. Returns stuck attempts, whose slots other jobs now get."""
         given_up = []
-        for running, stack in self._executor.interrupter.enforce():
-            attempt = self._executor.stuck(running, stack)
-            is_kept_back = self._keeps_permits and running.job.holds_permit and not running.is_cancelled
+        for running, stack in self.executor.interrupter.enforce():
+            attempt = self.executor.stuck(running, stack)
+            is_kept_back = self.keeps_permits and running.job.holds_permit and not running.is_cancelled
             if is_kept_back:
-                running.keep_back(attempt)  # first: the thread of the attempt finds it there after `take_report`
-            if running.take_report():  # else it finished while its retry policy ran
+                running.keep_back(attempt)  # before `take_report`, because the attempt's thread looks for it after that
+            if running.take_report():  # False if the attempt has finished meanwhile
                 if is_kept_back:
                     self._kept_back[running.job.ref] = running
                 else:
                     self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
-                self._runners[registry.runner_of(running.job.task)].give_up(running)
+                self.runners[registry.runner_of(running.job.task)].give_up(running)
                 given_up.append(running)
         return given_up
 
     @property
     def has_stuck(self) -> bool:
-        return bool(self._executor.interrupter.stuck())
+        return bool(self.executor.interrupter.stuck())
 
     @property
     def is_used_up(self) -> bool:
-        return any(runner.is_used_up for runner in self._runners.values())
+        return any(runner.is_used_up for runner in self.runners.values())
 
     def find_blockage(self) -> bool:
-        """Whether leftover code of a finished attempt blocks other jobs. True once per blockage.
+        """Whether code that a finished attempt has left behind blocks other jobs. Returns True once per blockage.
 
-        Gives a runner that seems blocked the time `RESPONSE_CHANCE_SECONDS` to respond.
+        A runner that seems blocked gets `RESPONSE_CHANCE_SECONDS` to respond.
         """
         deadline = time.monotonic() + RESPONSE_CHANCE_SECONDS
         while self._blocked_at() <= time.monotonic():
             if deadline <= time.monotonic():
-                for runner in self._runners.values():
+                for runner in self.runners.values():
                     runner.ignore_blocked()
-                logs.blocked(self._executor.worker, stacks())
+                logs.blocked(self.executor.worker, stacks())
                 return True
-            # A call into C may have stopped all threads, and the control loop may have continued first.
+            # A call of C code may have stopped all threads, and the control loop may be the first thread that
+            # continues.
             time.sleep(RESPONSE_CHANCE_SECONDS / 10)
         return False
 
     def charge_only_stuck(self) -> None:
-        """Have only stuck jobs lose an attempt when this process ends, and no other running job."""
-        self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
+        """When this process ends, count the attempts of stuck jobs only, and not those of other running jobs."""
+        self.running_jobs.charge_only([running.job.id for running in self.executor.interrupter.stuck()])
 
     def stop_at_boundaries(self) -> None:
         """Tell the attempts that the worker stops."""
         self._executor.stop.set()
 
     def stop(self) -> None:
-        """End the runners, which have no jobs left. Waits at most `RUNNERS_END_SECONDS`."""
+        """End the runners, after all jobs have ended. Waits at most `RUNNERS_END_SECONDS`."""
         deadline = time.monotonic() + RUNNERS_END_SECONDS
-        for runner in self._runners.values():
+        for runner in self.runners.values():
             runner.stop(deadline)
 
     def unfinished(self, runner: str) -> int:
-        return self._runners[runner].unfinished
+        """The number of jobs that run or wait in this runner, except for stuck jobs."""
+        return self.runners[runner].unfinished
 
     def _blocked_at(self) -> float:
-        return min(runner.blocked_at for runner in self._runners.values())
+        return min(runner.blocked_at for runner in self.runners.values())
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""
@@ -247,17 +253,17 @@ class Runner(Protocol):
 
     @property
     def blocked_at(self) -> float:
-        """When code that outlives its attempt begins to count as blocking other jobs, in monotonic seconds.
+        """From when on code of finished attempts counts as blocking other jobs, by the monotonic clock.
 
-        Read it again when this time has come: the time may have changed.
+        Read the property again when this time has come, because it may have changed.
         """
 
     @property
     def silent_since(self) -> float:
-        """Since when a job has waited although a slot is free, in monotonic seconds; `NEVER`: no job waits."""
+        """Since when a job has waited although a slot is free, by the monotonic clock; `NEVER` if no job has."""
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
-        """Run these jobs in this order, as slots become free."""
+        """Run these jobs in this order, each when a slot is free."""
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started, in their order."""
@@ -269,14 +275,14 @@ class Runner(Protocol):
         """Give the slot of this stuck attempt to another attempt."""
 
     def ignore_blocked(self) -> None:
-        """Report no blockage from here on: the process is being replaced."""
+        """Report no blockage from now on, because the process is being replaced."""
 
     def stop(self, deadline: float) -> None:
-        """End the runner, which has no jobs left. Waits until the deadline at most, in monotonic seconds."""
+        """End the runner, which has no jobs left. Waits at most until the deadline, by the monotonic clock."""
 
 
 class ThreadRunner:
-    """Runs up to `concurrency` attempts, each in a thread. The threads start with the first job."""
+    """Runs up to `concurrency` attempts at once, each in a thread. The threads start with the first job."""
 
     blocked_at = silent_since = NEVER  # no thread can block another
 
@@ -289,27 +295,33 @@ class ThreadRunner:
         finish: Finish,
         follow: Callable[[ClaimedJob], ClaimedJob | None],
     ) -> None:
-        self._executor = executor
+        """entries: the indexes in `RunningJobs` for this runner. finish: called with each finished attempt.
+
+        follow: called with each job that has ended; returns the job that must run next in the same slot, if any.
+        """
+        self.executor = executor
         self._concurrency = concurrency
-        self._to_start = concurrency
-        self._running_jobs = running_jobs
+        self._to_start = concurrency  # how many threads have not been started yet
+        self.running_jobs = running_jobs
         self._finish = finish
         self._follow = follow
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
+        # An entry is the index of a thread in `RunningJobs`.
         self._threads: dict[int, threading.Thread] = {}  # by entry
-        self._stuck: dict[int, threading.Thread] = {}  # by entry: the threads with a stuck attempt
-        self._free_entries = list(reversed(entries))  # the entry freed last is used first
-        self._changing = threading.Lock()  # guards the attributes above; never held while a job runs
+        self.stuck: dict[int, threading.Thread] = {}  # the threads with a stuck attempt, by entry
+        self._free_entries = list(reversed(entries))  # the entry that became free last is used first
+        self._lock = threading.Lock()  # guards the attributes above; never held while a job runs
         self._is_ending = False
         self._submitted = 0
-        self._reported = dict.fromkeys(entries, 0)  # number of attempts, by entry; each number has one writer
-        self._followed = dict.fromkeys(entries, 0)  # jobs from `_follow`, by entry; each number has one writer
+        # Only the thread of an entry changes the next two counts for this entry.
+        self._reported = dict.fromkeys(entries, 0)  # how many attempts were reported, by entry
+        self._followed = dict.fromkeys(entries, 0)  # how many jobs `_follow` returned, by entry
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         self._submitted += len(jobs)
         while self._to_start:
             self._to_start -= 1
-            with self._changing:
+            with self._lock:
                 self._start()
         for job in jobs:
             self._waiting.put(job)
@@ -332,17 +344,17 @@ class ThreadRunner:
         return withdrawn[kept:]
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Start a thread that replaces the thread of this stuck attempt, unless that thread has already ended."""
+        """Start a new thread in place of the thread of this stuck attempt, unless that thread has already ended."""
         self._submitted -= 1  # the control loop has reported the attempt
-        with self._changing:
+        with self._lock:
             for entry, thread in self._threads.items():
                 if thread.ident == running.thread:
-                    self._stuck[entry] = self._threads.pop(entry)
+                    self.stuck[entry] = self._threads.pop(entry)
                     self._start()
                     return
 
     def ignore_blocked(self) -> None:
-        """Do nothing: this runner reports no blockage."""
+        """Do nothing, because this runner is never blocked."""
 
     @property
     def unfinished(self) -> int:
@@ -350,7 +362,7 @@ class ThreadRunner:
 
     @property
     def is_used_up(self) -> bool:
-        return len(self._stuck) >= self._concurrency
+        return len(self.stuck) >= self._concurrency
 
     def stop(self, deadline: float) -> None:
         self._is_ending = True
@@ -364,7 +376,7 @@ class ThreadRunner:
         if not self._free_entries or self._is_ending:
             return
         entry = self._free_entries.pop()
-        # A daemon, so that a thread stuck in a task does not keep the process from ending.
+        # A daemon thread, so that a stuck task does not keep the process from ending.
         thread = threading.Thread(target=self._run, args=[entry], name=f"skipqueue-{entry + 1}", daemon=True)
         self._threads[entry] = thread
         thread.start()
@@ -373,16 +385,16 @@ class ThreadRunner:
 
     def _run(self, entry: int) -> None:
         try:
-            connections = ThreadConnections(self._executor.interrupter)
+            connections = ThreadConnections(self.executor.interrupter)
             try:
                 self._work(entry, connections)
             finally:
                 connections.throw_away()
-                with self._changing:
+                with self._lock:
                     is_given_up = self._threads.pop(entry, None) is None
                     if is_given_up:
-                        self._stuck.pop(entry, None)
-                        self._running_jobs.end(entry)
+                        self.stuck.pop(entry, None)
+                        self.running_jobs.end(entry)
                     self._free_entries.append(entry)
                     if not is_given_up:
                         self._start()
@@ -394,11 +406,11 @@ class ThreadRunner:
         while (job := following or self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
-            self._running_jobs.begin(entry, job.id)
+            self.running_jobs.begin(entry, job.id)
             running = RunningAttempt(job)
-            attempt = self._executor.execute(running)
-            if running.take_report():  # else it was given up as stuck
-                self._reported[entry] += 1  # first: the control loop then claims for the free slot
+            attempt = self.executor.execute(running)
+            if running.take_report():  # False if the attempt was stuck, and was already reported
+                self._reported[entry] += 1  # before `_finish`, after which the control loop claims a job for the slot
                 self._finish(attempt)
             elif kept_back := running.take_kept_back():
                 self._finish(kept_back)
@@ -411,7 +423,7 @@ class ThreadRunner:
                 return
 
     def _tidied(self, connections: ThreadConnections, attempt: Attempt) -> bool:
-        """Prepare the connections for the next job. Returns False if that has failed."""
+        """Prepare the connections for the next job. Returns False if this has failed."""
         try:
             connections.tidy(failed=attempt.outcome.error is not None)
         except BaseException as error:
@@ -420,7 +432,7 @@ class ThreadRunner:
         return True
 
     def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
-        """Wait for the next job. `None`: the thread must end."""
+        """Wait for the next job. Returns `None` if the thread must end."""
         while True:
             try:
                 return self._waiting.get(timeout=connections.patience)
@@ -429,11 +441,12 @@ class ThreadRunner:
 
 
 Follow = Callable[[ClaimedJob], ClaimedJob | None]
-"""Called in the thread of a job that has ended: the job that begins in its place, if any."""
+"""Called in the thread of a job that has ended. Returns the job that must begin next in this slot, if there is one."""
 
 MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish, Follow], Runner]
 
 RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRunner}
 
 ENTRIES_PER_SLOT = 2 * len(RUNNERS)
-"""Entries in `RunningJobs` for each of `concurrency` slots: for each runner an entry, and a spare if that is stuck."""
+"""Entries in `RunningJobs` for each slot: for each runner one entry, and a second entry in case that the first is
+stuck."""

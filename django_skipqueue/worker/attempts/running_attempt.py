@@ -1,20 +1,19 @@
-"""One attempt while it runs: its thread, its deadline, its interruption, and what the supervisor sees of the attempt.
+"""Track running attempts: interrupt them, and note for the supervisor which jobs a worker has started.
 
-`Interrupter` interrupts attempts at their timeouts, and when their jobs are cancelled. Invariant: an attempt whose time
-is over is interrupted. If the attempt does not end within `STUCK_AFTER`, it counts as stuck.
+`Interrupter` interrupts an attempt at its timeout, or when its job is cancelled, by raising an exception in its thread.
+If the attempt does not end within `STUCK_AFTER` seconds, it counts as stuck. An interruption never reaches a later
+attempt in the same thread.
 
-Invariant: an interruption reaches only the attempt that it is meant for, never a later attempt in the thread.
+Two threads may change the state of an attempt at the same time: the thread of the attempt, and the control loop that
+interrupts it. Both call `dict.pop`, which succeeds in only one of the threads. A lock would not work, because the
+exception is raised between any two instructions, and could leave the lock locked forever.
 
-Two threads may change the state of an attempt at once: the thread of the attempt, and the control loop that interrupts
-the attempt. Both use one `dict.pop`, which succeeds in only one of them. A lock would not work: an exception raised
-between any two instructions may leave a lock taken.
+`RunningJobs` notes the jobs that a worker has started, in memory that the supervisor shares. A claim already counts an
+attempt. If the worker dies, the attempts of the jobs in this memory stay counted, and the supervisor releases all other
+jobs without counting the attempt.
 
-`RunningJobs` notes the jobs that a worker has started, in memory that the supervisor shares. A claim charges an
-attempt. When the worker dies, the jobs in this memory stay charged, and the supervisor releases the rest without a
-charge.
-
-Invariant: after the death of a worker this memory has the jobs that were running, and the last job of each idle thread.
-The last job may have caused the death, so it is charged too, unless its outcome was written.
+After the death of a worker, this memory has the jobs that were running, and the last job of each idle thread. The last
+job may have caused the death, so its attempt stays counted too, unless its outcome was written.
 """
 
 import asyncio
@@ -40,41 +39,44 @@ from ...values.tracebacks import formatted_stack
 from ..notes import AttemptNotes
 
 EXPOSED = "exposed"
-"""The state in which the control loop may raise an exception in the attempt, between any two instructions."""
+"""The state in which the control loop may raise an exception in the attempt's thread, between any two instructions."""
 
 LONGEST_CLOCK_STOP = 60.0
-"""Seconds for which the clock of an attempt may stop: an attempt must also end if it waits for a call that hangs."""
+"""For how many seconds the timeout of an attempt may be suspended. Otherwise an attempt that waits for a hanging call
+would never end."""
 
 SHIELDED = "shielded"
-"""The state in which the control loop raises nothing, while a connection is opened, commits or rolls back. If the
-attempt is interrupted in this state, it raises the exception itself when it leaves the shield."""
+"""The state in which the control loop does not raise an exception, because a connection is opened, commits or rolls
+back. If the attempt is interrupted in this state, it raises the exception itself when the state ends."""
 
 
 @dataclass(eq=False)
 class Interruption:
+    """The interruption of an attempt, because it timed out or its job was cancelled."""
+
     error: JobInterrupted
     """The exception with which the attempt ends."""
     is_raised: bool = False
-    """Whether the exception is set. Not an Event: that has a lock."""
+    """Whether the exception was set in the thread. This is no Event, because an Event has a lock."""
     is_cancelled: bool = False
-    """Whether the coroutine was cancelled. Used in its event loop's thread alone."""
+    """Whether the coroutine was cancelled. Only the event loop's thread uses this."""
 
 
 class RunningAttempt:
-    """An attempt is exposed or shielded until it is interrupted or ends. If it does not end then, it is stuck.
+    """A running attempt. It is exposed to interruptions or shielded from them, until it is interrupted or ends.
 
-    Times are monotonic seconds.
+    All times are by the monotonic clock.
     """
 
     __slots__ = (
         "_clock",
         "_kept_back",
-        "_open",
         "_unreported",
         "completed",
         "coroutine",
         "database",
         "due_at",
+        "exposure",
         "has_ended",
         "interruption",
         "is_stuck",
@@ -91,45 +93,47 @@ class RunningAttempt:
     def __init__(self, job: ClaimedJob) -> None:
         self.job = job
         self.timeout: float | None = None
-        """Seconds that the attempt may take; `None`: no limit."""
+        """Seconds that the attempt may take; `None` means no limit."""
         self.thread = 0
-        """The identifier of its thread, or of the thread of its event loop."""
+        """The identifier of the attempt's thread, or of its event loop's thread."""
         self.coroutine: asyncio.Task[object] | None = None
-        """The task of the event loop, for the attempt of an `async def` task."""
+        """The asyncio task that runs the attempt of an `async def` task."""
         self.started = 0.0
         self.due_at = NEVER
-        """When the attempt is interrupted, if its clock never stops; after the interruption, when it is stuck."""
+        """When the attempt times out, if its timeout is never suspended. After the interruption: when it counts as
+        stuck."""
         self.interruption: Interruption | None = None
         self.completed: Outcome | None = None
-        """The outcome that the task itself has committed."""
+        """The outcome, if the task has committed it itself."""
         self.is_stuck = False
         self.has_ended = False
-        self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; empty at the end
+        self.exposure: dict[str, bool] = {}  # the key is EXPOSED or SHIELDED, for a moment both; empty at the end
         self._clock: tuple[float, float | None] = (0.0, None)
-        """For how long the clock stood still, and since when it stands still: one value, for any thread to read."""
+        """For how long the timeout was suspended, and since when it is suspended now. One tuple, so that another thread
+        always reads two values that belong together."""
         self._unreported = [True]
         self._kept_back: list[Attempt] = []
         self.worker = ""
         self.database = ""
         self.noted: AttemptNotes | None = None
-        """The progress and the log lines; `None` until the attempt notes something, which most attempts never do."""
+        """The progress and the log lines of the attempt; `None` until the attempt notes something."""
         self.parts: tuple[PartOfAttempt, ...] = ()
         self.stop: threading.Event | None = None
         """Set when the worker stops."""
 
     def take_report(self) -> bool:
-        """Claim the right to report the outcome of this attempt. Returns True to the first caller only."""
+        """Take the right to report the outcome of this attempt. Returns True only to the first caller."""
         try:
             return self._unreported.pop()
         except IndexError:
             return False
 
     def keep_back(self, attempt: Attempt) -> None:
-        """Have this attempt reported once its code has ended, in place of the outcome of the code."""
+        """Let this failed attempt be reported after the code has ended, instead of the outcome of the code."""
         self._kept_back.append(attempt)
 
     def take_kept_back(self) -> Attempt | None:
-        """Claim the right to report the attempt that was kept back. Returns it to the first caller only."""
+        """Return the attempt that was kept back, but only to the first caller, which reports it."""
         try:
             return self._kept_back.pop()
         except IndexError:
@@ -138,19 +142,19 @@ class RunningAttempt:
     # In the thread of the attempt
 
     def expose(self) -> None:
-        """Allow interruptions from here on, in the calling thread."""
+        """Allow interruptions from now on, in the calling thread."""
         self.thread = threading.get_ident()
-        self._open[EXPOSED] = True
+        self.exposure[EXPOSED] = True
 
     def end(self) -> bool:
-        """Allow no interruption from here on. Returns False if the attempt was interrupted before."""
+        """Allow no interruption from now on. Returns False if the attempt was already interrupted."""
         self.has_ended = True
-        if self._open.pop(EXPOSED, False):
+        if self.exposure.pop(EXPOSED, False):
             return True
-        return self._open.pop(SHIELDED, False) and self.interruption is None
+        return self.exposure.pop(SHIELDED, False) and self.interruption is None
 
     def absorb(self) -> Interruption | None:
-        """Wait until the control loop has set the exception, and discard it if it has not been raised yet."""
+        """Wait until the control loop has set the exception in this thread, and discard it if it was not raised yet."""
         interruption = self.interruption
         while interruption and not interruption.is_raised:
             time.sleep(0.0001)
@@ -158,61 +162,64 @@ class RunningAttempt:
         return interruption
 
     def shield(self) -> None:
-        """Allow no interruption until `unshield`. Raises the exception of an earlier interruption."""
-        self._open[SHIELDED] = True
-        if not self._open.pop(EXPOSED, False):  # it was interrupted: raise the exception before the block begins
-            self._open.pop(SHIELDED, False)
+        """Allow no interruption until `unshield`. Raises if the attempt was already interrupted."""
+        self.exposure[SHIELDED] = True
+        if not self.exposure.pop(EXPOSED, False):  # the attempt was interrupted: raise before the block begins
+            self.exposure.pop(SHIELDED, False)
             self.raise_interruption()
 
     def unshield(self) -> bool:
-        """Allow interruptions again. Returns False if one came under the shield, or if there was no shield."""
-        if SHIELDED not in self._open:
+        """Allow interruptions again. Returns False if the attempt was interrupted meanwhile, or was not shielded."""
+        if SHIELDED not in self.exposure:
             return False
-        self._open[EXPOSED] = True  # before the pop: the attempt always has one of the two states
-        if not self._open.pop(SHIELDED, False):
-            self._open.pop(EXPOSED, False)
+        self.exposure[EXPOSED] = True  # before the pop: the attempt always has one of the two states
+        if not self.exposure.pop(SHIELDED, False):
+            self.exposure.pop(EXPOSED, False)
             return False
         return True
 
     def raise_interruption(self) -> NoReturn:
-        """Raise the exception of the interruption here, in place of the one set by the control loop."""
+        """Raise the exception of the interruption here, so that it is not raised at a later instruction."""
         interruption = self.absorb()
         if interruption is None:
             raise JobTimeout("it did not end in time, and was given up")
         raise interruption.error
 
     def require_in_time(self) -> None:
-        """Raise the exception of an interruption, even if the task has caught it. Only in the attempt's thread."""
+        """Raise if the attempt was interrupted, even if the task has caught the exception. Only in its own thread."""
         if self.interruption and self.thread == threading.get_ident():
             self.raise_interruption()
 
     def note_completed(self, outcome: Outcome) -> None:
         """Note that the task has committed this outcome itself. Called in the thread of the transaction.
 
-        No interruption may come between the commit and this call: it would keep Django from calling the commit hooks.
+        The attempt must be shielded until then, because an exception would keep Django from calling the on-commit
+        hooks.
         """
         self.completed = outcome
         self.unshield()
 
-    # Under the lock of the query thread
+    # Under the lock of `QueryThread`
 
     def stop_clock(self) -> None:
-        stood_still, since = self._clock
-        self._clock = (stood_still, time.monotonic() if since is None else since)
+        """Suspend the timeout."""
+        suspended, since = self._clock
+        self._clock = (suspended, time.monotonic() if since is None else since)
 
     def start_clock(self) -> None:
-        stood_still, since = self._clock
+        """End the suspension of the timeout."""
+        suspended, since = self._clock
         if since is not None:
-            self._clock = (stood_still + time.monotonic() - since, None)
+            self._clock = (suspended + time.monotonic() - since, None)
 
     # For any thread
 
     def deadline(self, now: float) -> float:
-        """`due_at`, put off by the time for which the clock stood still."""
+        """`due_at`, plus the time for which the timeout was suspended."""
         if self.interruption is not None:
             return self.due_at
-        stood_still, since = self._clock
-        return self.due_at + min(stood_still if since is None else stood_still + now - since, LONGEST_CLOCK_STOP)
+        suspended, since = self._clock
+        return self.due_at + min(suspended if since is None else suspended + now - since, LONGEST_CLOCK_STOP)
 
     def notes(self) -> AttemptNotes:
         if self.noted is None:
@@ -237,29 +244,29 @@ class RunningAttempt:
 
     @property
     def has_harmed_thread(self) -> bool:
-        """Whether `interrupt` has raised an exception in the thread of the attempt, which may be left in any state."""
+        """Whether an exception was raised in the attempt's thread, so that the thread may be in a broken state."""
         return self.interruption is not None and self.coroutine is None
 
     # In the thread of the control loop
 
     def interrupt(self, error: JobInterrupted) -> bool:
         """Interrupt the attempt with this error. Returns False if the attempt has already ended."""
-        interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt finds it
+        interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt's thread finds it
         while True:
-            if self._open.pop(EXPOSED, False):
+            if self.exposure.pop(EXPOSED, False):
                 if self.coroutine is not None:
-                    interruption.is_raised = True  # nothing is set in the thread: the event loop cancels the coroutine
+                    interruption.is_raised = True  # no exception is set: the event loop cancels the coroutine
                     self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
                     return True
                 _raise_in_thread(self.thread, error)
                 break
-            if self._open.pop(SHIELDED, False):
+            if self.exposure.pop(SHIELDED, False):
                 break
             if self.has_ended:
                 self.interruption = None
                 break
-            # The attempt has left its shield between the two pops.
-        interruption.is_raised = True  # or it need not be raised here: a shielded attempt raises it itself
+            # Between the two pops, the attempt has changed from shielded to exposed: try again.
+        interruption.is_raised = True  # also if the attempt was shielded, because it then raises the exception itself
         return self.interruption is not None
 
     def _cancel(self, coroutine: "asyncio.Task[object]", interruption: Interruption) -> None:
@@ -275,44 +282,47 @@ def _raise_in_thread(thread: int, error: JobInterrupted) -> None:
     The interpreter accepts only a class, and makes the instance itself. So a new class carries the message.
     """
     kind = type(error)
-    named = type(kind.__name__, (kind,), {"__doc__": str(error), "__module__": kind.__module__})
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(named))
+    with_message = type(kind.__name__, (kind,), {"__doc__": str(error), "__module__": kind.__module__})
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(with_message))
 
 
 _ENTRY = struct.Struct("q")
 
 
 class RunningJobs:
-    """Holds an entry for each thread and each coroutine: the id of its job. Made before the fork that shares it."""
+    """Memory that a worker shares with its supervisor: for each thread or coroutine, the id of its job.
+
+    The object is made before the worker process is forked.
+    """
 
     def __init__(self, entries: int) -> None:
         self._memory = mmap.mmap(-1, entries * _ENTRY.size)
         self._entries = entries
 
     def begin(self, index: int, job_id: int) -> None:
-        """Note that the thread or coroutine of this entry runs this job.
+        """Note that the thread or coroutine with this index runs this job.
 
-        Call only after the outcome of its previous job was handed in: its id is overwritten.
+        Call this only after the outcome of its previous job was reported, because the id of that job is overwritten.
         """
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, job_id)
 
     def end(self, index: int) -> None:
-        """Clear this entry: its thread or coroutine runs no job. If the process dies now, its last job is released."""
+        """Clear this entry, so that its last job is released without counting the attempt if the process dies now."""
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
     def charge_only(self, job_ids: Collection[int]) -> None:
-        """Clear the entries of all jobs except these: if the process dies now, only these jobs are charged."""
+        """Clear all entries except those of these jobs. If the process dies now, only their attempts are counted."""
         for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
             if job_id not in job_ids:
                 self.end(index)
 
     def job_ids(self) -> list[int]:
-        """The jobs to charge."""
+        """The jobs whose attempts are counted if the process dies now."""
         return [job_id for (job_id,) in _ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size]) if job_id]
 
 
 STUCK_AFTER = 5.0
-"""Seconds after an interruption until an attempt that still runs counts as stuck."""
+"""An attempt that still runs this many seconds after its interruption counts as stuck."""
 
 STACK_DEPTH = 8
 """How many calls of a thread are shown in one line."""
@@ -320,14 +330,14 @@ STACK_DEPTH = 8
 
 @dataclass(eq=False, slots=True)
 class Shield:
-    """A block in which no interruption is raised."""
+    """The result of `uninterrupted`: a block in which no interruption is raised."""
 
     is_up: bool
-    """If the block sets this to False, the shield outlasts the block, until `unshield`."""
+    """If the block sets this to False, interruptions stay forbidden after the block, until `unshield` is called."""
 
 
 class Interrupter:
-    """The running attempts of one worker.
+    """Interrupts the running attempts of one worker.
 
     `run`, `coroutine` and `uninterrupted` are called in the threads of the attempts, all other methods in the control
     loop's thread. `on_new` wakes the control loop, which then reads `next_deadline` again.
@@ -336,19 +346,19 @@ class Interrupter:
     def __init__(self, on_new: Callable[[], object] = lambda: None) -> None:
         self._on_new = on_new
         self._running: dict[LeaseRef, RunningAttempt] = {}
-        self._limited: dict[LeaseRef, RunningAttempt] = {}  # the running attempts with a `due_at`
+        self._limited: dict[LeaseRef, RunningAttempt] = {}  # the running attempts that have a timeout
         self.interrupted_at = NEVER
-        """When a thread was first interrupted, in monotonic seconds; `NEVER` if no thread was."""
+        """When a thread was first interrupted, by the monotonic clock; `NEVER` if no thread was interrupted."""
 
     def run(self, attempt: RunningAttempt, call: Callable[..., Any], *arguments: object) -> Any:
-        """Call `call` in this thread. Raises `JobTimeout` in it at its timeout, or `JobCancelled` on `cancel`.
+        """Call `call` in this thread. It is interrupted by `JobTimeout` at the timeout, or by `JobCancelled`.
 
-        The exception is raised between any two instructions, until the attempt has ended or `absorb` was called. It is
-        raised only once, so that a second `absorb` returns.
+        The exception may be raised between any two instructions, until the attempt has ended or `absorb` has returned.
+        It is raised only once, so a second call of `absorb` always returns.
         """
         result, error, interruption = None, None, None
         try:
-            self._begin(attempt)
+            self.begin(attempt)
             result = call(*arguments)
         except BaseException as raised:
             error = raised
@@ -364,28 +374,28 @@ class Interrupter:
             return result
         try:
             if interruption is not None and isinstance(error, DatabaseError):
-                raise interruption.error from error  # caused by the interruption of a statement
+                raise interruption.error from error  # interrupting a statement has caused the database error
             raise error
         finally:
-            error = interruption = None  # break the cycle: their tracebacks refer to this frame
+            error = interruption = None  # break the reference cycle: their tracebacks refer to this frame
 
     @contextmanager
     def coroutine(self, attempt: RunningAttempt) -> Iterator[None]:
-        """Within this block an interruption cancels the coroutine. The block raises the exceptions of `run`."""
+        """Within this block, an interruption cancels the coroutine. The block raises the same exceptions as `run`."""
         attempt.coroutine = task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is called by a coroutine)
-        self._begin(attempt)
+        self.begin(attempt)
         try:
             yield
         except asyncio.CancelledError as cancelled:
             interruption = attempt.interruption
             if interruption is None or not interruption.is_cancelled or task.uncancel():
                 raise
-            # With this traceback, which shows where the attempt was.
+            # The traceback of the cancellation shows which line of the task was interrupted.
             raise interruption.error.with_traceback(cancelled.__traceback__) from None
         else:
             interruption = attempt.interruption
-            if interruption is not None and interruption.is_cancelled:  # the coroutine suppressed it, and succeeded
+            if interruption is not None and interruption.is_cancelled:  # the task has suppressed the cancellation
                 task.uncancel()
         finally:
             attempt.end()
@@ -394,14 +404,14 @@ class Interrupter:
 
     @contextmanager
     def uninterrupted(self) -> Iterator[Shield]:
-        """Within this block no interruption is raised in the attempt of this thread.
+        """Within this block, no interruption is raised in the attempt of this thread.
 
-        The attempt may still become stuck. An interruption during the block is raised at the end of the block. The
-        block has no effect if no attempt runs in this thread, or if the attempt is already in such a block or was
-        interrupted. Nor has it any for coroutines: a cancellation does not reach the threads in which their statements
-        run.
+        An interruption during the block is raised at the end of the block. If the block takes too long, the attempt may
+        still become stuck. The block has no effect if no attempt runs in this thread, if the attempt is already in such
+        a block, or if it was interrupted. For coroutines the block is not needed, because a cancellation does not reach
+        the threads in which their statements run.
         """
-        attempt = self._exposed_here()
+        attempt = self._exposed_in_this_thread()
         shield = Shield(is_up=attempt is not None)
         if attempt is not None:
             attempt.shield()
@@ -413,7 +423,7 @@ class Interrupter:
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:
-        """The attempts that run, stuck ones included. Copy it before you read it: other threads change it."""
+        """All running attempts, including stuck ones. Copy it before you read it, as other threads change it."""
         return self._running.values()
 
     def running(self) -> set[LeaseRef]:
@@ -424,18 +434,18 @@ class Interrupter:
 
     @property
     def next_deadline(self) -> float:
-        """When to call `enforce` next, in monotonic seconds."""
+        """When to call `enforce` next, by the monotonic clock."""
         now = time.monotonic()
         return min((attempt.deadline(now) for attempt in list(self._limited.values())), default=NEVER)
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
-        """Interrupt the attempt of this job, if it runs, was not interrupted yet and has not committed an outcome."""
+        """Interrupt the running attempt of this job, unless it was interrupted or has committed its outcome."""
         attempt = self._running.get(job.ref)
         if attempt is not None and attempt.interruption is None and attempt.completed is None:
             self._interrupt(attempt, JobCancelled(reason))
 
     def enforce(self) -> list[tuple[RunningAttempt, str]]:
-        """Interrupt attempts whose time is over. Returns the attempts that have become stuck, with their stacks."""
+        """Interrupt attempts that have timed out. Returns attempts that are stuck, each with its stack."""
         now = time.monotonic()
         stuck = []
         for attempt in list(self._limited.values()):
@@ -449,7 +459,7 @@ class Interrupter:
                 stuck.append((attempt, stack_of(attempt.thread)))
         return stuck
 
-    def _begin(self, attempt: RunningAttempt) -> None:
+    def begin(self, attempt: RunningAttempt) -> None:
         ref = attempt.job.ref
         if attempt.timeout is None:
             attempt.expose()
@@ -460,10 +470,10 @@ class Interrupter:
             self._on_new()
         self._running[ref] = attempt
 
-    def _exposed_here(self) -> RunningAttempt | None:
+    def _exposed_in_this_thread(self) -> RunningAttempt | None:
         thread = threading.get_ident()
         for attempt in list(self._running.values()):
-            if attempt.thread == thread and attempt.coroutine is None and EXPOSED in attempt._open:
+            if attempt.thread == thread and attempt.coroutine is None and EXPOSED in attempt.exposure:
                 return attempt
         return None
 
@@ -483,7 +493,7 @@ def stack_of(thread: int) -> str:
 
 
 def stacks(only: threading.Thread | None = None) -> list[str]:
-    """One line for each other thread: its name, and the innermost calls of its stack."""
+    """For each other thread, or only for this one, a line with its name and the innermost calls of its stack."""
     frames = sys._current_frames()
     lines = []
     for thread in [only] if only else threading.enumerate():

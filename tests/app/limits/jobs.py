@@ -19,14 +19,14 @@ from ..worker_jobs import gates
 
 @job(concurrency=limit(2, by="account"), takes_context=True)
 def two_at_once(context: JobContext, account: str, number: int = 0, seconds: float = 0.0) -> None:
-    """Note the start and the end."""
+    """Write the start and the end into the ledger."""
     note("start", account, number, context.job_id)
     time.sleep(seconds)
     note("end", account, number, context.job_id)
 
 
 @job(concurrency=limit(2, by="account"))
-def in_a_slot(account: str, number: int, seconds: float = 0.0) -> None:
+def lock_one_of_two_files(account: str, number: int, seconds: float = 0.0) -> None:
     """Lock one of two files while the task runs. The system unlocks the file when the process dies."""
     for slot in range(2):
         name = f"skipqueue-{connection.settings_dict['NAME']}-{account}-{slot}"
@@ -41,13 +41,15 @@ def in_a_slot(account: str, number: int, seconds: float = 0.0) -> None:
 
 
 @job(concurrency=limit(2, by="account"))
-def free_two(account: str) -> None:
+def two_per_account(account: str) -> None:
     """Do nothing."""
 
 
 @job(sequence=by("order"), takes_context=True, max_attempts=3, backoff=constant(0.05))
-def in_order(context: JobContext, order: str, number: int = 0, fail_before: int = 0, seconds: float = 0.0) -> None:
-    """Note the start and the end. Fail in every attempt before `succeeds_at`."""
+def halting_sequence(
+    context: JobContext, order: str, number: int = 0, fail_before: int = 0, seconds: float = 0.0
+) -> None:
+    """Write the start and the end into the ledger. Fail in every attempt before the number `fail_before`."""
     note("start", order, number, context.job_id)
     time.sleep(seconds)
     if context.attempt < fail_before:
@@ -57,40 +59,40 @@ def in_order(context: JobContext, order: str, number: int = 0, fail_before: int 
 
 
 @job(sequence=by("order", on_failure="continue"), max_attempts=1)
-def going_on(order: str, number: int = 0, fails: bool = False) -> None:
+def continuing_sequence(order: str, number: int = 0, fails: bool = False) -> None:
     """Fail if the argument says so."""
     if fails:
-        raise ValueError("as it was told")
+        raise ValueError("as asked")
 
 
 @job(concurrency=limit(1))
-def alone() -> None:
+def one_at_a_time() -> None:
     """Do nothing."""
 
 
 @job(concurrency=limit(1, by="number"))
-def one_by(number: int) -> None:
+def one_per_number(number: int) -> None:
     """Do nothing."""
 
 
 @job(concurrency=limit(1, by="account", name="shared"))
-def shares(account: str) -> None:
+def shared_limit(account: str) -> None:
     """Do nothing."""
 
 
 @job(concurrency=limit(1, by="account", name="shared"))
-def shares_too(account: str) -> None:
+def same_shared_limit(account: str) -> None:
     """Do nothing."""
 
 
 @job(concurrency=limit(1, by="account"), unique_key=lambda number, account: f"moving {number}", on_conflict="replace")
-def moving(number: int, account: str) -> None:
+def replaced_by_number(number: int, account: str) -> None:
     """Do nothing."""
 
 
 @job(fair_by="tenant")
 def shared_fairly(tenant: str, seconds: float = 0.0) -> None:
-    """Take some time."""
+    """Sleep for some seconds."""
     time.sleep(seconds)
 
 
@@ -104,7 +106,7 @@ def pass_gate_alone(key: str, name: str) -> None:
 @job(concurrency=limit(1, by="key"), max_attempts=1)
 async def apass_gate_alone(key: str, name: str) -> None:
     with gates[name]:
-        while not gates[name]._open.is_set():
+        while not gates[name].opened.is_set():
             with suppress(asyncio.CancelledError):
                 await gates[name].await_()
 

@@ -27,8 +27,8 @@ def shares_rate_too() -> None:
 
 
 @job(rate=rate("20/s", by="tenant", burst=2), takes_context=True, max_attempts=3, backoff=constant(0.05))
-def twenty(context: JobContext, tenant: str, number: int = 0, fail_before: int = 0) -> None:
-    """Note the start. Fail in every attempt before `succeeds_at`."""
+def twenty_per_second(context: JobContext, tenant: str, number: int = 0, fail_before: int = 0) -> None:
+    """Write the start into the ledger. Fail in every attempt before the number `fail_before`."""
     note("start", tenant, number, context.job_id)
     if context.attempt < fail_before:
         raise ValueError("not yet")

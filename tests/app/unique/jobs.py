@@ -9,7 +9,7 @@ from ..ledger import note
 
 @job(unique=unique_by("key"), on_conflict="rerun", takes_context=True)
 def runs_again(context: JobContext, key: str, number: int = 0, seconds: float = 0.0) -> None:
-    """Note the start and the end."""
+    """Write the start and the end into the ledger."""
     note("start", key, number, context.job_id)
     time.sleep(seconds)
     note("end", key, number, context.job_id)

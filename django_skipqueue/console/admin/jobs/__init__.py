@@ -1,1 +1,1 @@
-"""Jobs in the admin: their list, and the page of one."""
+"""The admin's job list, and the page of a single job."""

@@ -1,10 +1,9 @@
-"""The attempts of a job, read from its row: the attempts with an error, the last attempt, their tracebacks and logs.
+"""Reads a job's attempts from its row: the failed attempts and the last attempt, with tracebacks and logs.
 
-The entries may come from a worker of any version: a value that is missing, or has another type, is not shown. A manual
-retry starts the count of the row at 1 again; the numbers here continue.
-
-The page shows the project's own lines of a traceback, and folds the lines of libraries. Splitting is pure. Invariant:
-the lines of all parts, in order, are the lines of the traceback.
+The entries may have been written by any version of the package, so a value that is missing or has the wrong type is not
+shown. After a manual retry the row counts attempts from 1 again, but the numbers here continue. The page shows the
+traceback lines of the project's own code, and folds the lines of libraries. Together, the parts of a traceback contain
+all of its lines in their order.
 """
 
 import re
@@ -30,15 +29,15 @@ from .history import ShownOperation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
-"""The lines that Python writes above a traceback, and between two."""
+"""The lines that Python prints above a traceback, and between two tracebacks."""
 MESSAGE_LINES = 3
-"""The number of lines of a message that the page shows. It folds the rest."""
+"""The page shows this many lines of an error message, and folds the rest."""
 
 
 @dataclass(frozen=True)
 class TracebackPart:
     kind: str
-    """`own` and `library`: frames; `raised`: an exception with its message; `link`: the line of Python between two."""
+    """`own` or `library`: frames; `raised`: an exception with its message; `link`: the line between two tracebacks."""
     lines: tuple[str, ...]
     frames: int = 0
     is_folded: bool = False
@@ -49,17 +48,17 @@ class TracebackPart:
 
 
 def parts_of(traceback: str) -> list[TracebackPart]:
-    """The traceback in parts, in order; frames of libraries and the rest of long messages are folded."""
+    """Split a traceback into parts. Library frames and the rest of a long message are folded."""
     lines = traceback.rstrip("\n").split("\n")
     if any("Exception Group Traceback" in line for line in lines):
-        return [TracebackPart("raised", tuple(lines))]  # a tree, whose frames are marked in another way
+        return [TracebackPart("raised", tuple(lines))]  # a tree of exceptions, whose frames look different
     blocks = list(_blocks(lines))
-    followers = [*blocks[1:], TracebackPart("raised", ())]  # a stack ends with a frame
-    # A library's frame stays in sight where it is the one that raised.
+    followers = [*blocks[1:], TracebackPart("raised", ())]  # a stack trace without an exception ends with a frame
+    # A library frame is not folded if it raised the exception.
     raises = [here.frames and not after.frames for here, after in zip(blocks, followers, strict=True)]
     parts: list[TracebackPart] = []
     for (kind, is_raising), group in groupby(
-        zip(blocks, raises, strict=True), key=lambda each: (each[0].kind, bool(each[1]))
+        zip(blocks, raises, strict=True), key=lambda pair: (pair[0].kind, bool(pair[1]))
     ):
         members = [block for block, _ in group]
         together = tuple(line for block in members for line in block.lines)
@@ -71,7 +70,7 @@ def parts_of(traceback: str) -> list[TracebackPart]:
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[TracebackPart]:
-    """Yield the frames, each with the indented lines below it, and the texts between the frames."""
+    """Yield each frame with the indented lines below it, and the text between frames."""
     block: list[str] = []
     file = ""
 
@@ -93,7 +92,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[TracebackPart]:
 
 
 def _raised(lines: tuple[str, ...]) -> Iterator[TracebackPart]:
-    """An exception and its message, folded if it is long; then the line between this traceback and the next."""
+    """Yield the exception's message, folded if it is long, and the line that links to the next traceback."""
     end = next((number for number, line in enumerate(lines) if LINK.match(line)), len(lines))
     while end and end < len(lines) and not lines[end - 1].strip():
         end -= 1
@@ -110,10 +109,10 @@ def _raised(lines: tuple[str, ...]) -> Iterator[TracebackPart]:
 
 
 LOG_NAME_LIMIT = 200
-"""Characters of the name of a level or a logger."""
+"""Names of levels and loggers are shortened to this many characters."""
 
 WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
-"""The levels that stand out."""
+"""Lines with these levels are highlighted."""
 
 
 class ShownLine(NamedTuple):
@@ -127,15 +126,15 @@ class ShownLine(NamedTuple):
 @dataclass(frozen=True)
 class ShownLog:
     number: int
-    """Of the attempt."""
+    """The attempt's number."""
     lines: list[ShownLine]
     dropped: int
-    """The number of earlier lines that were not kept."""
+    """How many earlier lines were not kept."""
 
 
 def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
-    """Return the logs, the newest first. `masked` masks the secret arguments of the job in a text."""
-    operations, found = operations_of(job), []
+    """Return the logs, the newest first. `masked` replaces the job's secret arguments in a text."""
+    operations, shown = operations_of(job), []
     for log in reversed([log for log in logs_of(job.logs) if log.lines]):
         before = attempts_before(operations, log.started) if log.started else 0
         lines = [
@@ -148,8 +147,8 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
             )
             for line in log.lines[-MOST_LINES:]
         ]
-        found.append(ShownLog(log.attempt + before, lines, log.dropped))
-    return found
+        shown.append(ShownLog(log.attempt + before, lines, log.dropped))
+    return shown
 
 
 ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
@@ -159,14 +158,14 @@ ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
 class ShownAttempt:
     number: int | None
     status: str
-    """`failed`, or the status of the job after this attempt."""
+    """`failed`, or the job's status after this attempt."""
     worker: str
-    """Its name."""
+    """The worker's name."""
     duration: timedelta | None
     ended_at: datetime | None
     started_at: datetime | None = None
     waited: timedelta | None = None
-    """The time from the job's due time to the start of the attempt; `None` if it is not known."""
+    """How long the job was due before the attempt began; `None` if unknown."""
     is_cancelled: bool = False
     exception: str = ""
     message: str = ""
@@ -192,7 +191,7 @@ class ShownAttempt:
 
     @property
     def is_in_traceback(self) -> bool:
-        """Whether the traceback contains the message. Then the message is not shown on its own."""
+        """Whether the traceback already contains the message, so the message need not be shown separately."""
         return bool(self.message.strip()) and self.message.strip() in self.traceback
 
     @cached_property
@@ -201,16 +200,16 @@ class ShownAttempt:
 
 
 def attempts_of(job: Job) -> list[ShownAttempt]:
-    """Return the attempts, the newest first."""
+    """Return the job's attempts, the newest first."""
     operations = operations_of(job)
-    left = [_left(entry, job) for entry in job.errors if isinstance(entry, dict)]
-    if left:
-        left[-1] = _as_the_last(left[-1], job, operations)
-    newest = left[-1].number if left else None
-    return [*_without_error(job, operations, newest or 0), *reversed(left)]
+    with_error = [_with_error(entry, job) for entry in job.errors if isinstance(entry, dict)]
+    if with_error:
+        with_error[-1] = _as_the_last(with_error[-1], job, operations)
+    newest = with_error[-1].number if with_error else None
+    return [*_without_error(job, operations, newest or 0), *reversed(with_error)]
 
 
-def _left(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
+def _with_error(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
     ended_at, took = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
     return ShownAttempt(
@@ -229,7 +228,7 @@ def _left(entry: Mapping[str, Any], job: Job) -> ShownAttempt:
 
 
 def _as_the_last(attempt: ShownAttempt, job: Job, operations: Sequence[ShownOperation]) -> ShownAttempt:
-    """The last attempt with an error. It counts as discarded if the job is, unless an operator discarded it later."""
+    """Correct the last failed attempt: it is shown as discarded if it, and no operator, discarded the job."""
     if job.status != Status.DISCARDED:
         return attempt
     if operations and operations[-1].status.is_finished:
@@ -241,7 +240,7 @@ def _as_the_last(attempt: ShownAttempt, job: Job, operations: Sequence[ShownOper
 
 
 def _without_error(job: Job, operations: Sequence[ShownOperation], newest: int) -> Iterator[ShownAttempt]:
-    """The last attempt, if it has no error in the row. `newest` is the number of the last one with an error."""
+    """Yield the last attempt if it did not fail. `newest` is the number of the last failed attempt."""
     number = job.attempts + attempts_before(operations, None)
     cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
     is_cancelled = job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest

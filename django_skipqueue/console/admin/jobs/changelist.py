@@ -1,6 +1,6 @@
-"""The list of jobs: in the order of an index, with a count that stops, tabs over it, and its pages.
+"""The job list: its order, its filters, its tabs with counts, and its pages.
 
-Invariant: opening the list, however it is filtered, reads a page from an index, or searches one window of it.
+However the list is filtered, opening it only reads one page from an index, or searches one window of the list.
 """
 
 import shlex
@@ -46,28 +46,28 @@ else:
     JobPaginator = Paginator
 
 WINDOW_VAR = "look"
-"""In the address: the number of the window that is searched."""
+"""The URL parameter with the number of the window that is searched."""
 
 HOUR = timedelta(hours=1)
 
 NARROWING = (CauseFilter, KeyFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
-"""The filters by columns that the index of a group does not have."""
+"""The filters by columns that a group's index does not contain."""
 
 
 class CappedPaginator(JobPaginator):
-    """Pages through the first `MOST_JOBS_COUNTED` jobs of a list, so that no page skips more rows than that."""
+    """Pages through at most the first `MOST_JOBS_COUNTED` jobs, so that no page has to skip more rows than that."""
 
     @cached_property
     def total(self) -> Count:
         return Count.of(cast("QuerySet[Job]", self.object_list))
 
     @property
-    def count(self) -> int:  # Django caches it; here `total` does
+    def count(self) -> int:  # Django caches the count; here, `total` is cached
         return self.total.shown
 
 
 class IndexedPaginator(CappedPaginator):
-    """Pages through jobs that an index finds, or that were found in a window."""
+    """Pages through jobs that an index finds, or that a search found in a window."""
 
     @cached_property
     def total(self) -> Count:
@@ -76,7 +76,7 @@ class IndexedPaginator(CappedPaginator):
 
 
 class Found:
-    """Jobs whose ids are known, in the order of the list. It is counted and cut like a query set, without a query."""
+    """Jobs with known ids, in the list's order. Like a query set, it can be counted and sliced, but needs no query."""
 
     def __init__(self, jobs: "QuerySet[Any]", ids: Sequence[int]) -> None:
         self._jobs = jobs
@@ -92,7 +92,7 @@ class Found:
         return self._jobs.filter(pk__in=self._ids)
 
     _clone = all
-    """Django's list calls it for a list of one page."""
+    """Django's change list calls this method if the list has a single page."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Tab:
 
 class JobChangeList(OwnChangeList):
     window: SearchWindow | None = None
-    """The part of the list that is searched; `None`: an index finds all that match."""
+    """The window of the list that is searched; `None` if an index finds all matching jobs."""
 
     _found: Found | None = None
 
@@ -124,14 +124,15 @@ class JobChangeList(OwnChangeList):
         self._filtered = jobs
         if self._needs_a_window:
             self.window = SearchWindow.at(self.indexed, self.window_number)
-        elif self.indexed.is_by_id:  # so that the jobs are counted in the order of their ids
+        elif self.indexed.is_by_id:  # so that the jobs are counted in id order
             self.window = SearchWindow(self.indexed, 1, None, None)
         return self._found_among(jobs, request)
 
     def expected(self) -> int:
-        """Estimate how many jobs of the whole list match, by the database's statistics; 0 if they cannot tell.
+        """Estimate how many jobs of the whole list match; return 0 if that is unknown.
 
-        The statistics know statuses, queues, tasks and times. They do not know the words in a text.
+        The estimate uses the database's statistics about statuses, queues, tasks and times. There are no statistics
+        about the words of a text search.
         """
         return 0 if Search(self.query).words else counts.expected(self._filtered)
 
@@ -140,7 +141,7 @@ class JobChangeList(OwnChangeList):
         return self._found_among(self._listed(request), request)
 
     def _listed(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
-        """All jobs that pass the filters, as the index finds them that has the time or the argument."""
+        """Return all jobs that pass the filters, restricted to the ids that an index has found."""
         jobs = super().get_queryset(request, exclude_parameters)
         if self.indexed.is_by_id:
             jobs = jobs.filter(self.period.has_ids)
@@ -156,21 +157,20 @@ class JobChangeList(OwnChangeList):
         elif is_action:
             return matching
         ids = matching.values_list("pk", flat=True)
-        found = list(
-            ids if is_action else ids[: counts.MOST_JOBS_COUNTED + 1]
-        )  # an action takes all; pages show what is counted
+        # An action needs all ids; pages only need the ids that are counted.
+        matching_ids = list(ids if is_action else ids[: counts.MOST_JOBS_COUNTED + 1])
         anywhere = [] if self.by_index is None else [*self.by_index.ids]
         if number is not None:
             anywhere.append(number)
         if anywhere and self.window.start is not None:
-            found = [pk for pk in found if pk not in anywhere]  # the first window has them
-        elif missing := {*anywhere}.difference(found):
-            found = [*jobs.filter(pk__in=missing).values_list("pk", flat=True), *found]
-        self._found = Found(jobs, found)
+            matching_ids = [pk for pk in matching_ids if pk not in anywhere]  # the first window shows them
+        elif missing := {*anywhere}.difference(matching_ids):
+            matching_ids = [*jobs.filter(pk__in=missing).values_list("pk", flat=True), *matching_ids]
+        self._found = Found(jobs, matching_ids)
         return self._found.all() if is_action else matching
 
     def get_results(self, request: HttpRequest) -> None:
-        """Set the jobs of the page, and their number. A window is searched once: its pages are made from the ids."""
+        """Set the page's jobs and their number. A window is searched only once; its pages are made from the ids."""
         if self._found is None:
             super().get_results(request)
             return
@@ -181,7 +181,7 @@ class JobChangeList(OwnChangeList):
             self.result_list = self.result_list.all()
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
-        """The order of the index. The list has no other order: its columns cannot be sorted."""
+        """Return the index's order. The list has no other, because its columns cannot be sorted."""
         return list(self.indexed.order.by())
 
     @property
@@ -201,7 +201,7 @@ class JobChangeList(OwnChangeList):
 
     @property
     def state(self) -> str | None:
-        """The state whose jobs are listed; `None`: any."""
+        """The state of the listed jobs; `None` if jobs of all states are listed."""
         return self._chosen(StateFilter)
 
     @property
@@ -219,13 +219,13 @@ class JobChangeList(OwnChangeList):
 
     @cached_property
     def unsearched(self) -> Count | None:
-        """How many jobs of the list come after the part that was searched; `None` if there are none."""
+        """The number of jobs after the searched window; `None` if there are none."""
         rest = None if self.partly_searched is None else self.partly_searched.rest()
         return rest if rest and rest.found else None
 
     @property
     def command(self) -> str:
-        """The command that searches all of the list; empty if it has no options for the filters."""
+        """The command that searches the whole list; empty if the command has no options for these filters."""
         if any(map(self._chosen, (FoundFilter, GroupFilter, KeyFilter, RunsFilter))) or self._has_two_periods:
             return ""
         options = {
@@ -238,25 +238,25 @@ class JobChangeList(OwnChangeList):
             "search": self.query,
             "database": settings.database if settings.serves_several else "",
         }
-        given = [f"--{name}={value}" for name, value in options.items() if value]
-        return shlex.join(["python", "manage.py", "skipqueue", "list", *given, "--all"])
+        arguments = [f"--{name}={value}" for name, value in options.items() if value]
+        return shlex.join(["python", "manage.py", "skipqueue", "list", *arguments, "--all"])
 
     @property
     def address_of_search(self) -> str:
-        """The address to which a POST searches all of the list."""
+        """The URL to post to, to search the whole list."""
         model_admin: Any = self.model_admin
         return f"{model_admin.address('search')}{self.get_query_string(remove=[WINDOW_VAR])}"
 
     @property
     def further(self) -> Iterator[tuple[Any, str]]:
-        """Further places to search: label and address."""
+        """Links to other windows and lists that can be searched: label and URL."""
         if self.window is not None and self.window.has_next:
             yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
         yield from self.elsewhere
 
     @property
     def elsewhere(self) -> Iterator[tuple[Any, str]]:
-        """The lists of other states: label and address."""
+        """Links to the lists of other states: label and URL."""
         for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
             if state != self.state:
                 yield STATES[state] if state else gettext("all jobs"), self._address(state)
@@ -267,7 +267,7 @@ class JobChangeList(OwnChangeList):
 
     @property
     def has_elsewhere(self) -> bool:
-        """Whether other lists may have a match: not if all jobs were searched."""
+        """Whether other lists may contain a match. They cannot if all jobs were searched."""
         return self.unsearched is not None or (self.is_narrowed and self.state is not None)
 
     @property
@@ -289,7 +289,7 @@ class JobChangeList(OwnChangeList):
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
 
     def _count(self, state: str) -> Count | None:
-        """The number of jobs in this state that pass the filters; `None` where no index has it."""
+        """Count the jobs in this state that pass the filters; return `None` if no index can count them."""
         if state == self.state:
             return replace(self.total, is_lower_bound=self.unsearched is not None)
         indexed = self._indexed_in(state)
@@ -316,12 +316,12 @@ class JobChangeList(OwnChangeList):
         return is_scheduled and self._scheduled.are_mostly_retries != (self.state == RETRYING)
 
     def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
-        """Whether the index finds the jobs in this state that pass the filters, and no others."""
+        """Whether the index finds exactly the jobs in this state that pass the filters."""
         others: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
         is_narrower = self.period != indexed.period or self._has_two_periods
         if indexed.ids is not None:
             others = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
-            if indexed.ids is self._ids_by_index:  # all words and the task have been looked for
+            if indexed.ids is self._ids_by_index:  # the index search already used all words and the task
                 is_searched = False
             else:
                 others = (*others, TaskFilter)
@@ -337,7 +337,7 @@ class JobChangeList(OwnChangeList):
 
     @cached_property
     def period(self) -> Period:
-        """The two times that were typed; without the first, the chosen time begins it."""
+        """The two times that the user typed. If the first is missing, the preset time begins the period."""
         typed = getattr(self._filter(PeriodFilter), "period", Period())
         preset = TIME_PRESETS.get(self._chosen(TimeFilter) or "")
         return typed if typed.since is not None or preset is None else Period(preset[0], typed.before)
@@ -348,31 +348,31 @@ class JobChangeList(OwnChangeList):
 
     @cached_property
     def by_index(self) -> FoundByIndex | None:
-        """The jobs with a searched argument that an index of `SEARCHABLE` finds, in all of the table."""
+        """The jobs with a searched argument, found in the whole table by an index of `SEARCHABLE`."""
         search = Search(self.query)
         return FoundByIndex.of(search.arguments, self._chosen(TaskFilter), search.among)
 
     @property
     def _ids_by_index(self) -> tuple[int, ...] | None:
-        """The only jobs that can match, if an index has found all of the task that is chosen."""
+        """The ids of all matching jobs of the chosen task, if an index has found them."""
         return self.by_index.ids if self.by_index and self._chosen(TaskFilter) else None
 
     @property
     def _ids(self) -> tuple[int, ...] | None:
-        """The only jobs that can be in the list, if their ids are known."""
-        found: tuple[int, ...] | None = getattr(self._filter(FoundFilter), "ids", None)
-        return self._ids_by_index if found is None else found
+        """The ids of the jobs that the list may contain, if they are known."""
+        ids: tuple[int, ...] | None = getattr(self._filter(FoundFilter), "ids", None)
+        return self._ids_by_index if ids is None else ids
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)
         return None if chosen is None else chosen.value()
 
     def _filter(self, kind: type[Any]) -> Any:
-        return next((each for each in self.filter_specs if isinstance(each, kind)), None)
+        return next((spec for spec in self.filter_specs if isinstance(spec, kind)), None)
 
 
 def _typed(moment: Moment | None) -> str:
-    """As an option of the command line."""
+    """Return a time as the value of a command-line option."""
     if isinstance(moment, timedelta):
         return f"{moment // HOUR}h"
     return f"{moment:%Y-%m-%dT%H:%M%z}" if moment else ""

@@ -1,4 +1,4 @@
-"""The filters of the job list. None reads the job table for its choices."""
+"""The filters of the job list. No filter reads the job table to find its choices."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -53,13 +53,13 @@ TIME_TITLES = {
 
 
 def longer_than(chosen: str | None) -> Q:
-    """The condition that a running job was claimed before the chosen time, by the database's clock. Index: recover."""
+    """Return the condition for jobs that have run longer than the chosen time. Index: recover."""
     preset = RUN_TIME_PRESETS.get(chosen or "")
     return Q(locked_at__lte=Now() - preset[0]) if preset else Q()
 
 
 class StateFilter(admin.SimpleListFilter):
-    """By status, and by *retrying*. It is shown as tabs over the list, not among the filters beside it."""
+    """Filters by status, or by *retrying*. It is shown as tabs above the list, not with the other filters."""
 
     title = _("status")
     parameter_name = "status"
@@ -69,7 +69,7 @@ class StateFilter(admin.SimpleListFilter):
         return list(STATES.items())
 
     def value(self) -> str | None:
-        """The chosen state; `None` if the address has no valid one."""
+        """Return the chosen state; `None` if the URL contains no valid state."""
         chosen = super().value()
         return chosen if chosen in STATES else None
 
@@ -79,7 +79,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class NameFilter(admin.SimpleListFilter):
-    """By a name from an open set. The name in the address is always one of the choices."""
+    """Filters by a name. The name in the URL is always among the choices, even if it is unknown."""
 
     column: str
 
@@ -88,11 +88,11 @@ class NameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
 
     def names(self) -> list[str]:
-        """The choices. There are none if only links offer this filter."""
+        """Return the choices. A filter that is only used in links has none."""
         return []
 
     def value(self) -> str | None:
-        """The chosen name, as PostgreSQL can compare it."""
+        """Return the chosen name without characters that PostgreSQL rejects."""
         chosen = super().value()
         return chosen.replace("\0", "") if chosen else None
 
@@ -110,7 +110,7 @@ class QueueFilter(NameFilter):
 
 
 MOST_LINKS = 15
-"""The number of tasks up to which tasks are links. If there are more, the user types a name, with suggestions."""
+"""Up to this number, tasks are links. With more tasks, the user types a name and gets suggestions."""
 
 
 class TaskFilter(NameFilter):
@@ -119,10 +119,10 @@ class TaskFilter(NameFilter):
     column = "task"
     template = "admin/django_skipqueue/job/task_filter.html"
     others: Sequence[tuple[str, str]] | None = None
-    """All other parameters of the address, which the form has to keep; `None` if the tasks are links."""
+    """The URL's other parameters, which the form has to keep; `None` if the tasks are links."""
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Each task: the name of its function, which may break after an underscore, and its module."""
+        """Yield each task with its module and function name. The name may wrap after an underscore."""
         every, *tasks = super().choices(changelist)
         if len(tasks) > MOST_LINKS:
             self.others = _others(changelist, self.parameter_name)
@@ -137,9 +137,9 @@ class TaskFilter(NameFilter):
 
 
 class CauseFilter(NameFilter):
-    """By the cause of the last error: the exception's class, and the place that raised it. Only links offer the filter.
+    """Filters by the cause of the last error: the exception class and the line that raised it.
 
-    Together with the task, an index finds the failed and the retrying jobs.
+    Only links use this filter. If a task is chosen too, an index finds the failed and retrying jobs.
     """
 
     title = _("cause")
@@ -151,7 +151,7 @@ class CauseFilter(NameFilter):
 
     @property
     def cause(self) -> Cause | None:
-        """The cause, if the address has a task as well."""
+        """The cause, if the URL also names a task."""
         chosen = self.value()
         return cause_of_text(self._task, chosen) if chosen and self._task else None
 
@@ -163,27 +163,28 @@ class CauseFilter(NameFilter):
 
 
 class KeyFilter(NameFilter):
-    """By a key, named by the id of a job of the key: it may contain a secret. Only links offer it. Parts extend it.
+    """Filters by a key.
 
-    An index finds the blocked jobs of the key.
+    The URL has the id of a job with this key, because the key itself may contain a secret. Only links use this filter,
+    and parts subclass it. An index finds the key's blocked jobs.
     """
 
     without: ClassVar[Any]
-    """The label if the job is gone, or has no key."""
+    """The label if the job was deleted, or has no key."""
 
     def index(self, text: str) -> Key:
         raise NotImplementedError
 
     @cached_property
     def key(self) -> Key | None:
-        """The key; `None` if no job is chosen; an empty key if the job is gone or has no key."""
+        """The key; `None` if no job is chosen; an empty key if the job was deleted or has no key."""
         return None if self.value() is None else self.index(self._text or "")
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         label = str(self.without)
         if self._job is not None and self._text is not None:
-            shown = redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text)
-            label = shorten(shown, CELL_LIMIT)
+            masked_key = redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text)
+            label = shorten(masked_key, CELL_LIMIT)
         return [(str(chosen), label) for chosen in [self.value()] if chosen]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
@@ -204,7 +205,7 @@ class KeyFilter(NameFilter):
 
 
 class GroupFilter(admin.SimpleListFilter):
-    """The jobs with one id in a column that has an index. Only links offer the filter. Parts subclass it."""
+    """Filters by an id in an indexed column, such as the batch. Only links use this filter, and parts subclass it."""
 
     column: ClassVar[str]
 
@@ -226,14 +227,14 @@ class GroupFilter(admin.SimpleListFilter):
 
 
 class FoundFilter(admin.SimpleListFilter):
-    """The jobs that a search by a worker has found, by the id of the search's job. Only links offer the filter."""
+    """Filters by the result of a search in a worker. The URL has the search job's id. Only links use this filter."""
 
     title = _("search")
     parameter_name = "found"
 
     @cached_property
     def ids(self) -> tuple[int, ...] | None:
-        """The ids of the found jobs; `None`: no search is chosen."""
+        """The ids of the jobs that the search found; `None` if no search is chosen."""
         chosen = self.value()
         if chosen is None:
             return None
@@ -262,7 +263,7 @@ class PresetFilter(admin.SimpleListFilter):
 
 
 class TimeFilter(PresetFilter):
-    """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
+    """Filters by the time that the list is sorted by: when jobs finished, started, or were enqueued."""
 
     parameter_name = "time"
     title = _("time")
@@ -282,10 +283,10 @@ FIRST, BEFORE = "first", "before"
 
 
 class PeriodFilter(admin.ListFilter):
-    """By the time that orders the list, as in `TimeFilter`: two times to type, either of which may be empty."""
+    """Filters by a period of the same time as `TimeFilter`. The user types two times, and may leave one empty."""
 
     title = _("period")
-    parameter_name = "period"  # not in the address: django-unfold reads it of every filter
+    parameter_name = "period"  # not used in the URL, but django-unfold expects it of every filter
     template = "admin/django_skipqueue/job/period_filter.html"
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Any], model_admin: Any) -> None:
@@ -305,12 +306,12 @@ class PeriodFilter(admin.ListFilter):
         return [FIRST, BEFORE]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """The two fields, and all other parameters of the address, which the form has to keep."""
+        """Yield the values of the two fields, and the URL's other parameters, which the form has to keep."""
         others = _others(changelist, FIRST, BEFORE)
         zone = get_current_timezone()
         first, before = (
-            f"{each.astimezone(zone):%Y-%m-%dT%H:%M}" if isinstance(each, datetime) else ""
-            for each in (self.period.since, self.period.before)
+            f"{moment.astimezone(zone):%Y-%m-%dT%H:%M}" if isinstance(moment, datetime) else ""
+            for moment in (self.period.since, self.period.before)
         )
         yield {"first": first, "before": before, "others": others}
 
@@ -319,7 +320,7 @@ class PeriodFilter(admin.ListFilter):
 
 
 def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
-    """The parameters of the address without the named ones, and without the number of the searched window."""
+    """Return the URL's parameters without these names, and without the number of the searched window."""
     return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 
@@ -332,7 +333,7 @@ def _moment(text: str) -> datetime | None:
 
 
 class RunsFilter(PresetFilter):
-    """By the time that jobs have run. It is there for running jobs only."""
+    """Filters running jobs by how long they have run. Lists of other jobs do not have this filter."""
 
     title = _("running time")
     parameter_name = "runs"

@@ -1,7 +1,7 @@
-"""The history of one job: the acts of people, read from its row and from Django's log of admin actions.
+"""A job's history: what people did to it, read from its row and from Django's log of admin actions.
 
-The row has the verbs that operators applied, in the admin or elsewhere, to one job or to many. The row of a copy names
-the original job. Only the log has the copies of a job.
+The row contains the verbs that operators applied, in the admin or elsewhere. A copy's row also names the original job.
+That a job was copied is only in Django's log.
 """
 
 from collections.abc import Iterable
@@ -20,29 +20,29 @@ from ...verbs.table import CORE_VERBS
 from ..ui.views import logged_id
 
 RELEASE_VERB = "release"
-"""A worker notes this verb if it stops while the job runs."""
+"""A worker records this verb if it stops while the job is running."""
 
 SNOOZE_VERB = "snooze"
-"""The worker notes this verb when a task snoozes: once for all snoozes in a row."""
+"""A worker records this verb when a task snoozes. Several snoozes in a row are recorded once."""
 
 VERBS_IN_HISTORY = {
     **{verb.name: (verb.done, verb.leads_to) for verb in CORE_VERBS},
     RELEASE_VERB: (_("released"), Status.QUEUED),
     SNOOZE_VERB: (_("snoozed"), Status.SCHEDULED),
 }
-"""Each verb as a participle, and the status after it."""
+"""Each verb as a participle, with the job's status afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOperation(operations.Operation):
     @property
     def done(self) -> str:
-        """The verb as a participle: `retried`."""
+        """The verb as a participle, such as `retried`."""
         return str(VERBS_IN_HISTORY[self.verb][0] if self.verb in VERBS_IN_HISTORY else self.verb)
 
     @property
     def done_by(self) -> str:
-        """The verb as a participle, with the user if the row has one."""
+        """The verb as a participle, with the user if known: `retried by ann`."""
         return gettext("%(verb)s by %(user)s") % {"verb": self.done, "user": self.by} if self.by else self.done
 
     @property
@@ -51,18 +51,18 @@ class ShownOperation(operations.Operation):
 
 
 def operations_of(job: Job) -> list[ShownOperation]:
-    """Return the operations, the oldest first."""
-    return [ShownOperation(**vars(each)) for each in operations.operations_of(job)]
+    """Return the job's recorded operations, the oldest first."""
+    return [ShownOperation(**vars(operation)) for operation in operations.operations_of(job)]
 
 
 MOST_LOG_ENTRIES = 200
-"""The number of log entries that are read for one job."""
+"""At most this many log entries are read for a job."""
 
 LOG_ENTRIES_SEARCHED = 100_000
-"""The number of newest log entries that are searched for the entries of a job: no index finds them by the job."""
+"""Only this many of the newest log entries are searched, because the log has no index by job."""
 
 SAME_ACT = timedelta(seconds=5)
-"""The largest difference between the times of one act: the row has the database's time, the log the web server's."""
+"""Entries in the row and the log are the same act if their times differ by at most this. Their clocks may differ."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,10 @@ class HistoryEntry:
 
 
 def history_of(job: Job) -> list[HistoryEntry]:
-    """Return the entries, the newest first. If the row and Django's log both have an operation, it is listed once.
+    """Return the entries, the newest first.
 
-    The secrets of the job are masked: a reason may quote a secret.
+    An operation that both the row and Django's log contain is listed once. The job's secrets are masked, because a
+    reason may quote them.
     """
     masked = redacted(job.task, job.args, job.kwargs).text
     newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
@@ -84,7 +85,7 @@ def history_of(job: Job) -> list[HistoryEntry]:
     logged = LogEntry.objects.filter(pk__gt=newest - LOG_ENTRIES_SEARCHED, **about_job)  # a range of the primary key
     entries = list(logged.select_related("user").order_by("-action_time")[:MOST_LOG_ENTRIES])
     history: list[HistoryEntry] = []
-    for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE_VERB]):
+    for operation in reversed([one for one in operations_of(job) if one.verb != SNOOZE_VERB]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
         history.append(HistoryEntry(operation.at, operation.by, text, operation.reason))
         if twin := _twin(operation, entries):
@@ -97,10 +98,10 @@ def history_of(job: Job) -> list[HistoryEntry]:
 
 
 def _twin(operation: ShownOperation, entries: Iterable[LogEntry]) -> LogEntry | None:
-    """The log entry about this operation: the entry of its user that is nearest in time, at most `SAME_ACT` away."""
+    """Return the log entry about the same act: the same user's nearest entry, at most `SAME_ACT` away."""
 
     def distance(entry: LogEntry) -> timedelta:
         return abs(entry.action_time - operation.at)
 
-    own = (each for each in entries if each.user.get_username() == operation.by and distance(each) <= SAME_ACT)
+    own = (entry for entry in entries if entry.user.get_username() == operation.by and distance(entry) <= SAME_ACT)
     return min(own, key=distance, default=None)

@@ -1,9 +1,7 @@
-"""Jobs in the admin: what their list shows, how it can be filtered and searched, and its actions.
+"""The admin of jobs: the columns of the list, its filters and search, and its actions.
 
-Invariant: jobs are never added or edited here, and the list reads nothing that it does not show.
-
-The actions are the verbs of the table that have one. Invariant: many jobs are changed only after a question is
-answered. The list offers no action that would skip all of its jobs.
+Jobs cannot be added or edited here. The list only reads the columns that it shows. The actions are the verbs that have
+an action. Many jobs are only changed after a confirmation. The list offers no action that would skip all of its jobs.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,10 +49,10 @@ from .filters import (
 from .verb_views import BY_HAND, VerbViews, discard_bulk_job
 
 CHANGELIST = "skipqueue_changelist"
-"""The attribute of a request that has its list."""
+"""The request's attribute that contains the change list."""
 
 
-def _as_django_has_it(verb: Verb) -> Callable[..., HttpResponse]:
+def _as_admin_action(verb: Verb) -> Callable[..., HttpResponse]:
     def run(model_admin: "JobAdmin", request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return model_admin.ask_or_apply(request, verb, queryset)
 
@@ -74,17 +72,17 @@ class JobAdmin(VerbViews):
     sortable_by = ()
     search_fields = ("task",)
     search_help_text = _(
-        "An id (#42), an argument (payment_id=42, order.id=42), or a part of a task, error, value or queue. "
+        "An id (#42), an argument (payment_id=42, order.id=42), or part of a task, error, value or queue. "
         "Several words must all match."
     )
-    actions: Sequence[Callable[..., Any] | str] = tuple(map(_as_django_has_it, CORE_VERBS))
+    actions: Sequence[Callable[..., Any] | str] = tuple(map(_as_admin_action, CORE_VERBS))
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
 
     def __init__(self, model: type[Job], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
-        if admin_site.index_template is None:  # a project's own index page places `{% queue_notices %}` itself
+        if admin_site.index_template is None:  # a project's own index page has its own `{% queue_notices %}`
             admin_site.index_template = "admin/django_skipqueue/index.html"
 
     def get_urls(self) -> list[URLPattern]:
@@ -106,7 +104,7 @@ class JobAdmin(VerbViews):
 
     @refreshing
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list of jobs; by POST, what its actions do."""
+        """Show the job list, or run an action on POST."""
         return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
@@ -119,22 +117,23 @@ class JobAdmin(VerbViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """All jobs: the list does the search, within its window."""
+        """Do not search here: the change list searches, within its window."""
         return queryset, False
 
     def get_list_filter(self, request: HttpRequest | None = None) -> tuple[Any, ...]:
-        """The filters: the first one, the filters of parts, then the rest."""
-        of_parts = [each for part in consoles() if part.job_filters is not None for each in part.job_filters()]
+        """Return the filters. The parts' filters come after the first one."""
+        of_parts = [added for part in consoles() if part.job_filters is not None for added in part.job_filters()]
         return (self.list_filter[0], *of_parts, *self.list_filter[1:])
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow no lookup in the address but the filters: another one could read the whole table."""
-        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in self.get_list_filter())}
+        """Allow only the filters' lookups in the URL, because others could read the whole table."""
+        return lookup in {FIRST, BEFORE, *(filter.parameter_name for filter in self.get_list_filter())}
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """The actions that the user may apply and that can change a job of the list. Django 6.1 passes a location."""
+        """Return the actions that the user may apply, and that can change jobs of this list's state."""
         state = request.GET.get(StateFilter.parameter_name, "")
         status = status_of(state) if state in STATES else None
+        # Django 6.1 passes a location.
         location = {} if action_location is None else {"action_location": action_location}
 
         def is_offered(verb: Verb) -> bool:
@@ -143,11 +142,11 @@ class JobAdmin(VerbViews):
         known = verbs_by_action()
         actions = super().get_actions(request, **location)
         for verb in verbs() if actions else ():  # the verbs of parts, which may be installed after this module
-            actions.setdefault(verb.action_name, self.get_action(_as_django_has_it(verb)))
-        return {name: each for name, each in actions.items() if name not in known or is_offered(known[name])}
+            actions.setdefault(verb.action_name, self.get_action(_as_admin_action(verb)))
+        return {name: action for name, action in actions.items() if name not in known or is_offered(known[name])}
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list. Leaves it with the request: Django gives actions the jobs alone."""
+        """Return the change list. Also attach it to the request, because Django passes only the jobs to actions."""
         changelist: Any = super().get_changelist_instance(request)
         setattr(request, CHANGELIST, changelist)
         return changelist
@@ -155,9 +154,9 @@ class JobAdmin(VerbViews):
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
-        """Run the chosen action. Drops posted values that are not valid ids: Django would raise on them."""
+        """Run the chosen action. First drop posted values that are not valid ids, because Django would raise."""
         posted: Any = request.POST.copy()
-        chosen = [each for each in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(each)]
+        chosen = [value for value in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(value)]
         posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen)
         request.POST = posted
         return super().response_action(request, queryset, *args, **kwargs)
@@ -165,7 +164,8 @@ class JobAdmin(VerbViews):
     def ask_or_apply(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Job]) -> HttpResponse:
         selection = _selection(request, queryset)
         queue_name = queue_with_workers() if selection.ids is None and _is_large(selection) else None
-        if selection.is_part and queue_name is None:  # then the rest of the list stays as it is
+        if selection.is_part and queue_name is None:
+            # Without a worker, only the searched window is changed, so no estimate for the whole list is needed.
             selection = replace(selection, expected=int)
         number = _large_number(request, selection)
         form = VerbForm(verb, request.POST, number=number)
@@ -174,7 +174,7 @@ class JobAdmin(VerbViews):
         instruction = form.instruction(request.user.get_username())
         waiting = request.POST.get(BY_HAND, "")
         if is_id(waiting) and not discard_bulk_job(int(waiting), verb, request.GET.urlencode(), instruction):
-            self.message_user(request, gettext("A worker has begun."), messages.WARNING)
+            self.message_user(request, gettext("A worker has already begun."), messages.WARNING)
             return HttpResponseRedirect(self.address("progress", waiting))
         if queue_name is not None and not waiting:
             return self.hand_over(
@@ -197,7 +197,7 @@ class JobAdmin(VerbViews):
             if tally.changed:
                 log.record_all(request, verb, message, instruction.reason)
         else:
-            entries = (each for pk, shown in tally.shown_ids.items() for each in log_entries(verb, chosen[pk], shown))
+            entries = (entry for pk, shown in tally.shown_ids.items() for entry in log_entries(verb, chosen[pk], shown))
             log.record(request, entries, verb=verb, reason=instruction.reason)
         level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
         self.message_user(request, message, level)
@@ -209,7 +209,7 @@ class JobAdmin(VerbViews):
 
     @admin.display(description=_("job"))
     def job(self, job: Job) -> SafeString:
-        """The name of the function, which leads to the job; the id; and the module, which leads to the task."""
+        """Show the function's name with a link to the job, the id, and the module with a link to the task."""
         module, _, function = job.task.rpartition(".")
         return format_html(
             '<a href="{}"><span class="skipqueue-name">{}</span></a>'
@@ -223,7 +223,7 @@ class JobAdmin(VerbViews):
 
     @admin.display(description=_("arguments, last error"))
     def call_and_error(self, job: Any) -> SafeString:
-        """The arguments, and below them the first line of the last error, unless the job has succeeded since."""
+        """Show the arguments. Below them, show the first line of the last error, unless the job has completed."""
         call = job_cells.called(job.task, job.args_text, job.kwargs_text)
         error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
         return format_html(
@@ -247,13 +247,13 @@ class JobAdmin(VerbViews):
         return job_cells.when(job, job.now)
 
 
-def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
-    """The jobs that were chosen by hand, or all jobs that match: `found`, and possibly more further down the list."""
+def _selection(request: HttpRequest, matching: QuerySet[Job]) -> Selection:
+    """Return the ticked jobs, or else all jobs that match: `matching`, and possibly more further down."""
     if request.POST.get("select_across") != "1":
         return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
     changelist = getattr(request, CHANGELIST)
     is_part = changelist.partly_searched is not None
-    return Selection(found, is_part=is_part, listed=changelist.total, expected=changelist.expected)
+    return Selection(matching, is_part=is_part, listed=changelist.total, expected=changelist.expected)
 
 
 def _is_large(selection: Selection) -> bool:
@@ -261,7 +261,7 @@ def _is_large(selection: Selection) -> bool:
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
-    """The number of chosen jobs if it is, or may be, above `MOST_UNTYPED`, else 0; a number once shown stays."""
+    """Return the number that the user has to type, or 0 for few jobs. A number that was shown stays valid."""
     if not _is_large(selection):
         return 0
     shown = request.POST.get("number", "")

@@ -1,7 +1,8 @@
-"""The cells of the job list: short, and safe whatever the job carries.
+"""The cells of the job list.
 
-A JSON text that was cut is read as the beginning of a value. Invariant: a name that was read whole keeps its value, so
-that a mask finds what it has to hide, even if the text ends within it.
+They are short, and safe for any content of a job. The list only reads the beginning of the arguments' JSON text, and
+repairs the cut text. A name that was read in full keeps its value, even if the text ends within the value, so that
+secrets are masked.
 """
 
 import json
@@ -30,12 +31,12 @@ JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^]
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 CLOSERS = {"{": "}", "[": "]"}
 ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
-"""The possible ends of a cut text before its closing brackets: none, a value, a name's value, the rest of a string or
+"""What a cut text may lack before its closing brackets: nothing, a value, a name's value, or the rest of a string or
 name."""
 
 
 def decoded(text: str) -> Any:
-    """The value of a JSON text that may have been cut off, with `…` at the cut. `None` for a text that is not JSON."""
+    """Decode a JSON text that may have been cut off. `…` marks the cut. Return `None` if the text is not JSON."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     tokens = JSON_TOKEN.findall(UNFINISHED_ESCAPE.sub(r"\1", text))
@@ -57,22 +58,22 @@ def decoded(text: str) -> Any:
 
 
 def with_cells(jobs: Any) -> Any:
-    """Jobs without what only their own page shows, and with no more of the arguments than fits into a cell."""
+    """Query only the columns that the list shows, and only as much of the arguments as fits into a cell."""
     args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
     listed = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
     return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
 
 
 def called(task: str, args: str, kwargs: str) -> Redacted:
-    """The arguments with their secrets masked, from JSON texts that may be cut off."""
+    """Return the arguments with their secrets masked. The JSON texts may have been cut off."""
     positional, named = decoded(args), decoded(kwargs)
     return redacted(task, positional if isinstance(positional, list) else [], named if isinstance(named, dict) else {})
 
 
 def when(job: Job, now: datetime) -> SafeString:
-    """The time that a job has run or waited, since it finished, or until it is due; and the worker that runs it.
+    """Show how long a job has run or waited, when it finished or is due, and the worker that runs it.
 
-    Outside of the workers a job may have to wait: since when it is there is all that the row says.
+    For a job at a carrier, show only since when it has been there: it may still wait there.
     """
     text, moment = _moment(job, now)
     return format_html(
@@ -105,8 +106,8 @@ def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
         holder = holder_of(job)
-        so_far = gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}
-        return held_since(shortened(holder), started, now) if holder else so_far, started
+        running_time = gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}
+        return held_since(shortened(holder), started, now) if holder else running_time, started
     if job.run_after > now:
         if state_of(job) == RETRYING:
             return gettext("next in %(span)s") % {"span": roughly(job.run_after - now)}, job.run_after

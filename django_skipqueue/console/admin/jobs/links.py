@@ -1,9 +1,8 @@
-"""The links of a job and of its attempts to other systems, by the setting `LINKS`; and the code that enqueues it again.
+"""Links from a job and its attempts to other systems (setting `LINKS`), and code that enqueues the job again.
 
-Invariant: a link has no value that is masked; a link that lacks a value is not shown.
-
-Invariant: the Python code that enqueues a job again has `...` in place of every secret. `.defer()` refuses that value,
-so no job lacks a secret.
+A link never contains a secret. A link is not shown if one of its values is missing. In the Python code that enqueues a
+job again, `...` replaces every secret. `.defer()` refuses `...`, so nobody enqueues a job without its secrets by
+mistake.
 """
 
 import json
@@ -24,13 +23,13 @@ from .attempts import ShownAttempt
 
 
 def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
-    """Label and address of each link; a job that is not finished has `now` for its end."""
+    """Return the label and URL of each link. `now` stands for the end time of an unfinished job."""
     values = {"worker": job.worker_name, "attempt": job.attempts, **_times("started_at", job.started_at)}
     return _links(job, values | _times("finished_at", job.finished_at or now), of_attempt=False)
 
 
 def links_of_attempt(job: Job, attempt: ShownAttempt, now: datetime) -> list[tuple[str, str]]:
-    """Label and address of each link whose address names the attempt's event in Sentry."""
+    """Return the label and URL of each link that contains the attempt's Sentry event."""
     values = {"worker": attempt.worker, "attempt": attempt.number, **_times("started_at", attempt.started_at)}
     values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_times("finished_at", attempt.ended_at or now)}
     return _links(job, values, of_attempt=True)
@@ -57,17 +56,16 @@ def _times(name: str, moment: datetime | None) -> dict[str, Any]:
 
 
 DEFER_CALL_LIMIT = 20_000
-"""Characters. Longer code is not shown."""
+"""Code with more characters than this is not shown."""
 
-SECRET = "..."  # noqa: S105 (what stands for one)
+SECRET = "..."  # noqa: S105 (a placeholder, not a secret)
 
 
 def defer_call(job: Job, call: Redacted) -> str:
-    """An import, and a call of `.defer()`; empty if the task is not registered here, or there is no such code.
+    """Return Python code that enqueues the job again: an import, and a call of `.defer()`.
 
-    For a task of `django.tasks` it is a call of `.enqueue()`.
-
-    `call`: the arguments of the job with their secrets masked.
+    For a `django.tasks` task, the code calls `.enqueue()`. Return an empty text if the task is unknown in this process,
+    or the code would be too long. `call`: the job's arguments with their secrets masked.
     """
     try:
         task = registry.get(job.task)
@@ -83,18 +81,18 @@ def defer_call(job: Job, call: Redacted) -> str:
 
 
 def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
-    """The options in which the job differs from others of its task, except for its due time."""
-    own = task.options
-    usual: dict[str, Any] = {"queue_name": own.queue_name, "priority": own.priority}
+    """Yield the options that differ from the task's defaults, except for the due time."""
+    task_options = task.options
+    defaults: dict[str, Any] = {"queue_name": task_options.queue_name, "priority": task_options.priority}
     if task.alias is None:
-        usual |= {"max_attempts": own.max_attempts or settings.max_attempts, "timeout": None}
-    given = {name: getattr(job, name) for name in usual}
-    if task.alias is not None:  # a task of `django.tasks`: its `.using()` takes fewer
+        defaults |= {"max_attempts": task_options.max_attempts or settings.max_attempts, "timeout": None}
+    values = {name: getattr(job, name) for name in defaults}
+    if task.alias is not None:  # a `django.tasks` task, whose `.using()` accepts fewer options
         metadata = job.metadata if isinstance(job.metadata, dict) else {}
-        usual["backend"], given["backend"] = task.alias, metadata.get("backend", task.alias)
-    yield from (f"{name}={_literal(value, value)}" for name, value in given.items() if value != usual[name])
+        defaults["backend"], values["backend"] = task.alias, metadata.get("backend", task.alias)
+    yield from (f"{name}={_literal(value, value)}" for name, value in values.items() if value != defaults[name])
     key = call_of(job, "", "").unique_key
-    if task.alias is None and key is not None and not own.makes_key and key != own.fixed_key:
+    if task.alias is None and key is not None and not task_options.makes_key and key != task_options.fixed_key:
         yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
 
 
@@ -108,7 +106,7 @@ def _arguments(job: Job, call: Redacted) -> Iterator[str]:
 
 
 def _literal(shown: Any, value: Any) -> str:
-    """The value as Python writes it. Where it is `shown` otherwise, it is a secret."""
+    """Return the value as Python code. Where `shown` differs from it, the value is secret."""
     if isinstance(value, dict) and isinstance(shown, dict):
         return f"{{{', '.join(f'{_literal(key, key)}: {_literal(shown[key], item)}' for key, item in value.items())}}}"
     if isinstance(value, list) and isinstance(shown, list):

@@ -1,8 +1,7 @@
-"""The page of one job: its state, its times, its arguments, and the outcome of each attempt.
+"""The page of one job: its state, times and arguments, and the outcome of each attempt.
 
-It says why a job is not finished yet, and why one that failed was not tried again. An explanation is a sentence, or
-nothing. Invariant: nothing is guessed. There is no sentence where neither the row nor the code of this process has the
-reason.
+The page explains why a job is not finished yet, or why a failed job was not retried. It never guesses: there is no
+explanation if neither the row nor the task's code gives the reason.
 """
 
 import json
@@ -39,22 +38,22 @@ from .links import defer_call, links_of_attempt, links_of_job
 from .timeline import Moment, timeline
 
 JSON_LIMIT = 20_000
-"""Characters. An argument may be megabytes long; a page should not."""
+"""The arguments take at most this many characters, because an argument may be megabytes long."""
 
 MOST_ARGUMENTS_SHOWN = 50
 
 SHOWN_LINE_LIMIT = 500
-"""Characters of a name, a key, or another text of one line."""
+"""A name, a key, or another one-line text takes at most this many characters."""
 
 ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResult.__name__}
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that the job waits for, the operator who chose its time, or that its worker is late."""
+    """Explain what the job waits for, which operator has postponed it, or that its worker is late."""
     if job.status == Status.SCHEDULED and job.run_after > now:
         timed = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
-        last = next((each for each in reversed(operations_of(job)) if each.verb in timed), None)
-        if last and not (last.verb == RETRY.name and job.attempts):  # after a retry, no attempt has failed
+        last = next((operation for operation in reversed(operations_of(job)) if operation.verb in timed), None)
+        if last and not (last.verb == RETRY.name and job.attempts):  # unless an attempt has failed since a manual retry
             return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
                 "time": exact(job.run_after),
                 "span": roughly(job.run_after - now),
@@ -83,12 +82,12 @@ def why_it_was_not_retried(job: Job, attempts: list[ShownAttempt]) -> str:
             text = gettext("Not retried: %(exception)s is in the task's discard_on.")
     elif job.attempts >= job.max_attempts:
         text = ngettext(
-            "Not retried: it had only one attempt.",
+            "Not retried: only one attempt was allowed.",
             "Not retried: that was the last of %(number)s attempts.",
             job.max_attempts,
         )
     elif not last.worker or name in ENDED_BY_THE_QUEUE:
-        pass  # without the task's policy: the message has the reason
+        pass  # the error message already gives the reason
     elif policy and policy.retry_on is not None and name not in {kind.__name__ for kind in policy.retry_on}:
         text = gettext("Not retried: %(exception)s is not in the task's retry_on.")
     return text % {"exception": name, "number": job.max_attempts}
@@ -96,19 +95,19 @@ def why_it_was_not_retried(job: Job, attempts: list[ShownAttempt]) -> str:
 
 @dataclass(frozen=True)
 class ShownState:
-    """The state of one job, for pages that show it; `now` is the database's time."""
+    """A job's state, for the pages that show it. `now` is the database's time."""
 
     job: Job
     now: datetime
 
     @property
     def is_final(self) -> bool:
-        """Whether the job no longer changes by itself, so that the page need not be fetched again."""
+        """Whether the job no longer changes by itself, so the page need not be refreshed."""
         return Status(self.job.status).is_finished
 
     @property
     def state(self) -> str:
-        """The status; `retrying` for a scheduled job that has failed before."""
+        """The job's status, or `retrying` if the job has failed before and is scheduled."""
         return state_of(self.job)
 
     @property
@@ -126,22 +125,22 @@ class JobPage(ShownState):
 
     @cached_property
     def holder(self) -> str:
-        """Who has the job outside of the workers; empty if a worker or nobody has it."""
+        """The carrier that has the job; empty if no carrier has it."""
         return holder_of(self.job)
 
     @property
     def with_holder_since(self) -> str:
-        """The time since which the holder has the job. The database does not know when the job began to run there."""
+        """Since when the carrier has the job. The database does not know when the job began to run there."""
         return clock_time(self.job.locked_at or self.now, self.now)
 
     @property
     def handle(self) -> str:
-        """The job with its database, if there are several databases; else empty."""
+        """The job's id with its database if there are several databases, otherwise empty."""
         return str(self.job.handle) if settings.serves_several else ""
 
     @property
     def live_text(self) -> str:
-        """The text that a screen reader reads when the status has changed."""
+        """The text that a screen reader announces when the status changes."""
         return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.state_label}
 
     @cached_property
@@ -150,21 +149,21 @@ class JobPage(ShownState):
 
     @property
     def arguments(self) -> list[tuple[str, str]]:
-        """The name or the place of each argument, and its value as JSON.
+        """Each argument's name or position, and its value as JSON.
 
-        The values share `JSON_LIMIT` characters. Once they are used up, each value is cut at `SHOWN_LINE_LIMIT`.
+        All values together take `JSON_LIMIT` characters. Further values are cut at `SHOWN_LINE_LIMIT`.
         """
-        room, shown = JSON_LIMIT, []
+        characters_left, shown = JSON_LIMIT, []
         passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
         for name, value in islice(passed, MOST_ARGUMENTS_SHOWN):
-            text = pretty(value, max(room, SHOWN_LINE_LIMIT))
-            room -= len(text)
+            text = pretty(value, max(characters_left, SHOWN_LINE_LIMIT))
+            characters_left -= len(text)
             shown.append((shorten(name, SHOWN_LINE_LIMIT), text))
         return shown
 
     @property
     def defer_call(self) -> str:
-        """The code that enqueues a copy of the job; empty if the page shows none."""
+        """Code that enqueues a copy of the job; empty if the page cannot show it."""
         return defer_call(self.job, self.call)
 
     @property
@@ -177,14 +176,14 @@ class JobPage(ShownState):
 
     @property
     def result(self) -> str | None:
-        """The result as JSON; `None` unless the task has returned."""
+        """The result as JSON; `None` if the job has not completed."""
         return (
             pretty(masked(self.job.task, self.job.result), JSON_LIMIT) if self.job.status == Status.COMPLETED else None
         )
 
     @property
     def outcome(self) -> str:
-        """Why the job failed or was discarded, and the last error of one that is retried."""
+        """Why the job failed or was discarded, or a retrying job's last error."""
         has_error = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
         return clean(self.call.text(self.job.last_error), SHOWN_LINE_LIMIT * 4) if has_error else ""
 
@@ -208,7 +207,7 @@ class JobPage(ShownState):
 
     @cached_property
     def progress(self) -> Progress | None:
-        """The progress of the attempt that runs, or of the last one; `None` once the job is completed."""
+        """The progress of the current or last attempt; `None` once the job has completed."""
         return None if self.job.status == Status.COMPLETED else self.job.current_progress
 
     @property
@@ -219,7 +218,7 @@ class JobPage(ShownState):
     def progress_age(self) -> str:
         if self.progress is None or self.progress.at is None or not self.is_running:
             return ""
-        return gettext("Noted %(span)s ago") % {"span": span(max(self.now - self.progress.at, timedelta(0)))}
+        return gettext("Updated %(span)s ago") % {"span": span(max(self.now - self.progress.at, timedelta(0)))}
 
     @cached_property
     def logs(self) -> list[ShownLog]:
@@ -227,7 +226,7 @@ class JobPage(ShownState):
 
     @property
     def other_logs(self) -> list[ShownLog]:
-        """The logs of attempts that are not listed: they left no error, and others came after them."""
+        """The logs of attempts that are not listed, because they had no error and were not the last one."""
         listed = [attempt.log for attempt in self.attempts]
         return [log for log in self.logs if log not in listed]
 
@@ -238,12 +237,13 @@ class JobPage(ShownState):
     @property
     def attempts_with_links(self) -> list[tuple[ShownAttempt, list[tuple[str, str]]]]:
         return [
-            (each, links_of_attempt(self.job, each, self.now) if each.sentry_event_id else []) for each in self.attempts
+            (attempt, links_of_attempt(self.job, attempt, self.now) if attempt.sentry_event_id else [])
+            for attempt in self.attempts
         ]
 
     @property
     def attempts_come_first(self) -> bool:
-        """Whether the page begins with the attempts: the last one ended in an error."""
+        """Whether the page begins with the attempts, because the last one ended in an error."""
         return bool(self.attempts) and bool(self.attempts[0].exception or self.attempts[0].traceback)
 
     @property
@@ -253,7 +253,7 @@ class JobPage(ShownState):
 
     @property
     def attempts_made(self) -> str:
-        """The number of attempts and their maximum; and the number before a manual retry, which starts at 1."""
+        """The number of attempts and their maximum, and the number of attempts before a manual retry."""
         earlier = number_of_attempts(self.job) - self.job.attempts
         if not earlier:
             return f"{self.job.attempts}/{self.job.max_attempts}"
@@ -263,23 +263,23 @@ class JobPage(ShownState):
         return ngettext(
             "%(made)s/%(most)s · %(earlier)s before the retry",
             "%(made)s/%(most)s · %(earlier)s before the retries",
-            sum(each.verb == RETRY.name for each in operations_of(self.job)),
+            sum(operation.verb == RETRY.name for operation in operations_of(self.job)),
         ) % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
 
     @property
     def timeline(self) -> list[Moment]:
         moments = timeline(self.job, self.attempts, self.now)
-        return [replace(each, reason=self.call.text(each.reason)) for each in moments]
+        return [replace(moment, reason=self.call.text(moment.reason)) for moment in moments]
 
     @property
     def waited(self) -> str:
-        """The time from the job's due time to the start of its last attempt."""
+        """How long the job was due before its last attempt began."""
         waited = self.attempts[0].waited if self.attempts else None
         return "" if waited is None else span(waited)
 
     @property
     def ran(self) -> str:
-        """The duration of the last attempt, so far if a worker runs it."""
+        """The last attempt's duration, or its duration so far if a worker runs it."""
         last = self.attempts[0] if self.attempts else None
         if last is None or self.holder or (last.duration is None and self.job.status != Status.RUNNING):
             return ""
@@ -294,10 +294,10 @@ class JobPage(ShownState):
         return [(fact, fact.content(self.job)) for part in consoles() for fact in part.job_facts]
 
     def _shown(self, attempt: ShownAttempt) -> ShownAttempt:
-        """The attempt, masked and cut: another program may have written long texts into the row."""
+        """Return the attempt with secrets masked and long texts cut. Other programs may have written to the row."""
         return replace(
             attempt,
-            # The newest log: an attempt that was released or snoozed has the number of the next attempt.
+            # The newest log with this number: an attempt that was released or snoozed has the number of the next one.
             log=next((log for log in self.logs if log.number == attempt.number), None),
             worker=shorten(worker_name(attempt.worker), SHOWN_LINE_LIMIT),
             exception=shorten(attempt.exception, SHOWN_LINE_LIMIT),
@@ -308,5 +308,5 @@ class JobPage(ShownState):
 
 
 def pretty(value: Any, limit: int) -> str:
-    """JSON to read; a long one is cut in the middle."""
+    """Format a value as indented JSON. Long text is cut in the middle."""
     return clean(json.dumps(value, indent=2, ensure_ascii=False), limit)

@@ -1,4 +1,4 @@
-"""The pages that show how far a bulk action is, and how far a search of everything is."""
+"""The pages that show the progress of a bulk action, and of a search of the whole list."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,7 @@ class ProgressPage(ShownState):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no worker has the job yet, and the server may apply the verb: the server searches one window only."""
+        """Whether the web server may still apply the verb itself. It cannot if the list was not searched completely."""
         return self.job.status in WAITING and not self.bulk.is_lower_bound
 
     @property
@@ -44,7 +44,7 @@ class ProgressPage(ShownState):
 
     @property
     def done(self) -> int:
-        """The number of jobs that were read: all, once the job is completed."""
+        """The number of jobs that were handled so far."""
         return self._progress.done
 
     @property
@@ -57,7 +57,7 @@ class ProgressPage(ShownState):
 
     @property
     def most(self) -> int:
-        """The number of jobs to look at: the number that was counted, unless more or fewer were found."""
+        """The total number of jobs: as counted at the start, or as handled once the job has completed."""
         return self.done if self.job.status == Status.COMPLETED else max(self._number, self.done, 1)
 
     @property
@@ -84,17 +84,17 @@ class ProgressPage(ShownState):
 
     @property
     def posted(self) -> list[tuple[str, object]]:
-        """The fields of the form by which the server applies the verb itself."""
+        """The form fields to post so that the web server applies the verb itself."""
         fields = [("action", self.bulk.action), ("select_across", "1"), ("_selected_action", "all")]
         number = self.bulk.number
-        asked = [(CONFIRMED, "yes"), ("by_hand", self.job.pk), ("number", number), ("typed", number)]
-        return [*fields, *asked, *self.bulk.answers.items()]
+        confirmation = [(CONFIRMED, "yes"), ("by_hand", self.job.pk), ("number", number), ("typed", number)]
+        return [*fields, *confirmation, *self.bulk.answers.items()]
 
 
 @dataclass(frozen=True)
 class SearchPage(ProgressPage):
     is_waiting = False
-    """No server searches a whole list."""
+    """A web server never searches a whole list itself."""
 
     @property
     def title(self) -> str:
@@ -106,14 +106,14 @@ class SearchPage(ProgressPage):
 
     @property
     def most(self) -> int:
-        """About the number of jobs of the list."""
+        """The approximate number of jobs in the list."""
         expected = self._progress.counted or 0
         return max(round(expected, 2 - len(str(expected))), self._progress.looked_at, 1)
 
     @property
     def numbers(self) -> str:
         if self._has_searched_all:
-            return gettext("All jobs of the list were searched")
+            return gettext("All jobs in the list were searched")
         numbers = {"done": grouped(self.done), "number": grouped(self.most)}
         return gettext("%(done)s of about %(number)s jobs were searched") % numbers
 
@@ -123,9 +123,9 @@ class SearchPage(ProgressPage):
 
     @property
     def result(self) -> str:
-        found = ngettext("%(number)s job matches.", "%(number)s jobs match.", self.found)
-        text = found % {"number": grouped(self.found)}
-        end = gettext("The search has ended there: it keeps no more.")
+        matches = ngettext("%(number)s job matches.", "%(number)s jobs match.", self.found)
+        text = matches % {"number": grouped(self.found)}
+        end = gettext("The search stopped there, because it keeps no more jobs.")
         return f"{text} {end}" if self._is_cut else text
 
     @property

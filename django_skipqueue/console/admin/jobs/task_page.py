@@ -1,4 +1,4 @@
-"""The page of a task: its options, the lists of its jobs, and what parts know about it. Reads none of its jobs."""
+"""A task's page: its options, links to lists of its jobs, and the parts' sections. It does not read the jobs."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,7 +19,7 @@ class TaskPage:
 
     @property
     def task(self) -> Task[Any, Any] | None:
-        """`None`: this process has none of this name."""
+        """The task, or `None` if this process knows no task with this name."""
         try:
             return registry.get(self.name)
         except UnknownTask:
@@ -27,12 +27,12 @@ class TaskPage:
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """The options of `@job` that hold, each as Python writes it."""
+        """The task's options, with their values as text."""
         if self.task is None:
             return []
         task, own = self.task, self.task.options
-        of_parts = {each.name: getattr(part, each.name) for part in own.of_parts for each in fields(part)}
-        found = {
+        part_options = {field.name: getattr(part, field.name) for part in own.of_parts for field in fields(part)}
+        options = {
             "queue_name": own.queue_name,
             "priority": own.priority,
             "max_attempts": own.max_attempts or settings.max_attempts,
@@ -43,13 +43,13 @@ class TaskPage:
             "retention": own.retention,
             "redact": task.redact or None,
             "database": own.database,
-            **of_parts,
+            **part_options,
         }
-        return [(name, _written(value)) for name, value in found.items() if value is not None]
+        return [(name, _written(value)) for name, value in options.items() if value is not None]
 
     @property
     def lists(self) -> list[tuple[Any, str]]:
-        """The lists of its jobs: the label of a state, and the query of the address."""
+        """Links to lists of the task's jobs by state: label and URL query."""
         return [(label, urlencode({"status": state, "task": self.name})) for state, label in STATES.items()]
 
     @property

@@ -1,6 +1,6 @@
-"""The time line of a job: enqueued, attempts, acts of operators, finished; and the next time at which it is due.
+"""A job's timeline: when it was enqueued, attempted, changed by operators and finished, and when it is next due.
 
-Pure: makes moments of a row and its attempts. An attempt stands at its end, with the times that it waited and ran.
+An attempt is shown at the time when it ended, with how long it waited and ran. This module sends no queries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from .attempts import ShownAttempt
 from .history import RELEASE_VERB, SNOOZE_VERB, ShownOperation, operations_of
 
 ONE_MOMENT = timedelta(milliseconds=1)
-"""Times that are no further apart count as one moment."""
+"""Times that differ by at most this are the same moment."""
 
 ATTEMPT_LABELS = {
     Status.RUNNING.value: _("attempt %(number)s running"),
@@ -28,13 +28,13 @@ ATTEMPT_LABELS = {
     Status.FAILED.value: _("attempt %(number)s failed"),
     Status.DISCARDED.value: _("attempt %(number)s discarded"),
 }
-EXTERNAL_LABEL = _("attempt %(number)s with %(holder)s")
+EXTERNAL_LABEL = _("attempt %(number)s at %(holder)s")
 CANCELLED_LABEL = _("attempt %(number)s cancelled")
 UNCOUNTED_END_LABELS = {
     RELEASE_VERB: _("attempt %(number)s released, because its worker stopped"),
     SNOOZE_VERB: _("attempt %(number)s snoozed"),
 }
-"""The end of an attempt that is not counted, by the verb that the worker has noted in `operations`."""
+"""Labels for the end of an attempt that is not counted, by the verb that the worker recorded in `operations`."""
 SNOOZES_LABEL = _("attempt %(number)s snoozed, the last of %(times)s times")
 RECOVERED_LABEL = _("attempt %(number)s ended with its worker, and the job was recovered")
 
@@ -44,7 +44,7 @@ class Moment:
     label: str
     at: datetime
     status: str
-    """For its colour."""
+    """The status that determines the moment's colour."""
     details: tuple[str, ...] = ()
     reason: str = ""
     distance: str = ""
@@ -52,33 +52,33 @@ class Moment:
 
 
 def timeline(job: Job, attempts: Sequence[ShownAttempt], now: datetime) -> list[Moment]:
-    """Return the moments, the oldest first. `attempts`: the attempts of the job, the newest first."""
+    """Return the moments, the oldest first. `attempts`: the job's attempts, the newest first."""
     operations = operations_of(job)
-    moments = [*_enqueued(job, operations), *(_operated(each, operations) for each in operations)]
+    moments = [*_enqueued(job, operations), *(_operated(operation, operations) for operation in operations)]
     ended_at: datetime | None = None
     for attempt in reversed(attempts):
         moments += _attempted(attempt, now, ended_at, holder="" if attempt.ended_at else holder_of(job))
         ended_at = attempt.ended_at
     moments += _finished(job, attempts, operations)
-    complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
+    complete = (replace(one, distance=distance(one.at, now), is_ahead=one.at > now) for one in moments)
     return sorted(complete, key=attrgetter("at"))
 
 
 def _enqueued(job: Job, operations: Sequence[ShownOperation]) -> Iterator[Moment]:
     was_scheduled = job.run_after - job.enqueued_at > ONE_MOMENT
-    is_over = job.finished_at is not None and job.finished_at < job.run_after  # the job never was due
+    is_over = job.finished_at is not None and job.finished_at < job.run_after  # the job was finished before it was due
     yield Moment(label=gettext("enqueued"), at=job.enqueued_at, status=Status.QUEUED)
-    if was_scheduled and not is_over and not any(abs(job.run_after - each.at) <= ONE_MOMENT for each in operations):
+    if was_scheduled and not is_over and not any(abs(job.run_after - one.at) <= ONE_MOMENT for one in operations):
         is_next = job.status == Status.SCHEDULED and job.attempts > 0
         label = gettext("next attempt due") if is_next else gettext("due")
         yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
 
 
 def _operated(operation: ShownOperation, operations: Sequence[ShownOperation]) -> Moment:
-    """An act of an operator, or the end of an attempt that is not counted.
+    """Return the moment of an operator's act, or of the end of an attempt that is not counted.
 
-    The worker of such an attempt stopped, or its task snoozed. Its number is also the number of the next attempt. Of
-    snoozes in a row, the job keeps the last one.
+    An attempt is not counted if its worker stopped or its task snoozed. The next attempt gets the same number. After
+    several snoozes in a row, the job only records the last one.
     """
     if operation.verb not in UNCOUNTED_END_LABELS:
         details = (operation.change,) if operation.change else ()
@@ -113,7 +113,7 @@ def _attempted(
     details = []
     if previous_ended_at and attempt.started_at and attempt.started_at > previous_ended_at:
         pause = span(attempt.started_at - previous_ended_at)
-        details.append(gettext("%(span)s after the attempt before") % {"span": pause})
+        details.append(gettext("%(span)s after the previous attempt") % {"span": pause})
     if attempt.waited is not None:
         details.append(gettext("waited %(span)s") % {"span": span(attempt.waited)})
     if attempt.duration is not None:
@@ -132,8 +132,8 @@ def _attempted(
 
 
 def _finished(job: Job, attempts: Sequence[ShownAttempt], operations: Sequence[ShownOperation]) -> Iterator[Moment]:
-    """The end of the job, if neither an attempt nor an operator's act accounts for it."""
+    """Yield the end of the job, unless an attempt or an operator's act already shows it."""
     is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
-    is_shown |= job.status == Status.DISCARDED and any(each.status.is_finished for each in operations[-1:])
+    is_shown |= job.status == Status.DISCARDED and any(operation.status.is_finished for operation in operations[-1:])
     if job.finished_at and not is_shown:
         yield Moment(label=job.get_status_display(), at=job.finished_at, status=job.status)

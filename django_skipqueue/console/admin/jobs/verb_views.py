@@ -1,7 +1,7 @@
-"""The views that change jobs: the buttons of a job, the question before a verb is applied, and what a worker applies.
+"""The views that change jobs: a job's buttons, the confirmation pages, and the progress of bulk actions.
 
-Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged. A job that
-waits is taken back from the workers before the server applies its verb itself.
+Every view checks the user's permission itself, a GET changes nothing, and every change is logged. Before the web server
+applies a bulk action itself, it discards the background job that waits for a worker.
 """
 
 from typing import Any
@@ -70,34 +70,36 @@ class VerbViews(JobViews):
 
     @guarded(*READ_OR_CHANGE, may=lambda self, request: self.may(request, RUN_AGAIN))
     def edit_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
-        """Run a finished job again with other arguments."""
+        """Let the user run a finished job again with other arguments."""
         job = Job.objects.filter(pk=job_id).first()
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         fits = job.status in RUN_AGAIN.statuses
         reason = copy_refusal(job) if fits else misfit_message(EDIT, job)
-        if not reason and not (isinstance(job.args, list) and isinstance(job.kwargs, dict)):  # written by hand
-            text = gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.")
+        if not reason and not (
+            isinstance(job.args, list) and isinstance(job.kwargs, dict)
+        ):  # someone edited the row by hand
+            text = gettext("The arguments of job %(id)s are neither a list nor an object, so they cannot be edited.")
             reason = text % {"id": job.pk}
         if reason:
             return self._refuse(request, job, reason)
         try:
             task = registry.get(job.task)
         except UnknownTask:
-            reason = gettext("The task %(task)s is not registered in this process, so its arguments cannot be checked.")
+            reason = gettext("This process does not know the task %(task)s, so it cannot check the arguments.")
             return self._refuse(request, job, reason % {"task": shorten(job.task, MESSAGE_NAME_LIMIT)})
         form = EditForm(job, task, request.POST)
-        if form.is_valid() and (made := form.enqueue()):
-            if made.created:
-                return self._show_made(request, job, made)
-            form.add_error(None, why_existing(job, made))
+        if form.is_valid() and (copy := form.enqueue()):
+            if copy.created:
+                return self._show_copy(request, job, copy)
+            form.add_error(None, why_existing(job, copy))
         return self._ask_for_one(request, EDIT, job, form, target=self.address("edit", job.pk))
 
     @guarded(*READ, may=lambda self, request: self.may(request, DELETE))
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Ask whether to delete one job. The answer goes to the list's action: jobs are deleted in one way only."""
+        """Ask whether to delete one job. The answer is posted to the list's delete action."""
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():
             return self.redirect_job_missing(request, object_id)
@@ -113,9 +115,10 @@ class VerbViews(JobViews):
         target: str = "",
         is_for_workers: bool = False,
     ) -> HttpResponse:
-        """Ask whether to change the selected jobs; the answer is posted to `target`, or to where the question was.
+        """Ask whether to change the selected jobs.
 
-        `is_for_workers`: a worker changes the jobs, because there are, or may be, too many for a request.
+        The answer is posted to `target`, by default to the same URL. `is_for_workers`: a worker changes the jobs,
+        because there may be too many for one request.
         """
         summary = Summary.of(selection, verb, is_lower_bound=selection.is_part and is_for_workers)
         sample = selection.sample() if summary.count.found <= SAMPLE_SIZE else []
@@ -140,19 +143,19 @@ class VerbViews(JobViews):
 
     @guarded("POST")
     def search_view(self, request: HttpRequest) -> HttpResponse:
-        """Enqueue a job that searches all of a list, whose query the address has, and show its progress.
+        """Enqueue a job that searches the whole list for the URL's query, and show its progress.
 
-        The page of the progress is for users who may view jobs, also if the list is that of the archive.
+        The page of the progress is for users who may view jobs, whichever list the jobs are from.
         """
         if not self.admin_site.get_model_admin(Job).has_view_permission(request):
             raise PermissionDenied
         if served := queue_with_workers():
             return self.hand_over(request, served, action=SEARCH)
-        self.message_user(request, gettext("No worker is alive that could search everything."), messages.WARNING)
+        self.message_user(request, gettext("There is no live worker that could search everything."), messages.WARNING)
         return HttpResponseRedirect(self.address("changelist", query=request.GET.urlencode()))
 
     def hand_over(self, request: HttpRequest, queue_name: str, /, **values: Any) -> HttpResponse:
-        """Enqueue a job that goes through all of this list, and show its progress."""
+        """Enqueue a background job that goes through this whole list, and show its progress."""
         query = request.GET.copy()
         query.pop(WINDOW_VAR, None)
         bulk = BulkAction(
@@ -167,7 +170,7 @@ class VerbViews(JobViews):
 
     @guarded(*READ_OR_CHANGE)
     def progress_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
-        """Show how far the job of a bulk action is; a POST cancels it. What it has done stays done."""
+        """Show a bulk action's progress. A POST cancels the action, but does not undo its changes."""
         job: Any = Job.objects.annotate(now=Now()).filter(pk=job_id, task=BULK_TASK).first()
         is_fragment = "fragment" in request.GET
         if job is None:
@@ -175,11 +178,13 @@ class VerbViews(JobViews):
         bulk = BulkAction.of(job)
         if bulk is None:
             raise Http404
+        if not bulk.may_be_viewed(self.admin_site, request):
+            raise PermissionDenied
         may_stop = self.may(request, CANCEL) or bulk.user_id == request.user.pk
         if request.method == "POST":
             if not may_stop:
                 raise PermissionDenied
-            assert CANCEL.button is not None  # noqa: S101 (a verb of the table)
+            assert CANCEL.button is not None  # noqa: S101 (this verb always has a button)
             self._apply_to_one(request, CANCEL, CANCEL.button, job, Instruction(request.user.get_username()))
             return HttpResponseRedirect(self.address("progress", job.pk))
         content: dict[str, Any] = {
@@ -218,20 +223,20 @@ class VerbViews(JobViews):
     def _apply_to_one(
         self, request: HttpRequest, verb: Verb, button: Button, job: Job, instruction: Instruction
     ) -> int:
-        """Apply the verb, and say what was done. Returns the id of the job to show next."""
+        """Apply the verb, and show a message with the result. Return the id of the job to show next."""
         result = apply_to_one(verb, button, job, instruction)
         log.record(request, result.log_entries, verb=verb)
         self.message_user(request, result.message, messages.SUCCESS if result.log_entries else messages.WARNING)
         return result.shown_id
 
-    def _show_made(self, request: HttpRequest, job: Job, made: Job) -> HttpResponse:
-        values = {"id": job.pk, "copy": made.pk}
+    def _show_copy(self, request: HttpRequest, job: Job, copy: Job) -> HttpResponse:
+        values = {"id": job.pk, "copy": copy.pk}
         entry = gettext("Run again with other arguments as job %(copy)s.") % values
         log.record(request, [LoggedChange(job.pk, str(job), entry)], verb=RUN_AGAIN)
-        with using_database(made._state.db or settings.database):
+        with using_database(copy._state.db or settings.database):
             entry = gettext("Made from job %(id)s with other arguments.") % values
-            log.record(request, [LoggedChange(made.pk, str(made), entry)], verb=RUN_AGAIN)
-            page = self.address("change", made.pk)
+            log.record(request, [LoggedChange(copy.pk, str(copy), entry)], verb=RUN_AGAIN)
+            page = self.address("change", copy.pk)
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(page)
 
@@ -241,12 +246,12 @@ class VerbViews(JobViews):
 
 
 BY_HAND = "by_hand"
-"""The form field with the id of a job that waits for a worker, and whose verb the server is to apply."""
+"""The form field with the id of a waiting background job whose action the web server shall perform instead."""
 
 
 def discard_bulk_job(job_id: int, verb: Verb, query: str, instruction: Instruction) -> bool:
-    """Discard a job that waits for a worker to apply the verb to this list. Returns whether it still waited."""
+    """Discard the background job of this action if it still waits for a worker. Return whether it was discarded."""
     job = Job.objects.filter(pk=job_id, task=BULK_TASK).first()
     bulk = BulkAction.of(job) if job else None
-    is_the_same = bulk is not None and (bulk.action, bulk.query) == (verb.action_name, query)
-    return is_the_same and bool(Store.default().discard([job_id], by=instruction.user))
+    is_same_action = bulk is not None and (bulk.action, bulk.query) == (verb.action_name, query)
+    return is_same_action and bool(Store.default().discard([job_id], by=instruction.user))

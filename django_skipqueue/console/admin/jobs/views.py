@@ -1,6 +1,6 @@
-"""The pages of one job, of the dashboard and of the doctor; what all views of jobs share: permissions, a missing job.
+"""The pages of a job, the dashboard and the doctor, and code that all job views share, such as permissions.
 
-Invariant: every view checks the user's permission itself, and a GET changes nothing.
+Every view checks the user's permission itself, and a GET changes nothing.
 """
 
 import time
@@ -42,9 +42,10 @@ from .task_page import TaskPage
 
 
 class JobViews(OwnViews):
-    """Nobody adds or edits a job; everything else has a permission.
+    """Views of jobs.
 
-    View, add and delete are Django's own permissions, retry and discard the model's. Each verb names the one it needs.
+    Nobody can add or edit a job here; everything else needs a permission. Viewing, adding and deleting use Django's own
+    permissions; retrying and discarding use permissions of the model. Each verb names its permission.
     """
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -54,12 +55,12 @@ class JobViews(OwnViews):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """A running job is not deleted: a worker holds it."""
+        """Refuse to delete a running job, because a worker is using it."""
         return super().has_delete_permission(request, obj) and (obj is None or obj.status != Status.RUNNING)
 
     def may(self, request: HttpRequest, verb: Verb) -> bool:
         """Whether the user may apply the verb. A user who may not view jobs may not change them either."""
-        if verb is DELETE:  # a project may override the method that Django calls
+        if verb is DELETE:  # use Django's method, because a project may override it
             allowed = self.has_delete_permission(request)
         else:
             codename = get_permission_codename(verb.permission, self.opts)
@@ -72,15 +73,15 @@ class JobViews(OwnViews):
     ) -> HttpResponse:
         """Show a job."""
         job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if is_id(object_id) else None
-        is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
+        is_fragment = "fragment" in request.GET  # requested by the script that refreshes an open page
         if job is None:
             return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, object_id)
-        others = self.address("changelist", query={"task": job.task})
+        jobs_of_task = self.address("changelist", query={"task": job.task})
         content: dict[str, Any] = {
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
-            "others": others if len(job.task) <= MAX_LINKED_NAME_LENGTH else "",
+            "others": jobs_of_task if len(job.task) <= MAX_LINKED_NAME_LENGTH else "",
             "sections": sections_of(job),
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
@@ -111,14 +112,14 @@ class JobViews(OwnViews):
     @refreshing
     @guarded(*READ)
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
-        """Show whether the queue is well."""
+        """Show the dashboard."""
         dashboard = Dashboard.of(request.GET, request.user.has_perm)
         return self.show(request, "dashboard/page.html", None, {"dashboard": dashboard}, title=gettext("Dashboard"))
 
     @refreshing
     @guarded(*READ)
     def task_view(self, request: HttpRequest) -> HttpResponse:
-        """Show a task."""
+        """Show the page of a task."""
         page = TaskPage(request.GET.get("task", "").replace("\0", "")[:MAX_LINKED_NAME_LENGTH])
         content = {"page": page, "sections": page.sections}
         return self.show(request, "job/task.html", page.name, content, title=page.name)
@@ -126,7 +127,7 @@ class JobViews(OwnViews):
     @limits_itself
     @guarded(*READ)
     def doctor_view(self, request: HttpRequest) -> HttpResponse:
-        """Examine the queue and its database, and show what is wrong."""
+        """Examine the queue and its database, and show the problems."""
         return self.show(request, "doctor.html", None, {"page": _examined(request.user)}, title=gettext("Doctor"))
 
     @limits_itself
@@ -135,7 +136,7 @@ class JobViews(OwnViews):
         return metrics_page()
 
     def redirect_job_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
-        """Redirect to the page that a part has for the job; else to the list of jobs, with a message."""
+        """Redirect to the page where a part still shows the job; otherwise to the job list."""
         for part in consoles():
             if part.find_job and (page := part.find_job(request, job_id, self.admin_site.name)):
                 return HttpResponseRedirect(page)
@@ -144,7 +145,7 @@ class JobViews(OwnViews):
         return HttpResponseRedirect(self.address("changelist"))
 
     def _buttons_for(self, request: HttpRequest, job: Job) -> list[tuple[Button, str]]:
-        """The buttons that the job's status and the user's permissions allow, and where each is posted."""
+        """Return the buttons that the job's status and the user's permissions allow, each with the URL to post to."""
         offered = [
             (button.for_job(job), self.address(verb.name, job.pk))
             for verb, button in buttons()
@@ -165,22 +166,22 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 
 
 def _examined(user: Any) -> dict[str, Any]:
-    """Examine the databases. The worst findings come first, and findings of equal severity are grouped by database."""
+    """Examine the databases. The most severe findings come first; equally severe ones are grouped by database."""
     at, start = localtime(), time.monotonic()
     several = settings.served_databases if settings.serves_several else ()
     findings = examine_at_once(several) if several else examine(Store.default())
     shown: list[dict[str, Any]] = [
         {
-            "finding": each,
-            "badge": badge(each.severity, SEVERITY_LABELS[each.severity]),
-            "address": ShownProblem.to(user, each).address,
+            "finding": finding,
+            "badge": badge(finding.severity, SEVERITY_LABELS[finding.severity]),
+            "address": ShownProblem.to(user, finding).address,
         }
-        for each in findings
+        for finding in findings
     ]
     return {
         "verdict": Verdict.of(findings),
-        "found": [each for each in shown if each["finding"].severity != Severity.OK],
-        "well": [each for each in shown if each["finding"].severity == Severity.OK],
+        "found": [row for row in shown if row["finding"].severity != Severity.OK],
+        "well": [row for row in shown if row["finding"].severity == Severity.OK],
         "duration": span(time.monotonic() - start),
         "at": at,
     }

@@ -1,1 +1,1 @@
-"""Parts that the pages share: cells, paging, addresses, time limits."""
+"""Code that the admin pages share: table cells, URLs, time limits and base views."""

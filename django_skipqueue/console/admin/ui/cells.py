@@ -1,6 +1,7 @@
-"""Columns and cells of tables. A cell is short, and safe whatever the row contains.
+"""Columns and cells of tables.
 
-A column is a name, a title, and a function that makes the cell of a subject.
+A cell is short, and safe for any content of the row. A column has a name, a title, and a function that returns the cell
+for a row.
 """
 
 import json
@@ -24,7 +25,7 @@ from ...queues_and_workers import MAX_LINKED_NAME_LENGTH
 from .addresses import address_of
 
 CELL_LIMIT = 120
-"""Characters of anything that stands in a cell."""
+"""The maximum number of characters in a cell."""
 
 
 def badge(status: str, label: str | Promise) -> SafeString:
@@ -41,29 +42,29 @@ def shortened(text: str) -> str:
 
 
 def job_link(job_id: int, text: str) -> SafeString:
-    shown = '<a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
-    return format_html(shown, address_of("job_change", job_id), shortened(text), job_id)
+    template = '<a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
+    return format_html(template, address_of("job_change", job_id), shortened(text), job_id)
 
 
 def queue_link(name: str) -> SafeString:
-    """The name of a queue, with a link to its page."""
+    """Return the queue's name with a link to its page."""
     return _page_link("queue", name, name)
 
 
 def worker_link(worker_id: str, text: str = "") -> SafeString:
-    """The name of a worker, or this text, with a link to its page."""
+    """Return the worker's name, or this text, with a link to the worker's page."""
     return _page_link("worker", worker_id, text or worker_name(worker_id))
 
 
 def _page_link(model: str, pk: str, text: str) -> SafeString:
-    # The queue never stores such a name, but another program may have written the row.
+    # django_skipqueue never stores such a name, but another program may have written the row.
     if not pk or len(pk) > MAX_LINKED_NAME_LENGTH:
         return format_html("{}", shortened(text))
     return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))
 
 
 def task_link(task: str, text: str = "") -> SafeString:
-    """The name of a task, or a text, as a link to the page of the task; no link if its name is too long for one."""
+    """Return the task's name, or this text, with a link to the task's page, unless the name is too long for a URL."""
     shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
     if len(task) > MAX_LINKED_NAME_LENGTH:
         return format_html("{}", shown)
@@ -72,12 +73,12 @@ def task_link(task: str, text: str = "") -> SafeString:
 
 
 def arguments(task: str, call: Redacted) -> str:
-    """The arguments as in a call: `payment_id=42, email="x"`; just the value if its parameter has no known name."""
-    dumped = partial(json.dumps, ensure_ascii=False)
+    """Return the arguments as in a call: `payment_id=42, email="x"`. Without a known parameter name, show the value."""
+    as_json = partial(json.dumps, ensure_ascii=False)
     names = names_in_order(task, call.args)
-    shown = [f"{name}={dumped(value)}" for name, value in zip(names, call.args, strict=False)]
-    shown += [dumped(value) for value in call.args[len(names) :]]
-    shown += [f"{name}={dumped(value)}" for name, value in call.kwargs.items()]
+    shown = [f"{name}={as_json(value)}" for name, value in zip(names, call.args, strict=False)]
+    shown += [as_json(value) for value in call.args[len(names) :]]
+    shown += [f"{name}={as_json(value)}" for name, value in call.kwargs.items()]
     return shortened(", ".join(shown))
 
 
@@ -88,13 +89,13 @@ Cell = SafeString | str
 
 class Column(NamedTuple, Generic[T]):
     name: str
-    """For the style sheet: the class of its cells is `field-NAME`."""
+    """The column's cells get the CSS class `field-NAME`."""
     title: Any
     cell: Callable[[T], Cell]
 
 
 def columns_of(facts: Sequence[Fact[T]], subjects: Sequence[T], renderers: Renderers[T]) -> tuple[Column[T], ...]:
-    """The columns of a table of `subjects`. A fact that has no function in `renderers` is shown as text."""
+    """Return the columns of a table of `subjects`. A fact without a function in `renderers` is shown as text."""
     return tuple(
         Column(fact.name, fact.title, renderer or partial(plain_cell, fact))
         for fact, renderer in columns(facts, subjects, renderers)
@@ -106,11 +107,11 @@ def plain_cell(fact: Fact[T], subject: T) -> Cell:
 
 
 Rows = list[list[tuple[Column[T], Cell]]]
-"""For each row its columns, and their cells."""
+"""For each row: pairs of a column and its cell."""
 
 
 def rows(columns: Iterable[Column[T]], listed: Iterable[T]) -> Rows[T]:
-    return [[(column, column.cell(each)) for column in columns] for each in listed]
+    return [[(column, column.cell(subject)) for column in columns] for subject in listed]
 
 
 class Table(Generic[T]):

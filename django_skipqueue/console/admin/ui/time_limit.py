@@ -1,7 +1,7 @@
-"""A limit on the time that each query of a page may take, and the page that is shown instead when one takes longer.
+"""Limits how long each query of a page may take, and shows an error page if a query takes longer.
 
-Invariant: a request is one transaction. If a query meets the limit, nothing of the request is done. The page of the
-doctor is none: each of its checks is a transaction.
+A request is one transaction, so if a query exceeds the limit, the request changes nothing. The doctor's page is an
+exception: each of its checks is a separate transaction.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from ...durations import span
 QUERY_SECONDS = 5.0
 
 RETRY_AFTER_SECONDS = 10
-"""When a program should ask again."""
+"""After this time, a program should repeat the request."""
 
 LIMITS_ITSELF = "skipqueue_limits_itself"
-"""The attribute of a view that `limits_itself`."""
+"""The attribute that `limits_itself` sets on a view."""
 
 View = Callable[..., HttpResponse]
 
 
 class Afterwards(HttpResponse):
-    """A view returns it to go on after its transaction, with work that commits in parts and limits its time itself."""
+    """A response whose `work` runs after the view's transaction. The work commits in parts and limits its own time."""
 
     def __init__(self, work: Callable[[], HttpResponse]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Afterwards(HttpResponse):
 
 
 def limits_itself(view: View) -> View:
-    """Mark a view that limits the time of its queries, and answers without a database as well."""
+    """Mark a view that limits its queries' time itself, and that also works if the database is unavailable."""
     setattr(view, LIMITS_ITSELF, True)
     return view
 
@@ -48,10 +48,10 @@ def limits_its_time(view: View) -> bool:
 
 
 def time_limited(model_admin: Any, view: View) -> View:
-    """The view as one transaction: a request with a query that takes longer than `QUERY_SECONDS` answers 503.
+    """Run the view in one transaction, and answer 503 if a query takes longer than `QUERY_SECONDS`.
 
-    The page is rendered before the transaction ends, since templates send queries as well. A view that `limits_itself`
-    is returned as it is.
+    The page is rendered within the transaction, because templates send queries too. A view with `limits_itself` is
+    returned unchanged.
     """
     if limits_its_time(view):
         return view

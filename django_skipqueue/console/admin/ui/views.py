@@ -1,12 +1,10 @@
-"""The base of all our `ModelAdmin` classes: addresses, templates, permissions and the log of their views.
+"""The base of our `ModelAdmin` classes: URLs, templates, permissions, and entries in Django's admin log.
 
-Invariant: every view, ours or Django's, has the time limit of `console.admin.ui.time_limit`, unless it limits itself.
-Parts may wrap views.
+All views, including Django's own, have the time limit of `console.admin.ui.time_limit`, unless they limit themselves.
+Parts may wrap views. A script that refreshes a page gets an empty answer if the page has not changed.
 
-A script that fetches a page again gets an answer without content while the page has not changed.
-
-Django's log of admin actions is in the project's default database. Invariant: the history of an object has no entry
-of an object with an equal id in another database.
+Django's admin log is in the project's default database. An object's history never contains entries about an object
+with the same id in another database.
 """
 
 import hashlib
@@ -41,20 +39,20 @@ else:
 
 
 FILTERS_PARAMETER = "_changelist_filters"
-"""The parameter in which Django's admin keeps the query of the list while another page is open."""
+"""The parameter in which Django's admin keeps the list's query while another page is open."""
 
 HISTORY_PAGE_SIZE = 100
-"""The number of entries on a page of a history."""
+"""The number of history entries on a page."""
 
 
 def logged_id(pk: object) -> str:
-    """The id of an object in Django's log: with its database, unless that is the one of an address that names none."""
+    """Return an object's id for Django's log. It includes the alias of a database other than the default one."""
     is_home = not settings.serves_several or settings.database == load().database
     return str(pk) if is_home else f"{settings.database}:{pk}"
 
 
 def without_nul(view: View) -> View:
-    """The view; 404 for an id with a NUL, which PostgreSQL would refuse with an error."""
+    """Wrap a view to answer 404 if an id contains a NUL character, because PostgreSQL would raise an error."""
 
     @wraps(view)
     def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -66,18 +64,18 @@ def without_nul(view: View) -> View:
 
 
 class OwnChangeList(ChangeList):
-    """A list whose links carry the parameters that every address of the queue carries."""
+    """A list whose links carry the same parameters as all our URLs."""
 
     def get_query_string(self, *args: Any, **kwargs: Any) -> str:
         return carrying(super().get_query_string(*args, **kwargs))
 
 
 class OwnViews(AnyModelAdmin):
-    """For classes that the admin registers. A view has the name `django_skipqueue_MODEL_NAME`, as Django's own have."""
+    """The base of registered admin classes. As in Django, a view's name is `django_skipqueue_MODEL_NAME`."""
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The addresses as the admin site takes them, each with a view whose queries are limited."""
+        """The URL patterns for the admin site. The queries of every view have a time limit."""
         wraps_of_parts = [console.admin_view for console in consoles() if console.admin_view]
         patterns = self.get_urls()
         for pattern in patterns:
@@ -97,13 +95,12 @@ class OwnViews(AnyModelAdmin):
         return OwnChangeList
 
     def get_preserved_filters(self, request: HttpRequest) -> str:
-        """What Django adds to its links between the pages of a model, and to its redirects."""
+        """Return the query that Django adds to its redirects, and to its links between a model's pages."""
         kept, more = super().get_preserved_filters(request), carried()
         if not more:
             return kept
-        filters = dict(
-            parse_qsl(dict(parse_qsl(kept)).get(FILTERS_PARAMETER, ""))
-        )  # of the list: Django replaces the rest
+        # Keep the list's filters only: Django replaces the other parameters.
+        filters = dict(parse_qsl(dict(parse_qsl(kept)).get(FILTERS_PARAMETER, "")))
         return urlencode({FILTERS_PARAMETER: urlencode(filters | more), **more})
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -127,12 +124,12 @@ class OwnViews(AnyModelAdmin):
         return super().delete_view(request, object_id, self._with_sidebar(request, extra_context))
 
     def _with_sidebar(self, request: HttpRequest, context: dict[str, Any] | None) -> dict[str, Any]:
-        """The context for a view of Django's, which asks the site for its own."""
+        """Return the context for a view of Django's own, with our links in the sidebar."""
         sidebar = {"available_apps": self.context_of_site(request)["available_apps"]} if carried() else {}
         return sidebar | (context or {})
 
     def context_of_site(self, request: HttpRequest) -> dict[str, Any]:
-        """What the site gives to every page: the links of its sidebar carry what ours do."""
+        """Return the site's context for every page. The sidebar's links to our pages carry our parameters."""
         context: dict[str, Any] = self.admin_site.each_context(request)
         own = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
         for model in (model for app in own for model in app["models"]):
@@ -140,7 +137,7 @@ class OwnViews(AnyModelAdmin):
         return context
 
     def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
-        """The context that Django's templates need; `subject` ends the breadcrumbs."""
+        """Return the context that Django's templates need. `subject` is the last of the breadcrumbs."""
         return {
             **self.context_of_site(request),
             "title": title,
@@ -153,17 +150,18 @@ class OwnViews(AnyModelAdmin):
     def show(
         self, request: HttpRequest, template: str, subject: object, content: dict[str, Any], *, title: str
     ) -> HttpResponse:
-        """Show a page by a template of ours, with this content."""
+        """Show a page from one of our templates, with this content."""
         context = self.context(request, subject, title=title) | content
         return TemplateResponse(request, f"admin/django_skipqueue/{template}", context)
 
     def ask(self, request: HttpRequest, *, title: str, subject: str, **content: Any) -> HttpResponse:
-        """Show a question; `subject` is also the text of the button below it.
+        """Ask for confirmation.
 
-        By default the answer is posted to where the question was, and who does not answer goes back to the list.
+        `subject` is also the label of the button. By default, the answer is posted to the current URL, and the cancel
+        link leads to the list.
         """
-        usual = {"can_be_done": True, "target": request.get_full_path(), "back": self.address("changelist")}
-        return self.show(request, "job/confirm.html", subject, usual | content, title=title)
+        defaults = {"can_be_done": True, "target": request.get_full_path(), "back": self.address("changelist")}
+        return self.show(request, "job/confirm.html", subject, defaults | content, title=title)
 
     def _full_name(self, name: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
@@ -175,13 +173,13 @@ class OwnViews(AnyModelAdmin):
         return super().log_change(request, _as_logged(obj), message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        return super().log_deletions(request, cast("Any", [_as_logged(each) for each in queryset]))
+        return super().log_deletions(request, cast("Any", [_as_logged(obj) for obj in queryset]))
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         pk = unquote(object_id)
-        # Django's template writes `?{{ page_var }}=2`.
+        # Django's template contains `?{{ page_var }}=2`, so `page_var` can contain more parameters.
         links = {"page_var": "&".join(filter(None, [urlencode(carried()), PAGE_VAR]))}
         context = self._with_sidebar(request, links | (extra_context or {}))
         if logged_id(pk) == pk:
@@ -198,7 +196,7 @@ class OwnViews(AnyModelAdmin):
 
 
 class ReadOnlyViews(OwnViews):
-    """Nobody adds, edits or deletes rows here."""
+    """The base of admin classes whose rows nobody can add, edit or delete."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -221,9 +219,9 @@ READ_OR_CHANGE = (*READ, "POST")
 
 
 def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: True) -> Callable[[View], View]:
-    """Decorate a view of a `ModelAdmin`: only users who may view the model, and for whom `may` is true, may open it.
+    """Decorate an admin view so that it is only open to users who may view the model and for whom `may` is true.
 
-    `methods`: the HTTP methods that the view accepts; none: it accepts all methods.
+    `methods`: the HTTP methods that the view accepts; if there are none, it accepts all methods.
     """
 
     def decorate(view: View) -> View:
@@ -241,11 +239,11 @@ def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: 
 
 
 VOLATILE = re.compile(rb'name="csrfmiddlewaretoken" value="[^"]*"|<span data-volatile>[^<]*</span>')
-"""The parts that differ each time: tokens, and elements with the attribute `data-volatile`."""
+"""Matches content that differs on each request: tokens, and elements with the attribute `data-volatile`."""
 
 
 def refreshing(view: View) -> View:
-    """Decorate a view of a `ModelAdmin`: its pages have an ETag, and a GET with `If-None-Match` may answer 304."""
+    """Decorate an admin view so that its pages have an ETag. A GET with `If-None-Match` is answered with 304."""
 
     @wraps(view)
     def conditional(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

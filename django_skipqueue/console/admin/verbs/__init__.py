@@ -1,1 +1,1 @@
-"""The verbs of operators: their table, and how a verb is applied to one job or to many."""
+"""How the admin applies operators' verbs, such as retry, to one job or to many."""

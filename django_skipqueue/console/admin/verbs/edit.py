@@ -1,7 +1,7 @@
-"""Running a job again with other arguments, from a form of its task's parameters.
+"""A form with the task's parameters, to run a job again with other arguments.
 
-Invariant: the code of `.defer()` checks the arguments. Secrets are never sent to the browser. If the user leaves a
-masked value unchanged, the job keeps its original value.
+The arguments are checked with the same code as in `.defer()`. Secrets are never sent to the browser. If the user leaves
+a masked value unchanged, the new job gets the original value.
 """
 
 import json
@@ -34,8 +34,8 @@ MISSING_ARGUMENT: Any = Parameter.empty
 EDIT = Button(
     label=_("Run again with other arguments"),
     hint=_(
-        "A new job of the same task is enqueued with these arguments, and this one stays as it is. "
-        "What the task charged, sent or wrote, it may do again."
+        "Enqueues a new job of the same task with these arguments, and leaves this job unchanged. "
+        "The task may charge, send or write the same things again."
     ),
     question_title=_("Run job %(id)s again with other arguments"),
     done=_("This is job %(copy)s, made from job %(id)s with other arguments."),
@@ -46,17 +46,17 @@ EDIT = Button(
 class Argument:
     parameter: Parameter
     value: Any
-    """`MISSING_ARGUMENT` if the job has none, so that the parameter's default is used."""
+    """The job's value, or `MISSING_ARGUMENT` if the task uses the parameter's default."""
     shown: Any
     """The value with its secrets masked."""
     is_positional: bool
-    """Whether the job passes it by its position."""
+    """Whether the job passes this argument by position."""
     is_secret: bool
-    """Whether the values of its name are masked, or its default contains such a name."""
+    """Whether values with this name are masked, or the default contains such a name."""
 
     @property
     def name(self) -> str:
-        """The name, with the stars of `*args` and `**kwargs`."""
+        """The parameter's name, including the stars of `*args` and `**kwargs`."""
         return str(self.parameter.replace(annotation=MISSING_ARGUMENT, default=MISSING_ARGUMENT))
 
     @property
@@ -71,31 +71,34 @@ class Argument:
 
 def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
     call = task.redacted(job.args, job.kwargs)
-    left, left_shown = dict(job.kwargs), dict(call.kwargs)
-    found: list[Argument] = []
+    remaining, remaining_shown = dict(job.kwargs), dict(call.kwargs)
+    arguments: list[Argument] = []
     value: Any
     shown: Any
     for position, parameter in enumerate(task.signature.parameters.values()):
         if parameter.kind is Parameter.VAR_POSITIONAL:
             value, shown, is_positional = job.args[position:], call.args[position:], True
         elif parameter.kind is Parameter.VAR_KEYWORD:
-            value, shown, is_positional = dict(left), dict(left_shown), False
+            value, shown, is_positional = dict(remaining), dict(remaining_shown), False
         elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
             value, shown, is_positional = job.args[position], call.args[position], True
         else:
-            value, shown = left.pop(parameter.name, MISSING_ARGUMENT), left_shown.pop(parameter.name, MISSING_ARGUMENT)
+            value, shown = (
+                remaining.pop(parameter.name, MISSING_ARGUMENT),
+                remaining_shown.pop(parameter.name, MISSING_ARGUMENT),
+            )
             is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
         default = parameter.default if isinstance(parameter.default, dict | list) else ""
         is_secret = not may_be_searched(parameter.name, default, task)
-        found.append(Argument(parameter, value, shown, is_positional, is_secret))
-    return found
+        arguments.append(Argument(parameter, value, shown, is_positional, is_secret))
+    return arguments
 
 
 class ArgumentField(forms.CharField):
-    """The JSON of one argument; empty where the parameter's default is to be used."""
+    """A field for one argument as JSON. An empty field uses the parameter's default."""
 
     def __init__(self, argument: Argument, check: Callable[[str, Any], object], masked: Callable[[str], str]) -> None:
-        """`check` raises `InvalidArguments` for a value that the parameter does not take; `masked` hides secrets."""
+        """`check` raises `InvalidArguments` for a value that the parameter does not accept. `masked` hides secrets."""
         text = "" if argument.shown is MISSING_ARGUMENT else json.dumps(argument.shown, indent=2, ensure_ascii=False)
         rows = min(max(text.count("\n") + 1, 2), 20)
         may_be_empty = argument.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -115,12 +118,12 @@ class ArgumentField(forms.CharField):
         if not text.strip():
             return MISSING_ARGUMENT
         try:
-            given = json.loads(text)
-            restored_value = restored(given, self.argument.shown, self.argument.value)
+            typed_value = json.loads(text)
+            restored_value = restored(typed_value, self.argument.shown, self.argument.value)
             encode(self.argument.parameter.name, restored_value)
             self._check(self.argument.parameter.name, restored_value)
         except UnknownMask:
-            raise forms.ValidationError(_("This mask stands for no value of the job. Type the value.")) from None
+            raise forms.ValidationError(_("This mask does not match a value of the job. Type the value.")) from None
         except InvalidArguments as error:
             raise forms.ValidationError(self._masked(str(error))) from None  # the error may quote the value
         except (ValueError, RecursionError) as error:
@@ -136,24 +139,27 @@ class EditForm(forms.Form):
         self.job, self.task = job, task
         self.arguments = arguments_of(job, task)
         self._masked = task.redacted(job.args, job.kwargs).text
-        for place, argument in enumerate(self.arguments):
-            self.fields[f"argument_{place}"] = ArgumentField(argument, task.encoded_argument, self._masked)
+        for number, argument in enumerate(self.arguments):
+            self.fields[f"argument_{number}"] = ArgumentField(argument, task.encoded_argument, self._masked)
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         values = [self.cleaned_data[name] for name in self.fields]
-        by_position = any(  # before `*args` all others are positional, too
+        by_position = any(  # with `*args`, all parameters before it must be positional
             argument.parameter.kind is Parameter.VAR_POSITIONAL and value not in (MISSING_ARGUMENT, [])
             for argument, value in zip(self.arguments, values, strict=True)
         )
         is_positional = True
         for argument, value in zip(self.arguments, values, strict=True):
             kind = argument.parameter.kind
-            can_be = kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            can_be_positional = kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
             is_positional = (
-                is_positional and can_be and (argument.is_positional or by_position) and value is not MISSING_ARGUMENT
+                is_positional
+                and can_be_positional
+                and (argument.is_positional or by_position)
+                and value is not MISSING_ARGUMENT
             )
             if value is MISSING_ARGUMENT:
                 continue
@@ -168,23 +174,24 @@ class EditForm(forms.Form):
         return args, kwargs
 
     def clean(self) -> dict[str, Any]:
-        """Check the call as a whole: its form, its size, the task's own function for a unique key, and its database."""
+        """Check the call as a whole: its signature, its size, its unique key, and its database."""
         if not self.errors:
             try:
                 encoded = self.task.encoded(*self.call)
                 key = encoded.unique_key if self.task.options.makes_key else call_of(self.job, "", "").unique_key
                 self.encoded = encoded.with_unique_key(key)
                 self.database = database_of_key(spec_of(self.job), self.encoded, self.task)
-            except Exception as error:  # also one that the project's function for the unique key raises
+            except Exception as error:  # the project's own function for the unique key may raise any error
                 raise forms.ValidationError(self._masked(str(error)) or type(error).__name__) from None
             if reason := unreachable(self.database):
                 raise forms.ValidationError(reason)
         return self.cleaned_data
 
     def enqueue(self) -> Job | None:
-        """Enqueue the new job; `created` is False on a job that holds the unique key already.
+        """Enqueue the new job.
 
-        `None`: its database has gone away meanwhile, and the form has an error that says so.
+        If another job already has the unique key, return that job, with `created` set to False. Return `None` if the
+        database is no longer reachable. The form then has an error that says so.
         """
         try:
             with using_database(self.database):

@@ -1,4 +1,4 @@
-"""Entries in Django's log of admin actions. The log is in the project's default database, wherever the queue is."""
+"""Entries in Django's admin log. The log is in the project's default database, even if the queue is in another one."""
 
 from collections.abc import Iterable
 from urllib.parse import unquote_plus
@@ -17,12 +17,13 @@ from .one_job import LoggedChange
 def record(request: HttpRequest, entries: Iterable[LoggedChange], *, verb: Verb, reason: str = "") -> None:
     flag = _flag(verb)
     LogEntry.objects.bulk_create(
-        _entry(request, flag, _with_reason(each.message, reason), logged_id(each.job_id), each.name) for each in entries
+        _entry(request, flag, _with_reason(entry.message, reason), logged_id(entry.job_id), entry.name)
+        for entry in entries
     )
 
 
 def record_all(request: HttpRequest, verb: Verb, message: str, reason: str) -> None:
-    # To be read, and to be typed after the address of a list. Without NUL, as the filters.
+    # Readable, and can be appended to a list's URL. Without NUL characters, as in the filters.
     searched = f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
     name = gettext("all jobs matching %(filter)s") % {"filter": searched}
     filtered = gettext("Filter: %(filter)s") % {"filter": searched}
@@ -30,7 +31,7 @@ def record_all(request: HttpRequest, verb: Verb, message: str, reason: str) -> N
 
 
 def record_other(request: HttpRequest, name: str, message: str) -> None:
-    """Record what was done to something of the queue that is no row of a model here."""
+    """Record a change to something that has no row in the queue's tables."""
     _entry(request, CHANGE, message, None, name).save()
 
 

@@ -1,7 +1,7 @@
-"""The jobs that an action is for, their summary before they are changed, and how a verb is applied to them.
+"""Applies a verb to many jobs: the selection, the summary on the confirmation page, and the change in batches.
 
 The summary says how many jobs there are, of which tasks and errors. Invariant: whatever the size of the table, the
-summary reads at most `MOST_JOBS_READ` jobs, and counts as far as a list does.
+summary reads at most `MOST_JOBS_SUMMARISED` jobs, and counts as far as a list does.
 
 Jobs are changed in batches; what cannot be changed is skipped and counted. Invariant: each batch is one statement of
 the queue, committed by itself. An action stops within the time that web servers allow. Then its message says how many
@@ -29,26 +29,26 @@ from ...search import is_id
 from ...verbs.verb import Changed, Instruction, Verb
 
 SAMPLE_SIZE = 5
-"""The number of jobs that are shown one by one."""
+"""The confirmation page lists the jobs if there are at most this many."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Read in batches by id, so that no transaction and no list in memory grows with the number of jobs."""
+    """The jobs that an action changes. They are read in batches by id, to limit the use of memory."""
 
     jobs: QuerySet[Job]
     ids: tuple[int, ...] | None = None
-    """The ids chosen by hand, even if the list no longer shows the jobs; `None`: all jobs that match."""
+    """The ids of the ticked jobs, even if the list no longer shows them; `None` if all matching jobs are selected."""
     is_part: bool = False
-    """Whether `jobs` are the matches in a part of the list only. A worker searches the rest of the list."""
+    """Whether `jobs` only contains matches from a part of the list. A worker searches the rest."""
     listed: Count | None = None
-    """The number of the jobs, if the list has counted them."""
+    """The number of jobs, if the list has counted them."""
     expected: Callable[[], int] = int
-    """Estimates how many jobs of the whole list match, by the database's statistics; 0 if they cannot tell."""
+    """Estimates how many jobs of the whole list match, from the database's statistics; 0 if that is unknown."""
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
-        ids = tuple(sorted({int(each) for each in chosen if is_id(each)}))
+        ids = tuple(sorted({int(value) for value in chosen if is_id(value)}))
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     def posted(self) -> list[tuple[str, str]]:
@@ -70,7 +70,7 @@ class Selection:
         return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE_SIZE])
 
     def batches(self, *, after: int = 0, newest: int | None = None) -> Iterator[list[int]]:
-        """The ids, ascending, above `after` up to `newest`, by default the newest now: later jobs are left out."""
+        """Yield the ids above `after` in ascending order, up to `newest`. By default, that is the newest job now."""
         if self.ids is not None:
             yield from (list(self.ids[start : start + BATCH_ROWS]) for start in range(0, len(self.ids), BATCH_ROWS))
             return
@@ -83,17 +83,17 @@ class Selection:
 
 
 def newest_id() -> int:
-    """The highest id of a job; 0 if there is none."""
+    """Return the highest job id, or 0 if there are no jobs."""
     return Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
 
 
 KINDS_SHOWN = 8
 
-MOST_JOBS_READ = 5_000
+MOST_JOBS_SUMMARISED = 5_000
 """Jobs whose tasks and errors are read: their rows may be anywhere in the table."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
-"""The class of an exception, at the start of the line about an error."""
+"""Matches the exception class at the start of an error message."""
 
 
 @dataclass(frozen=True)
@@ -113,22 +113,22 @@ class Summary:
     eligible: int
     """The number of jobs that the verb can change."""
     refused: list[tuple[int, Any]]
-    """For each status, how many jobs the verb cannot change, and the label; empty if there may be more jobs."""
+    """The number of jobs that the verb cannot change, with the status's label; empty if there may be more jobs."""
     looked_at: int
     """The number of jobs that were read."""
     kinds: list[JobKind]
-    """The kinds of the jobs that the verb can change, the most frequent first."""
+    """The jobs that the verb can change, grouped by task and exception, the largest group first."""
 
     @classmethod
     def of(cls, selection: Selection, verb: Verb, *, is_lower_bound: bool = False) -> "Summary":
-        """Read the jobs of the selection, for a verb. `is_lower_bound`: there may be more."""
+        """Summarize the selected jobs for this verb. `is_lower_bound`: there may be more jobs."""
         fits = ExpressionWrapper(verb.condition, BooleanField())
         rows = list(
             selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
-                :MOST_JOBS_READ
+                :MOST_JOBS_SUMMARISED
             ]
         )
-        is_all = len(rows) < MOST_JOBS_READ and not is_lower_bound
+        is_all = len(rows) < MOST_JOBS_SUMMARISED and not is_lower_bound
         count = Count(len(rows)) if is_all else replace(selection.total, is_lower_bound=is_lower_bound)
         unfit = Counter(status for status, *_, fits in rows if not fits)
         refused = [(unfit[status], status.label) for status in Status if unfit[status]]
@@ -145,7 +145,7 @@ class Summary:
 
     @property
     def can_change_any(self) -> bool:
-        """Whether there are jobs that the verb can change, or may be among those that were not read."""
+        """Whether the verb can change some of the jobs, or may be able to change jobs that were not read."""
         return self.eligible > 0 or self.is_partial
 
     @property
@@ -166,14 +166,14 @@ class Summary:
 
 
 def _exception(status: str, attempts: int, error: str) -> str:
-    """The class that the last attempt raised. Empty if it raised none: a reason may contain a secret."""
+    """Return the exception class of the last attempt, or empty if it raised none. A reason may contain a secret."""
     has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
-    found = EXCEPTION.match(error) if has_failed else None
-    return found[0] if found else ""
+    match = EXCEPTION.match(error) if has_failed else None
+    return match[0] if match else ""
 
 
 TIME_LIMIT = 20.0
-"""Seconds; web servers commonly give up on a request after 30."""
+"""An action stops after this many seconds, because web servers commonly abort a request after 30."""
 
 
 @dataclass
@@ -181,15 +181,15 @@ class ChangeTally:
     changed: int = 0
     skipped: int = 0
     locked: int = 0
-    """The number of skipped jobs whose rows a session has locked."""
+    """The number of skipped jobs whose rows are locked by a database session."""
     left: Count | None = None
-    """The number of jobs for which there was no time."""
+    """The number of jobs that remain because time ran out."""
     shown_ids: Changed = field(default_factory=dict)
-    """The changed jobs; empty if the selection is "all jobs that match"."""
+    """The changed jobs; empty if all matching jobs were selected."""
 
 
 def apply(verb: Verb, selection: Selection, instruction: Instruction) -> ChangeTally:
-    """Apply the verb to all jobs of the selection, as far as time allows."""
+    """Apply the verb to the selected jobs, until time runs out."""
     deadline = time.monotonic() + TIME_LIMIT
     tally = ChangeTally()
     for ids in selection.batches():
@@ -207,19 +207,19 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> ChangeT
 
 
 def question_title_of(verb: Verb, summary: Summary) -> str:
-    """The title of the question, without its question mark; the refusal if none of the jobs can be changed."""
+    """Return the question without its question mark, or a refusal if none of the jobs can be changed."""
     number, count = summary.count.in_words, summary.count.found
     if not summary.can_change_any:
         refusal = ngettext("This job cannot be %(done)s.", "None of these %(number)s jobs can be %(done)s.", count)
         return refusal % {"number": number, "done": verb.done}
     if summary.refused:
         number = gettext("%(some)s of %(number)s") % {"some": grouped(summary.eligible), "number": number}
-    # a language may begin it with the number, which may be in words
+    # In some languages the title begins with the number, which may be in words.
     return capfirst(str(verb.action.question_title % {"number": number, "count": count}))
 
 
 def question_of(verb: Verb, summary: Summary) -> str:
-    """The title with its question mark; the refusal if none of the jobs can be changed."""
+    """Return the question, or a refusal if none of the jobs can be changed."""
     title = question_title_of(verb, summary)
     return gettext("%(order)s?") % {"order": title} if summary.can_change_any else title
 

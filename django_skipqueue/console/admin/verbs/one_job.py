@@ -1,6 +1,6 @@
-"""The form that asks before a verb is applied, and how a verb is applied to one job.
+"""The confirmation form of a verb, and the code that applies a verb to one job.
 
-Invariant: after an invalid answer nothing is done; the form is shown again, with the error beside the field.
+If an answer is invalid, nothing is changed. The form is shown again, with the error next to the field.
 """
 
 import re
@@ -22,19 +22,19 @@ from ...parts import why_unchanged
 from ...verbs.verb import Button, Instruction, Verb
 
 CONFIRMED = "confirmed"
-"""The form field of an answered question."""
+"""The form field that is posted when the user has confirmed."""
 
 MOST_UNTYPED = 10_000
-"""Jobs. An operator who deletes more than this types their number."""
+"""To delete more jobs than this, the operator has to type their number."""
 
 TEXT_FIELD_ATTRIBUTES = {"class": "vTextField"}
-"""The attributes of the admin's own field for a text."""
+"""The attributes of the admin's own text fields."""
 
 
 class VerbForm(forms.Form):
     reason = forms.CharField(
         label=_("Reason"),
-        help_text=_("Optional. It is kept with the job, for everybody who looks at it later."),
+        help_text=_("Optional. It is stored with the job, for everyone who views the job later."),
         max_length=200,
         required=False,
         widget=forms.TextInput(TEXT_FIELD_ATTRIBUTES),
@@ -55,7 +55,7 @@ class VerbForm(forms.Form):
         for option in verb.options:
             self.fields[option.name] = option.field()
         if not verb.leaves_rows:
-            self.fields["reason"].help_text = _("Optional. It is kept in the admin's log.")
+            self.fields["reason"].help_text = _("Optional. It is stored in the admin's log.")
             if number:
                 help_text = gettext("Type %(number)s to delete these jobs.") % {"number": grouped(number)}
                 self.fields["typed"] = forms.CharField(
@@ -64,10 +64,10 @@ class VerbForm(forms.Form):
                     help_text=help_text,
                     widget=forms.TextInput(TEXT_FIELD_ATTRIBUTES),
                 )
-        self.order_fields([name for name in self.fields if name != "reason"])  # the reason comes last
+        self.order_fields([name for name in self.fields if name != "reason"])  # show the reason last
 
     def clean_typed(self) -> str:
-        """Accept the number that was shown, with or without separators."""
+        """Accept the shown number, with or without separators."""
         typed: str = self.cleaned_data["typed"]
         if re.sub(r"\D", "", typed) != str(self.number):
             raise forms.ValidationError(_("The number does not match."))
@@ -77,11 +77,11 @@ class VerbForm(forms.Form):
         return Instruction(user, self.cleaned_data["reason"], {name: self.cleaned_data[name] for name in self._names})
 
     def answers(self) -> dict[str, str]:
-        """The form's answers as strings, so that another process can submit the form again.
+        """Return the form's values as strings, so that another process can submit the form again.
 
         Datetimes are in ISO format with their offset.
         """
-        times = {name: each for name, each in self.cleaned_data.items() if isinstance(each, datetime)}
+        times = {name: value for name, value in self.cleaned_data.items() if isinstance(value, datetime)}
         return {
             name: times[name].isoformat() if name in times else self.data.get(name, "")
             for name in ("reason", *self._names)
@@ -96,7 +96,7 @@ class LoggedChange:
 
 
 def log_entries(verb: Verb, job: AbstractJob, shown_id: int) -> list[LoggedChange]:
-    """The entries for a job that was changed, and for its copy if the verb makes one."""
+    """Return the log entries for a changed job, and for its copy if the verb makes one."""
     values = {"id": job.pk, "copy": shown_id}
     entries = [LoggedChange(job.pk, str(job), str(verb.log_entry) % values or f"{capfirst(str(verb.done))}.")]
     if shown_id != job.pk:
@@ -107,7 +107,7 @@ def log_entries(verb: Verb, job: AbstractJob, shown_id: int) -> list[LoggedChang
 
 
 MESSAGE_NAME_LIMIT = 200
-"""Characters of a name in a message."""
+"""Names in messages are shortened to this many characters."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Result:
     shown_id: int
     """The id of the job to show next."""
     log_entries: tuple[LoggedChange, ...] = ()
-    """Empty where nothing was done."""
+    """The entries for Django's log; empty if nothing was changed."""
 
 
 def apply_to_one(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Result:
@@ -136,21 +136,21 @@ def _shown(value: Any) -> Any:
 
 
 def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> str:
-    now = Job.objects.filter(pk=job.pk).first()
-    if now is None:
-        return gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}
-    if now.status not in verb.statuses and not verb.fits(now):
-        return misfit_message(button, now)
+    current = Job.objects.filter(pk=job.pk).first()
+    if current is None:
+        return gettext("Job %(id)s has been deleted in the meantime.") % {"id": job.pk}
+    if current.status not in verb.statuses and not verb.fits(current):
+        return misfit_message(button, current)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason
     values = {"id": job.pk, "verb": button.label}
     if verb.locked_among([job.pk]):
-        return gettext("“%(verb)s” did nothing: a database session has locked the row of job %(id)s.") % values
+        return gettext("“%(verb)s” did nothing, because a database session has locked the row of job %(id)s.") % values
     if reason := why_unchanged(job.pk):
         return reason
-    return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values
+    return gettext("“%(verb)s” did nothing, because job %(id)s is changing right now. Try again.") % values
 
 
 def misfit_message(button: Button, job: Job) -> str:
     values = {"id": job.pk, "status": job.get_status_display(), "verb": button.label}
-    return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values
+    return gettext("“%(verb)s” did nothing, because job %(id)s is now %(status)s.") % values

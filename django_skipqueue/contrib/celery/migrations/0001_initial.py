@@ -1,4 +1,4 @@
-"""The table of the app."""
+"""Create the table of the app."""
 
 from datetime import UTC, datetime
 

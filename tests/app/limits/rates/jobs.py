@@ -23,8 +23,8 @@ def rated_in_order(order: str) -> None:
 
 
 @job(rate=rate("20/s", by="tenant", burst=2), concurrency=limit(2, by="account"), takes_context=True)
-def twenty_and_two(context: JobContext, tenant: str, account: str, seconds: float = 0.0) -> None:
-    """Note the start and the end."""
+def twenty_per_second_and_two_at_once(context: JobContext, tenant: str, account: str, seconds: float = 0.0) -> None:
+    """Write the start and the end into the ledger."""
     note("start", account, 0, context.job_id)
     time.sleep(seconds)
     note("end", account, 0, context.job_id)
@@ -41,7 +41,7 @@ def rated_together(tenant: str) -> None:
 
 
 @job(rate=rate("20/s", by="tenant", burst=2), sequence=by("order"), takes_context=True)
-def twenty_in_order(context: JobContext, tenant: str, order: str, number: int) -> None:
-    """Note the start and the end."""
+def twenty_per_second_in_order(context: JobContext, tenant: str, order: str, number: int) -> None:
+    """Write the start and the end into the ledger."""
     note("start", tenant, number, context.job_id)
     note("end", order, number, context.job_id)

@@ -1,1 +1,1 @@
-"""One module for each command, of its name."""
+"""Each command has a module of the same name."""

@@ -1,4 +1,4 @@
-"""`manage.py runrelay`: hands the jobs of carried queues over to their carrier until a signal stops the command."""
+"""`manage.py runrelay`: hand jobs over to a carrier, such as Celery, until a signal stops the command."""
 
 import json
 from collections.abc import Iterable
@@ -24,32 +24,32 @@ from ...settings import CarrierSettings, carriers, make_carrier
 
 
 class Command(BaseCommand):
-    """Claims the jobs of carried queues, hands them over to a carrier, and settles what comes back."""
+    """Claims the jobs of a carrier's queues, hands them over to the carrier, and settles the outcomes."""
 
     help = (
-        "Hand the jobs of the queues in SKIPQUEUE['CARRIERS'] over to their carrier, such as Celery, and settle what "
-        "comes back. Every option but --reclaim, --yes and --show-topology can also be set in the environment."
+        "Hand the jobs of the queues in SKIPQUEUE['CARRIERS'] over to a carrier, such as Celery, and store their "
+        "outcomes. All options except --reclaim, --yes and --show-topology can also be set in the environment."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         self._add = add = RunworkerOptions(parser)
         settings = conf.load_or_default()
-        add("--carrier", help="the name of the carrier; default: the only one in SKIPQUEUE['CARRIERS']")
-        add("--processes", type=within("processes"), default=1, help="relay processes")
+        add("--carrier", help="the name of the carrier; needed if SKIPQUEUE['CARRIERS'] has several")
+        add("--processes", type=within("processes"), default=1, help="number of relay processes")
         serving.add_times(add, settings)
         serving.add_place(add, settings)
         parser.add_argument(
             "--reclaim",
             metavar="NAME",
-            help="release all jobs that this carrier holds, because it has lost them, and end; jobs that it still has "
+            help="release all jobs of this carrier, because it has lost them, and exit; jobs that it has not lost will "
             "run twice",
         )
-        parser.add_argument("--yes", action="store_true", help="with --reclaim: do not ask")
+        parser.add_argument("--yes", action="store_true", help="with --reclaim: do not ask for confirmation")
         parser.add_argument(
             "--show-topology",
             action="store_true",
             help="print the exchanges, queues and bindings that the carrier needs in RabbitMQ, and the permissions of "
-            "its user, as JSON for rabbitmqctl import_definitions, and end",
+            "its user, as JSON for rabbitmqctl import_definitions, and exit",
         )
 
     def handle(self, **options: Any) -> None:
@@ -57,24 +57,24 @@ class Command(BaseCommand):
             self._reclaim(options["reclaim"], serving.databases_of(options), is_confirmed=options["yes"])
             return
         if options["show_topology"]:
-            self._show_topology(_chosen(options["carrier"]), serving.databases_of(options))
+            self._show_topology(chosen(options["carrier"]), serving.databases_of(options))
             return
         serving.set_up(self._add, options)
-        carrier = _chosen(options["carrier"])
-        relays = self._options(carrier, options)
+        carrier = chosen(options["carrier"])
+        relays = self.options_of_loops(carrier, options)
         unreachable = serving.check(relays)
         listener = serving.listen_for_probes(options)
         pairs = ", ".join(f"{queue} ({of_celery})" for queue, of_celery in carrier.queues.items())
         serving.introduce(
             relays,
             does=f"hands jobs over to the carrier {carrier.name}",
-            at_once=f"{counted(carrier.window, 'job')} there at most",
-            what=f"{counted(len(carrier.queues), 'queue')}, each with that of {carrier.app}: {pairs}",
+            at_once=f"at most {counted(carrier.window, 'job')} at the carrier",
+            what=f"{counted(len(carrier.queues), 'queue')}, each with its Celery queue in {carrier.app}: {pairs}",
         )
         serving.name_unreachable(unreachable)
         serving.run(relays, lifeline=None, listener=listener)
 
-    def _options(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
+    def options_of_loops(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
         return serving.for_each_database(
             options,
             RelayOptions,
@@ -84,34 +84,34 @@ class Command(BaseCommand):
         )
 
     def _show_topology(self, carrier: CarrierSettings, databases: Iterable[str]) -> None:
-        """Print the exchanges and queues. Their names need the time in the carrier's row, so this writes the row."""
+        """Print the exchanges and queues. Their names contain the time in the carrier's row, so this writes the row."""
         stores, problems = _usable(databases)
         if problems:
             raise CommandError(" ".join(problems))
         try:
-            made = make_carrier(carrier, conf.settings.database)
+            celery_carrier = make_carrier(carrier, conf.settings.database)
         except CarrierMisconfigured as error:
             raise CommandError(str(error)) from error
-        definitions = made.definitions([home_in(store, carrier) for store in stores])
+        definitions = celery_carrier.definitions([home_in(store, carrier) for store in stores])
         self.stdout.write(json.dumps(definitions, indent=2))
 
     def _reclaim(self, name: str, databases: Iterable[str], *, is_confirmed: bool) -> None:
-        """Release the jobs that a carrier holds, in each database that can be used."""
+        """Release the carrier's jobs in each database that can be used."""
         stores, problems = _usable(databases)
         known = set(carriers()).union(*map(carriers_in, stores))
         if stores and name not in known:
-            advice = did_you_mean(name, sorted(known)) if known else " No relay has ever served one."
+            advice = did_you_mean(name, sorted(known)) if known else " No relay has ever served a carrier."
             raise CommandError(f"There is no carrier {name!r}.{advice}")
         reclaims = [Reclaim.begin(store, name) for store in stores]
         held = sum(reclaim.count() for reclaim in reclaims)
         if held and not is_confirmed:
-            console, jobs = Console(self), f"{counted(held, 'job')} that the carrier {name} holds"
+            console, jobs = Console(self), f"{counted(held, 'job')} of the carrier {name}"
             if not console.is_interactive:
                 raise CommandError(
-                    f"Nobody can be asked whether to release {jobs}; --yes does it without asking.",
+                    f"Cannot ask whether to release {jobs}. Use --yes to release them without asking.",
                     returncode=Exit.USAGE,
                 )
-            if not console.confirm(f"Release {jobs}? Those that it still has run twice."):
+            if not console.confirm(f"Release {jobs}? Jobs that it has not lost will run twice."):
                 raise CommandError("Nothing was changed.", returncode=Exit.NEGATIVE)
         for reclaim in reclaims:
             alias, released = reclaim.store.alias, sum(reclaim.run())
@@ -119,23 +119,23 @@ class Command(BaseCommand):
             if left := reclaim.count():
                 problems.append(
                     f"{alias}: {counted(left, 'job')} could not be released, because other transactions have locked "
-                    "their rows: run the command again."
+                    "their rows. Run the command again."
                 )
         if problems:
             raise CommandError(" ".join(problems))
 
 
-def _chosen(name: str | None) -> CarrierSettings:
-    """Return the carrier of this name, or the only carrier. Raises `CommandError` if there is no such carrier."""
+def chosen(name: str | None) -> CarrierSettings:
+    """Return the carrier with this name, or the only carrier. Raises `CommandError` if there is no such carrier."""
     known = carriers()
     if not known:
         raise CommandError(
-            "SKIPQUEUE['CARRIERS'] names no carrier, so there is nothing to relay. The page Settings of the "
-            "documentation (docs/reference/settings.md) shows one."
+            "SKIPQUEUE['CARRIERS'] contains no carrier, so there is nothing to relay. For an example, see the "
+            "documentation's page about settings (docs/reference/settings.md)."
         )
     if name is None:
         if len(known) > 1:
-            raise CommandError(f"Say which carrier: --carrier {' or --carrier '.join(sorted(known))}.")
+            raise CommandError(f"There are several carriers: use --carrier {' or --carrier '.join(sorted(known))}.")
         [carrier] = known.values()
         return carrier
     if name not in known:

@@ -1,0 +1,170 @@
+"""A real Chromium for the tests of the admin.
+
+Without one those tests are skipped, for one reason that names it; with SKIPQUEUE_REQUIRE_BROWSER=1 they fail instead.
+All tests share one, each with windows of its own: to start it takes longer than most tests. Playwright's event loop
+runs in the thread of the tests. It is hidden whenever no test uses the browser: Django, which cleans up the database
+after each test, refuses to work in a thread that runs an event loop.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, Playwright, expect, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+POLICY = "default-src 'self'"
+PAGE_TIMEOUT = 20_000
+"""Milliseconds for which a test waits for the state of a page that it expects."""
+another_look = pytest.mark.skipif(
+    os.environ.get("SKIPQUEUE_ALL_WIDTHS") != "1", reason="SKIPQUEUE_ALL_WIDTHS=1 is not set"
+)
+"""Marks the repetition of a test in one more width or colour, which `make test` skips."""
+
+
+class ContentSecurityPolicy:
+    """Middleware that allows only scripts, styles and images from files of this server."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Add the policy to the response of the view."""
+        response = self.get_response(request)
+        response.headers["Content-Security-Policy"] = POLICY
+        return response
+
+
+class Complaints(list[str]):
+    """The complaints of a page: violations of the policy, scripts that fail, files that are missing."""
+
+    def listen_to(self, page: Page) -> None:
+        """Collect from this page."""
+        page.on("console", self._add_message)
+        page.on("pageerror", lambda error: self.append(str(error)))
+        page.on("dialog", self._dismiss)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _add_message(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and "favicon" not in message.location.get("url", ""):
+            self.append(f"{message.text} ({message.location.get('url')})")
+
+
+class Chromium:
+    """A Chromium that is started when it is first used, and again if a test has killed it."""
+
+    def __init__(self, playwright: Playwright, path: str) -> None:
+        self._playwright = playwright
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._browser: Browser | None = None
+
+    @contextmanager
+    def in_use(self) -> Iterator[Browser]:
+        """The browser, for one test. Its windows are closed afterwards."""
+        with self._running(self._loop):
+            if self._browser is None or not self._browser.is_connected():
+                self._browser = self._playwright.chromium.launch(executable_path=self._path, args=FLAGS)
+            yield self._browser
+            if self._browser.is_connected():
+                for window in self._browser.contexts:
+                    window.close()
+
+    def hidden(self) -> AbstractContextManager[None]:
+        """Hide the event loop of this thread between the tests."""
+        return self._running(None)
+
+    @staticmethod
+    @contextmanager
+    def _running(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(loop)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+
+@pytest.fixture(scope="session")
+def shared_chromium() -> Iterator[Chromium]:
+    """The Chromium of all tests of this process."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        reason = f"there is no Chromium ({', '.join(NAMES)}) for the browser tests"
+        if os.environ.get("SKIPQUEUE_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    expect.set_options(timeout=PAGE_TIMEOUT)
+    with sync_playwright() as playwright:
+        shared = Chromium(playwright, path)
+        with shared.hidden():
+            yield shared
+
+
+@pytest.fixture
+def chromium(server: str, shared_chromium: Chromium) -> Iterator[Browser]:
+    """A running Chromium. The server is made before, so that it ends after the last window is closed."""
+    with shared_chromium.in_use() as browser:
+        yield browser
+
+
+@pytest.fixture
+def complaints() -> Complaints:
+    """The complaints of the pages that this test opens."""
+    return Complaints()
+
+
+@pytest.fixture
+def server(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the admin, served under the policy."""
+    from pytest_django.live_server_helper import LiveServer
+
+    # With Playwright's loop in this thread, the test's own queries look like blocking calls of an async program.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    settings.ALLOWED_HOSTS = ["localhost"]
+    settings.MIDDLEWARE = [f"{__name__}.ContentSecurityPolicy", *settings.MIDDLEWARE]
+    live = LiveServer("localhost")
+    yield f"{live.url}/admin/"
+    live.stop()
+
+
+@pytest.fixture
+def open_admin(chromium: Browser, server: str, complaints: Complaints, client: Any) -> Iterator[Callable[..., Page]]:
+    """Opens a page of the admin as this user, in a window of its own; options are the window's."""
+    contexts = []
+
+    def make(user: Any, address: str = "", **options: Any) -> Page:
+        client.force_login(user)
+        context = chromium.new_context(**options)
+        contexts.append(context)
+        context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": server}])
+        page = context.new_page()
+        page.set_default_timeout(PAGE_TIMEOUT)
+        complaints.listen_to(page)
+        page.goto(server + address)
+        return page
+
+    yield make
+    for context in contexts:
+        try:
+            context.close()
+        except Error:  # a browser that has died has failed the test already
+            break

@@ -1,0 +1,309 @@
+"""Search everything: a job in which a worker searches all of a list, and the list of the jobs that it has found."""
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from playwright.sync_api import Page, expect
+
+from django_skipqueue.console import search as window
+from django_skipqueue.console.admin import bulk
+from django_skipqueue.console.admin.bulk import BulkAction, BulkProgress
+from django_skipqueue.console.admin.jobs.changelist import JobChangeList
+from django_skipqueue.models import Job
+from django_skipqueue.models.copies import BULK_TASK
+from django_skipqueue.testing import run_jobs
+
+from ....app.rows import make_job, make_worker, state
+from ..conftest import LIST, listed, messages_of, page
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SEARCH = "/admin/django_skipqueue/job/search/"
+FOR_SEVEN = "?q=payment_id%3D7"
+
+
+@pytest.fixture(autouse=True)
+def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+    monkeypatch.setattr(window, "MOST_WINDOWS", 2)
+
+
+def make_jobs_behind_the_search(number: int = 2) -> list[Job]:
+    """Jobs behind all windows that a page searches."""
+    behind = [make_job("completed", kwargs={"payment_id": 7}) for _ in range(number)]
+    for n in range(8):
+        make_job("completed", kwargs={"payment_id": 100 + n})
+    return behind
+
+
+def search_everything(client: Client, address: str = FOR_SEVEN) -> Any:
+    return client.post(SEARCH + address, follow=True)
+
+
+def search_job() -> Job:
+    job = Job.objects.get(task=BULK_TASK)
+    Job.objects.filter(pk=job.pk).update(queue_name="only")
+    return job
+
+
+def run_search() -> None:
+    run_jobs(queue_names=["only"])
+
+
+def text_in_one_line(response: Any) -> str:
+    return " ".join(response.text.split())
+
+
+def test_a_page_without_a_match_offers_to_search_everything(operator: Client) -> None:
+    make_jobs_behind_the_search()
+    for address in (FOR_SEVEN, f"{FOR_SEVEN}&look=2"):
+        text = text_in_one_line(operator.get(LIST + address))
+        assert "Not searched: " in text
+        button = re.search(r'<button type="submit"[^>]*>Search everything</button>', text)
+        assert button
+        assert f'formaction="{SEARCH}{FOR_SEVEN}"' in button[0]
+        assert 'form="changelist-form"' in button[0]
+        assert text.count('<form id="changelist-form" method="post"') == 1
+
+
+def test_a_page_that_has_searched_all_jobs_does_not_offer_to_search_everything(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_jobs_behind_the_search()
+    monkeypatch.setattr(window, "WINDOW_SIZE", 100)
+    assert "Search everything" not in operator.get(LIST + FOR_SEVEN).text
+    assert "Search everything" not in operator.get(LIST).text
+
+
+def test_a_worker_finds_the_jobs_that_a_page_does_not_reach(operator: Client) -> None:
+    make_worker()
+    behind = make_jobs_behind_the_search()
+    response = search_everything(operator, f"{FOR_SEVEN}&look=2")
+    job = search_job()
+    assert response.redirect_chain == [(page("progress", job.pk), 302)]
+    assert "Search everything" in response.text
+    assert "Continue without a worker" not in response.text
+    assert (job.priority, job.kwargs["query"], job.kwargs["action"]) == (100, "q=payment_id%3D7", "search")
+    assert listed(operator, f"?found={job.pk}") == []
+    run_search()
+    assert state(job)["result"] == {"found": 2}
+    text = text_in_one_line(operator.get(page("progress", job.pk)))
+    assert "All jobs in the list were searched" in text
+    assert re.search(r"max=\"(\d+)\" value=\"\1\"", text)
+    assert "2 jobs match." in text
+    assert "data-final" in text
+    assert f'href="{LIST}?found={job.pk}"' in text
+    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(behind)]
+    assert not LogEntry.objects.exists()
+
+
+def test_the_list_of_found_jobs_can_be_filtered_and_acted_on(operator: Client) -> None:
+    make_worker()
+    first, second = make_jobs_behind_the_search()
+    search_everything(operator)
+    job = search_job()
+    run_search()
+    Job.objects.filter(pk=second.pk).update(status="failed")
+    address = f"?found={job.pk}"
+    tabs = {tab.state: str(tab.count) for tab in operator.get(LIST + address).context["cl"].tabs if tab.count}
+    assert {state: count for state, count in tabs.items() if count != "0"} == {"completed": "1", "failed": "1"}
+    assert listed(operator, f"{address}&status=failed") == [second.pk]
+    assert listed(operator, f"{address}&task=nosuch") == listed(operator, f"{address}&q=nosuch") == []
+    assert listed(operator, f"{address}&q=payment_id=7") == [second.pk, first.pk]
+    assert "Not searched" not in operator.get(f"{LIST}{address}&q=payment_id=7").text
+    operator.post(
+        f"{LIST}{address}&status=failed",
+        {"action": "retry_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"},
+    )
+    assert (state(first)["status"], state(second)["status"]) == ("completed", "queued")
+    first.delete()
+    assert listed(operator, address) == [second.pk]
+
+
+@pytest.mark.parametrize("found", ["0", "x", "99999999999999999999", "{other}"])
+def test_an_id_of_no_search_lists_nothing(operator: Client, found: str) -> None:
+    other = make_job(metadata={"progress": {"newest": 1, "edges": [None, None], "found": [1]}})
+    assert listed(operator, f"?found={found.format(other=other.pk)}") == []
+
+
+def test_a_search_keeps_the_filters_of_its_list(operator: Client) -> None:
+    make_worker()
+    make_jobs_behind_the_search()
+    failed = make_job("failed", kwargs={"payment_id": 7})
+    for _ in range(5):
+        make_job("failed")
+    search_everything(operator, f"{FOR_SEVEN}&status=failed")
+    job = search_job()
+    run_search()
+    assert listed(operator, f"?found={job.pk}") == [failed.pk]
+
+
+def test_a_search_ends_at_the_largest_number_of_jobs_that_it_keeps(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MOST_FOUND", 3)
+    monkeypatch.setattr("django_skipqueue.console.admin.jobs.progress_page.MOST_FOUND", 3)
+    make_worker()
+    behind = make_jobs_behind_the_search(7)
+    search_everything(operator)
+    job = search_job()
+    run_search()
+    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(behind[-3:])]
+    text = text_in_one_line(operator.get(page("progress", job.pk)))
+    assert "3 jobs match. The search stopped there, because it keeps no more jobs." in text
+    assert re.search(r"\d+ of about \d+ jobs were searched", text)
+
+
+def test_a_search_that_has_failed_continues_with_the_window_where_it_failed(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_worker()
+    behind = make_jobs_behind_the_search(4)
+    search_everything(operator)
+    job = search_job()
+    searched: list[Any] = []
+    jobs_within = JobChangeList.jobs_within
+
+    def broken_at_the_fourth(self: Any, window: Any, request: Any) -> Any:
+        searched.append(window.start)
+        if len(searched) == 4:
+            raise OSError
+        return jobs_within(self, window, request)
+
+    monkeypatch.setattr(JobChangeList, "jobs_within", broken_at_the_fourth)
+    run_search()
+    assert (state(job)["status"], len(searched)) == ("scheduled", 4)
+    Job.objects.filter(pk=job.pk).run_now()
+    run_search()
+    assert searched[3] == searched[4]  # the window that was not finished
+    assert len(set(searched)) == len(searched) - 1
+    assert listed(operator, f"?found={job.pk}") == [each.pk for each in reversed(behind)]
+
+
+def test_stop_ends_a_search_and_keeps_the_jobs_that_it_has_found(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_worker()
+    behind = make_jobs_behind_the_search(4)
+    search_everything(operator)
+    job = search_job()
+    save = BulkProgress.save
+
+    def cancel_once_found(progress: BulkProgress, context: Any) -> None:
+        save(progress, context)
+        if progress.found:
+            response = operator.post(page("progress", job.pk), follow=True)
+            assert response.status_code == 200
+
+    monkeypatch.setattr(BulkProgress, "save", cancel_once_found)
+    run_search()
+    assert state(job)["status"] == "discarded"
+    found = listed(operator, f"?found={job.pk}")
+    assert 0 < len(found) < 4
+    assert set(found) < {each.pk for each in behind}
+    text = text_in_one_line(operator.get(page("progress", job.pk)))
+    assert "Show these jobs" in text
+    assert "of about" in text
+
+
+def test_a_search_sends_one_statement_for_each_window(operator: Client) -> None:
+    make_worker()
+    make_jobs_behind_the_search()
+    search_everything(operator)
+    job = search_job()
+    with CaptureQueriesContext(connection) as queries:
+        run_search()
+    searches = [query["sql"] for query in queries if "jsonb_path_exists" in query["sql"]]
+    assert len(searches) >= 5
+    assert state(job)["result"] == {"found": 2}
+
+
+def test_without_a_worker_the_page_says_that_nobody_can_search_everything(operator: Client) -> None:
+    make_jobs_behind_the_search()
+    response = search_everything(operator)
+    assert messages_of(response) == ["There is no live worker that could search everything."]
+    assert response.redirect_chain == [(f"{LIST}{FOR_SEVEN}", 302)]
+    assert not Job.objects.filter(task=BULK_TASK).exists()
+
+
+class TestForWhomItSearches:
+    def test_a_user_who_may_view_jobs_may_search_and_stop_the_search(self, log_in: Callable[..., Client]) -> None:
+        make_worker()
+        behind = make_jobs_behind_the_search()
+        client = log_in("view_job")
+        assert search_everything(client).status_code == 200
+        job = search_job()
+        assert "Stop" in client.get(page("progress", job.pk)).text
+        run_search()
+        assert set(listed(client, f"?found={job.pk}")) == {each.pk for each in behind}
+
+    def test_a_user_who_may_not_view_jobs_may_not_search(self, log_in: Callable[..., Client]) -> None:
+        make_worker()
+        assert search_everything(log_in("view_queue")).status_code == 403
+        assert not Job.objects.exists()
+
+    def test_a_get_request_starts_no_search(self, operator: Client) -> None:
+        make_worker()
+        assert operator.get(SEARCH + FOR_SEVEN).status_code == 405
+
+    def test_a_search_is_discarded_once_its_user_may_no_longer_view_jobs(self, log_in: Callable[..., Client]) -> None:
+        make_worker()
+        make_jobs_behind_the_search()
+        search_everything(log_in("view_job"))
+        job = search_job()
+        User.objects.get().user_permissions.clear()
+        run_search()
+        assert state(job)["status"] == "discarded"
+        assert state(job)["last_error"].endswith("ann may not see jobs.")
+        assert BulkProgress.of(Job.objects.get(pk=job.pk)) is None
+
+    def test_a_search_whose_arguments_were_forged_is_refused(self, operator: Client) -> None:
+        make_worker()
+        make_jobs_behind_the_search()
+        search_everything(operator)
+        job = search_job()
+        asked = BulkAction.of(job)
+        assert asked is not None
+        Job.objects.filter(pk=job.pk).update(kwargs=asdict(replace(asked, query="q=password")))
+        run_search()
+        assert "The signature of these arguments is not valid" in state(job)["last_error"]
+
+    def test_searching_everything_finds_no_masked_value(self, operator: Client) -> None:
+        make_worker()
+        make_job("completed", kwargs={"password": "hunter2"})
+        make_jobs_behind_the_search()
+        for text in ("password%3Dhunter2", "hunter2"):
+            search_everything(operator, f"?q={text}")
+            job = search_job()
+            run_search()
+            assert state(job)["result"] == {"found": 0}
+            job.delete()
+
+
+def test_the_address_of_search_everything() -> None:
+    assert reverse("admin:django_skipqueue_job_search") == SEARCH
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("text", ["payment_id%3D100", "payment_id%3D107"])
+def test_in_a_browser_the_button_hands_the_search_to_a_worker(open_admin: Callable[..., Page], text: str) -> None:
+    make_worker()
+    make_jobs_behind_the_search()
+    page = open_admin(User.objects.create_superuser("boss"), f"django_skipqueue/job/?q={text}")
+    page.get_by_role("button", name="Search everything").click()
+    expect(page.get_by_role("heading", name="Search everything")).to_be_visible()
+    job = search_job()
+    run_search()
+    page.reload()
+    page.get_by_role("link", name="Show these jobs").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+    assert state(job)["result"] == {"found": 1}

@@ -1,0 +1,185 @@
+"""`list_order` and `window`: every list is read in the order of an index, and searched one window of jobs at a time."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.console import search as window
+from django_skipqueue.console.admin.ui.time_limit import QUERY_SECONDS
+from django_skipqueue.console.job_states import Indexed
+from django_skipqueue.console.search import cause_query
+from django_skipqueue.models import Job, Status
+from django_skipqueue.queue.session import limit_statements
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.records import Cause
+
+from ....app.rows import STATUSES, make_job, plan_of
+from ..conftest import LIST
+
+ROWS = 100_000
+FILL = """
+INSERT INTO skipqueue_job
+    (queue_name, task, args, kwargs, status, priority, run_after, enqueued_at, locked_at, finished_at)
+SELECT
+    (ARRAY['default', 'mail', 'reports'])[1 + n %% 3], (ARRAY['a.jobs.one', 'b.jobs.two'])[1 + n %% 2],
+    '[]', jsonb_build_object('payment_id', n), status, 0, moment, moment,
+    CASE WHEN status = 'running' THEN moment END,
+    CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END
+FROM
+    generate_series(1, %s) AS n,
+    LATERAL (SELECT now() - (%s - n) * interval '1 second' AS moment) AS clock,
+    LATERAL (
+        SELECT CASE
+            WHEN n %% 100 < 60 THEN 'completed' WHEN n %% 100 < 75 THEN 'queued' WHEN n %% 100 < 85 THEN 'failed'
+            WHEN n %% 100 < 93 THEN 'scheduled' WHEN n %% 100 < 98 THEN 'discarded' ELSE 'running'
+        END AS status
+    ) AS life
+"""
+
+# Makes all finished jobs fail. The jobs of one cause lie apart from each other in the table.
+FAIL = """
+UPDATE skipqueue_job
+SET
+    status = 'failed', task = 'a.jobs.one',
+    errors = jsonb_build_array(jsonb_build_object('exception', 'KeyError', 'place', 'a.jobs.step_' || id %% 7))
+WHERE finished_at IS NOT NULL
+"""
+
+CAUSE = Cause("a.jobs.one", "KeyError", "a.jobs.step_3")
+
+# The status by which the list is filtered: the index that PostgreSQL reads.
+INDEXES = {
+    None: "skipqueue_job_pkey",
+    "scheduled": "skipqueue_job_admit",
+    "queued": "skipqueue_job_claim",
+    "running": "skipqueue_job_recover",
+    "completed": "skipqueue_job_prune",
+    "failed": "skipqueue_job_prune",
+    "discarded": "skipqueue_job_prune",
+}
+
+
+@pytest.fixture
+def _many_jobs(transactional_db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [ROWS, ROWS])
+        cursor.execute("VACUUM ANALYZE skipqueue_job")
+
+
+@pytest.mark.usefixtures("_many_jobs")
+def test_the_first_page_of_every_list_is_read_from_an_index_without_sorting() -> None:
+    for status, index in INDEXES.items():
+        plan = plan_of(str(Indexed(status).jobs()[:50].query.sql_with_params()[0]) % quoted_parameters(Indexed(status)))
+        assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
+        assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), (status, plan)
+    for status, index in {"queued": "skipqueue_job_claim", "failed": "skipqueue_job_failed"}.items():
+        indexed = Indexed.covering(status, "mail")
+        plan = plan_of(str(indexed.jobs()[:50].query.sql_with_params()[0]) % quoted_parameters(indexed))
+        assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
+
+
+@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.parametrize("state", ["failed", "retrying"])
+def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        operator.get(f"{LIST}?status={state}&task=a.jobs.one&cause=KeyError+in+a.jobs.one")
+    listed, *_ = (each["sql"] for each in queries if "hashtextextended" in each["sql"] and "args_text" in each["sql"])
+    plan = plan_of(listed)
+    assert "Index Scan Backward using skipqueue_job_cause" in plan, plan
+    assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), plan
+
+
+@pytest.mark.usefixtures("_many_jobs")
+def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(operator: Client) -> None:
+    """PostgreSQL has no statistics of causes, and expects a two-hundredth of the failed jobs."""
+    check_counts_of_a_cause(operator, "?status=failed&")
+
+
+def check_counts_of_a_cause(operator: Client, address: str) -> None:
+    """Make many jobs fail, and check that the page counts the jobs with `CAUSE` by the index of causes."""
+    with connection.cursor() as cursor:
+        cursor.execute(FAIL, [])
+        cursor.execute("VACUUM ANALYZE skipqueue_job")
+    with CaptureQueriesContext(connection) as queries:
+        assert operator.get(f"{LIST}{address}{cause_query(CAUSE)}").status_code == 200
+    counts = [each["sql"] for each in queries if "hashtextextended" in each["sql"] and "COUNT(" in each["sql"]]
+    assert len(counts) == 2  # of the failed and the retrying jobs
+    for count in counts:
+        with transaction.atomic():
+            limit_statements(Store.default(), QUERY_SECONDS)
+            plan = plan_of(count)
+        assert re.search("Index Scan (Backward )?using skipqueue_job_cause", plan), plan
+        assert not re.search("Bitmap|Sort", plan), plan
+
+
+def quoted_parameters(indexed: Indexed) -> tuple[str, ...]:
+    return tuple(f"'{value}'" for value in (indexed.status, indexed.queue_name) if value is not None)
+
+
+@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.parametrize("size", [20_000])
+def test_no_page_reads_the_whole_table(operator: Client, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW_SIZE", size)
+    for address in list_queries():
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(LIST + address).status_code == 200
+        for query in queries:
+            if '"skipqueue_job"' in query["sql"] and query["sql"].startswith("SELECT"):
+                plan = plan_of(query["sql"])
+                assert "Seq Scan on skipqueue_job" not in plan, (address, query["sql"], plan)
+
+
+def list_queries() -> Iterator[str]:
+    yield ""
+    yield from (f"?status={status}" for status in STATUSES)
+    yield from ("?queue=mail", "?queue=nobody", "?status=failed&queue=mail", "?status=queued&queue=mail")
+    yield from ("?task=a.jobs.one", "?task=nothing", "?status=completed&task=nothing", "?status=queued&task=nothing")
+    yield from ("?time=hour", "?time=month", "?status=failed&time=hour", "?status=completed&time=week")
+    yield from ("?status=retrying", "?q=KeyError", "?q=id%3D42", "?q=two&look=2", "?q=42", "?status=retrying&q=two")
+    cause = "task=a.jobs.one&cause=KeyError+in+a.jobs.one"
+    yield from (f"?status={state}&{cause}" for state in ("failed", "retrying", "completed"))
+    yield from (f"?{cause}", "?status=failed&cause=KeyError", f"?status=failed&{cause}&q=two")
+    yield from (
+        "?q=99999",
+        "?q=two",
+        "?q=payment_id%3D42",
+        "?status=failed&q=nothing",
+        "?p=200",
+        "?status=completed&p=100",
+    )
+
+
+@pytest.mark.django_db
+class TestEdge:
+    @pytest.mark.parametrize("status", [None, *STATUSES])
+    def test_the_edge_keeps_the_first_jobs_of_the_list(self, status: Status | None) -> None:
+        for _ in range(5):
+            make_job(status or "completed")
+        indexed = Indexed(status)
+        edge = indexed.edge(2)
+        assert edge is not None
+        everything = list(indexed.jobs())
+        kept = list(indexed.jobs().filter(indexed.order.up_to(edge)))
+        assert kept == everything[: len(kept)]
+        assert 2 <= len(kept) < 5
+
+    def test_a_list_that_is_not_longer_has_no_edge(self) -> None:
+        for _ in range(2):
+            make_job("failed")
+        make_job("completed")
+        assert Indexed("failed").edge(2) is None
+        assert Indexed().edge(2) is not None
+
+    def test_the_edge_of_queued_jobs_follows_the_order_of_claims(self) -> None:
+        last = make_job("queued", queue_name="b", priority=5)
+        low = make_job("queued", queue_name="a", priority=-1)
+        first, second = (make_job("queued", queue_name="a", priority=9) for _ in range(2))
+        indexed = Indexed("queued")
+        assert list(indexed.jobs()) == [first, second, low, last]
+        edge = indexed.edge(2)
+        assert edge is not None
+        assert list(Job.objects.queued().filter(indexed.order.up_to(edge)).order_by("pk")) == [first, second]

@@ -1,0 +1,163 @@
+"""Every page of the admin in a real Chromium: accessibility by axe-core, the content security policy, and widths."""
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Page, expect
+
+from django_skipqueue.console.admin.ui import time_limit
+from django_skipqueue.queue.store import Store
+
+from ...app.sessions import Session
+from .browser import Complaints, another_look
+from .pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
+from .pictures import DESKTOP, PHONE
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
+
+FIND = """async () => {
+    const ours = {exclude: [["#header"], ["#nav-sidebar"], ["#toggle-nav-sidebar"], [".breadcrumbs"]]};
+    const found = await axe.run(ours, {resultTypes: ["violations"], preload: false});
+    const serious = found.violations.filter(each => ["serious", "critical"].includes(each.impact));
+    const text = node => `${node.html.slice(0, 200)} ${node.any.concat(node.all).map(check => check.message)}`;
+    return serious.flatMap(each => each.nodes.map(node => `${each.id}: ${text(node)}`));
+}"""
+
+IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+
+LIGHT: dict[str, Any] = {"viewport": DESKTOP}
+DARK: dict[str, Any] = {"viewport": DESKTOP, "color_scheme": "dark"}
+NARROW: dict[str, Any] = {"viewport": PHONE}
+
+
+POST = """fields => {
+    const form = document.createElement("form");
+    form.method = "post";
+    const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+    for (const [name, value] of Object.entries({...fields, csrfmiddlewaretoken: token})) {
+        const field = document.createElement("input");
+        [field.type, field.name, field.value] = ["hidden", name, value];
+        form.append(field);
+    }
+    document.body.append(form);
+    form.submit();
+}"""
+
+
+def open_each(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
+    """Open every page and every question in turn. Yields the name of each."""
+    home = page.url
+    for name, address in addresses.items():
+        answer = page.goto(home + address)
+        assert answer is not None
+        assert answer.ok, name
+        yield name
+    for name, posted in QUESTIONS.items():
+        page.goto(home + JOBS)
+        page.evaluate(POST, posted)
+        expect(page.locator("input[name=confirmed]")).to_be_attached()
+        yield name
+
+
+def axe_findings(page: Page) -> list[str]:
+    """What axe-core finds in the page that is open."""
+    page.evaluate(AXE)
+    found: list[str] = page.evaluate(FIND)
+    return found
+
+
+@pytest.mark.slow  # axe examines every page
+@pytest.mark.parametrize(
+    "look", [LIGHT, pytest.param(DARK, marks=another_look), pytest.param(NARROW, marks=another_look)], ids=str
+)
+def test_axe_finds_nothing_serious(
+    addresses: Mapping[str, str], open_admin: Callable[..., Page], look: dict[str, Any]
+) -> None:
+    page = open_admin(User.objects.create_superuser("ann"), bypass_csp=True, **look)
+    found = {name: findings for name in open_each(page, addresses) if (findings := axe_findings(page))}
+    assert found == {}
+
+
+narrow_first = pytest.mark.parametrize(
+    "look", [NARROW, pytest.param(LIGHT, marks=another_look), pytest.param(DARK, marks=another_look)], ids=str
+)
+
+
+@pytest.mark.slow  # it opens every page in a browser
+@narrow_first
+def test_every_page_keeps_the_content_security_policy_and_fits_its_window(
+    addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
+) -> None:
+    page = open_admin(User.objects.create_superuser("ann"), **look)
+    too_wide = [name for name in open_each(page, addresses) if page.evaluate(IS_TOO_WIDE)]
+    assert complaints == []
+    assert too_wide == []
+
+
+BROKEN = """
+() => [...document.querySelectorAll("#content .skipqueue-name, #content th, #content code, .skipqueue-nav a")]
+    .filter(each => each.checkVisibility())
+    .filter(each => {
+        const text = document.createRange();
+        text.selectNodeContents(each);
+        const lines = new Set([...text.getClientRects()].map(rect => Math.round(rect.bottom / 8)));
+        return lines.size > 2 * each.textContent.trim().split(/[\\s.]+/).length;
+    })
+    .map(each => each.textContent.trim())
+"""
+"""JavaScript: the texts that are broken into many more lines than they have words."""
+
+TALL = """
+() => [...document.querySelectorAll("#content tbody tr")]
+    .filter(row => getComputedStyle(row).display === "table-row" && row.clientHeight > 150)
+    .map(row => row.textContent.trim())
+"""
+"""JavaScript: the rows of tables that a narrow column makes too tall."""
+
+TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
+
+
+@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.parametrize(
+    "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
+)
+def test_on_a_tablet_no_page_of_all_scrolls_sideways_or_breaks_a_name(
+    addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]
+) -> None:
+    page = open_admin(User.objects.create_superuser("ann"), viewport=DESKTOP)
+    found = {}
+    for name in open_each(page, addresses):
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 1_100})
+            found[name, width] = (page.evaluate(IS_TOO_WIDE), page.evaluate(BROKEN), page.evaluate(TALL))
+    assert {at: wrong for at, wrong in found.items() if wrong != (False, [], [])} == {}
+
+
+@pytest.fixture
+def _locked_jobs(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hold a lock on the table of jobs, and let each query wait for 0.2 seconds."""
+    monkeypatch.setattr(time_limit, "QUERY_SECONDS", 0.2)
+    session = Session()
+    session.begin()
+    session(lambda: Store("default").execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE"))
+    yield
+    session.rollback()
+    session.close()
+
+
+@pytest.mark.usefixtures("_locked_jobs")
+@narrow_first
+def test_the_page_about_a_slow_database_fits_into_the_window(
+    open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]
+) -> None:
+    boss = User.objects.create_superuser("ann")
+    page = open_admin(boss, JOBS, **look)
+    expect(page.locator("h1", has_text="The database took too long")).to_be_visible()
+    assert not page.evaluate(IS_TOO_WIDE)
+    assert [each for each in complaints if "status of 503" not in each] == []
+    assert axe_findings(open_admin(boss, JOBS, bypass_csp=True, **look)) == []

@@ -1,0 +1,178 @@
+"""Every text on the admin's pages goes through gettext.
+
+The pages are rendered in a language that puts each translated text into brackets; the texts of the rows consist of
+the letter z. Every other text outside of brackets cannot be translated.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_skipqueue.console import counts
+from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.admin.verbs import many_jobs
+from django_skipqueue.console.admin.verbs.many_jobs import Summary
+from django_skipqueue.console.counts import Count
+from django_skipqueue.console.verbs.table import DISCARD
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.models import Job, Queue, Worker
+
+from ...app.rows import STATUSES, make_job, make_worker
+from ...app.verbs import BUTTONS, BY_ACTION
+from ...harness.languages import bracketed, outside_of_brackets, put_into_brackets, speak
+from .conftest import LIST, QUEUES, WORKERS, page
+
+pytestmark = pytest.mark.django_db
+
+READ_BY_PEOPLE = ("title", "aria-label", "placeholder", "alt", "data-live", "data-paused", "data-stopped", "data-done")
+NOT_TO_BE_TRANSLATED = {"UTC", "token", "Discarded", "Cancelled", "by"}
+"""A time zone, the name of an argument, and the `last_error` that the queue writes into the row of a discarded job."""
+AGES = (timedelta(milliseconds=3), timedelta(seconds=4), timedelta(minutes=7), timedelta(hours=30), timedelta(days=3))
+
+
+class Texts(HTMLParser):
+    """The texts of a page that people read, those of attributes included."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        """The texts of attributes, and all other text as one: a translated text may contain elements."""
+        self._open: list[str] = []
+        self._data: list[str] = []
+        self.feed(html)
+        self.found.append("".join(self._data))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("input", "link", "meta", "img", "br"):
+            self._open.append(tag)
+        self.found += [value for name, value in attrs if name in READ_BY_PEOPLE and value]
+        self.found += [value or "" for name, value in attrs if name == "value" and ("type", "submit") in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._open:
+            while self._open.pop() != tag:
+                pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style", "code", "pre", "symbol"} & set(self._open):
+            self._data.append(data)
+
+
+def page_texts(html: str) -> list[str]:
+    """The texts of a page, without the sidebar and other texts of Django."""
+    return Texts(re.sub(r'(?s)<nav[^>]* id="nav-sidebar".*?</nav>|<div id="content-related".*', "", html)).found
+
+
+def untranslated(html: str) -> set[str]:
+    """The words of a page outside of brackets."""
+    words = {word for text in page_texts(html) for word in outside_of_brackets(text)}
+    return {word for word in words if set(word.lower()) != {"z"}} - NOT_TO_BE_TRANSLATED
+
+
+@pytest.fixture
+def _brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A language that puts each text into brackets."""
+    put_into_brackets(monkeypatch)
+
+
+@pytest.fixture
+def boss(db: None) -> Client:
+    """The test client of a superuser whose name needs no translation."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("zz", password="secret"))
+    return client
+
+
+def make_rows() -> list[Job]:
+    """Jobs in all states and of all ages, and workers that serve none of them."""
+    operation = {"at": "2026-01-01T00:00:00+00:00", "by": "zz", "reason": "zz", "attempts": 1}
+    verbs = (
+        "retry", "discard", "cancel", "run_now", "postpone", "reschedule", "change_queue", "change_priority"
+    )  # fmt: skip
+    jobs: list[Job] = []
+    for status in STATUSES:
+        for number, age in enumerate(AGES):
+            values: dict[str, Any] = {
+                "task": "zz.zz", "queue_name": "zz", "args": [1], "kwargs": {"token": "zz"}, "locked_by": "zz",
+                "last_error": "Zz: zz", "attempts": number, "metadata": {"zz": 1},
+                "errors": [{"attempt": 1, "exception": "Zz", "message": "zz", "traceback": "zz\nzz\nzz\nzz\nzz"}],
+                "operations": [operation | {"verb": verb} for verb in verbs[: number + 1]], "timeout": 90.5,
+                "run_after": age if status == "scheduled" else -age, "enqueued_at": -age - timedelta(seconds=1),
+            }  # fmt: skip
+            if status == "running":
+                values |= {"started_at": -age, "locked_at": -age}
+            jobs.append(make_job(status, **(values | {"unique_key": "z" * (len(jobs) + 1)})))
+    make_worker(name="zz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-40)).restart()
+    make_worker(name="zzz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-400))
+    Queue.pause("zzz", for_=timedelta(hours=1), by="zz", reason="zz")
+    Queue.pause("zzzz")
+    return jobs
+
+
+def page_addresses(jobs: list[Job]) -> Iterator[str]:
+    yield from ("/admin/django_skipqueue/", LIST, QUEUES, f"{QUEUES}pause/?queue=zz", WORKERS)
+    yield from (
+        f"{WORKERS}{name}/?worker={Worker.objects.values_list('pk', flat=True)[0]}" for name in ("restart", "stop")
+    )
+    for query in ("status=retrying", "status=failed", "q=zz", "q=nothing", "task=zz.zz", "time=hour&status=running"):
+        yield f"{LIST}?{query.replace('nothing', 'zzzzz')}"
+    for job in jobs:
+        yield from (page(name, job.pk) for name in ("change", "history", "delete"))
+
+
+@pytest.mark.usefixtures("_brackets")
+def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
+    for address in page_addresses(make_rows()):
+        notices_cache.clear()
+        assert untranslated(boss.get(address, follow=True).text) == set(), address
+
+
+@pytest.mark.slow  # it asks every question, and reads every answer
+@pytest.mark.usefixtures("_brackets")
+def test_every_question_and_every_message_can_be_translated(boss: Client, registry: Registry) -> None:
+    jobs = make_rows()
+    chosen = [job.pk for job in jobs]
+    for name in BY_ACTION:
+        data = {"action": name, "_selected_action": chosen, "delay": "90"}
+        for more in (
+            {},
+            {"confirmed": "yes", "over": "x", "delay": "x", "run_after": "x", "queue_name": ",", "priority": "x"},
+            {"confirmed": "yes"},
+        ):
+            assert untranslated(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
+        Job.objects.all().delete()
+        jobs = make_rows()
+        chosen = [job.pk for job in jobs]
+    for verb, _ in BUTTONS:
+        for job in jobs:
+            for send in (boss.get, boss.post):
+                text = send(page(verb.name, job.pk), {"confirmed": "yes", "over": "90"}, follow=True).text
+                assert untranslated(text) == set(), (verb.name, job.status)
+
+
+def test_the_page_of_a_job_is_in_the_language_of_the_project(boss: Client, settings: Any, tmp_path: Path) -> None:
+    words = ("Queue", "attempt %(number)s running", "running for %(span)s", "Cancel")
+    speak(settings, tmp_path, {text: bracketed(text) for text in words})
+    text = boss.get(page("change", make_job("running", task="zz.zz", queue_name="zz").pk)).text
+    for shown in ("⟦Queue⟧", "⟦attempt 1 running⟧", "⟦running for ", "⟦Cancel⟧…"):
+        assert shown in text
+
+
+def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: Any, tmp_path: Path) -> None:
+    discard = ("Discard %(number)s job", "Discard %(number)s jobs")
+    to_discard = ("%(number)s taskon forĵeti", "%(number)s taskojn forĵeti")
+    speak(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})
+    most = counts.MOST_JOBS_COUNTED + 1
+    expected = f"Pli ol {counts.grouped(counts.MOST_JOBS_COUNTED)} taskojn forĵeti?"
+    assert many_jobs.question_of(DISCARD, Summary(Count(most), most, [], most, [])) == expected
+
+
+def test_an_untranslated_text_is_found() -> None:
+    assert untranslated('<p title="⟦a ⟦b⟧ c⟧ late">⟦b⟧ Zz <b>later</b></p><code>d</code>') == {"late", "later"}

@@ -1,0 +1,52 @@
+"""Helpers for the tests of the doctor's rules: the findings of one rule, and stores that return given rows."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.console.rules.examination import examine
+from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.queue.store import Store
+
+
+def sql_of(command: str) -> str:
+    """The SQL of a command of a finding, which runs it in psql."""
+    program, *words = shlex.split(command)
+    assert (program, words[:3]) == ("python", ["manage.py", "dbshell", "--"]), command
+    assert words[3::2] == ["-c"] * len(words[4::2]), command
+    return "\n".join(words[4::2])
+
+
+def run_sql(command: str) -> None:
+    """Run SQL, or the SQL of the command of a finding."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql_of(command) if command.startswith("python") else command)
+
+
+FindingsOf = Callable[[str], list[Finding]]
+STORE = Store("default")
+
+
+class StoreOfRows(Store):
+    """A store whose statements return these rows."""
+
+    def __init__(self, *rows: Sequence[Any]) -> None:
+        super().__init__("default")
+        self._rows = [tuple(row) for row in rows]
+
+    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Return the given rows for every statement."""
+        return self._rows
+
+
+@pytest.fixture
+def findings_of(transactional_db: None) -> FindingsOf:
+    """Applies all rules. Returns the problems and infos of the rule with this code."""
+
+    def find(code: str) -> list[Finding]:
+        return [each for each in examine(STORE) if each.code == code and each.severity != Severity.OK]
+
+    return find

@@ -1,0 +1,53 @@
+"""`stuck-dependant`: jobs that wait for a deleted job."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.console.rules.examination import examine
+from django_skipqueue.parts.batches.console import STUCK_DEPENDANTS
+from django_skipqueue.queue.store import Store
+
+from ...app import jobs
+from ...app.rows import make_job
+from ...queue.test_sql import busy_table  # noqa: F401 (a fixture)
+from .conftest import FindingsOf
+from .test_sql import require_indexes
+
+
+def test_the_doctor_finds_a_job_that_waits_for_a_deleted_job(findings_of: FindingsOf) -> None:
+    failed, deleted = make_job("failed"), make_job("failed")
+    jobs.noop.using(after=[failed]).defer()
+    going_on = jobs.noop.using(after=[deleted], after_failure="run").defer()
+    last = jobs.noop.using(after=[deleted]).defer()
+    assert findings_of("stuck-dependant") == []
+    id = deleted.pk
+    deleted.delete()
+    (finding,) = findings_of("stuck-dependant")
+    assert finding.severity == "warning"
+    assert finding.found == (
+        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted or pruned before it completed. "
+        "Jobs that wait like this: 1."
+    )
+    assert finding.command.startswith(f"python manage.py skipqueue discard {last.pk} ")
+    assert last.discard()
+    assert findings_of("stuck-dependant") == []
+    assert going_on.status == "queued"
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_with_several_databases_the_finding_names_jobs_as_database_and_id(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    needed = jobs.noop.using(database="other").defer()
+    waiting = jobs.noop.using(database="other", after=[needed]).defer()
+    needed._meta.model._base_manager.using("other").filter(pk=needed.pk).delete()
+    (finding,) = (each for each in examine(Store("other")) if each.code == "stuck-dependant")
+    assert f"Job other:{waiting.pk} (" in finding.found
+    assert f"waits for job other:{needed.pk}," in finding.found
+    assert f"skipqueue discard other:{waiting.pk} " in finding.command
+
+
+@pytest.mark.django_db
+def test_the_query_for_stuck_dependants_uses_the_primary_key(busy_table: psycopg.Connection[Any]) -> None:  # noqa: F811
+    require_indexes(busy_table, STUCK_DEPENDANTS, {}, {"pkey"})

@@ -1,0 +1,89 @@
+"""The rules' statements on the job table use their indexes among 100,000 rows; other statements read only catalogs."""
+
+import inspect
+import json
+import re
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.console.metrics import catalogue
+from django_skipqueue.console.rules import jobs_and_workers, locks, rule, server, tables
+from django_skipqueue.parts.limits import console as limits
+from django_skipqueue.parts.unique import console as unique_keys
+
+from ...queue.statements import FIRST_WORD
+from ...queue.test_sql import busy_table, nodes  # noqa: F401 (a fixture)
+
+MODULES_WITH_RULES = (rule, jobs_and_workers, locks, server, tables, catalogue, limits, unique_keys)
+STATEMENTS = {
+    name: text
+    for module in MODULES_WITH_RULES
+    for name, text in vars(module).items()
+    if name.isupper() and name[0] != "_" and isinstance(text, str) and re.match(FIRST_WORD, text)
+}
+# For each statement: values for its parameters, and the indexes of the job table that it may use.
+VALUES_AND_INDEXES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "IS_OVERDUE": ({}, {"admit"}),
+    "WAITING_TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
+    "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "SLOT_HOLDERS": ({"seconds": 60.0}, {"recover"}),
+    "OLDEST_WAITING": ({"seconds": 300.0, "timeout": 60.0}, {"claim"}),
+    "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"admit", "claim", "recover"}),
+    "LOCKED_JOB": ({"id": 50_000, "seconds": 0.0}, {"pkey"}),
+    "FREE_JOBS": ({"ids": [50_000, 92_000]}, {"pkey"}),
+    "LONG_HOLDERS": ({"seconds": 60.0}, {"recover"}),
+    "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),
+}
+
+
+def test_every_statement_on_the_job_table_has_its_expected_indexes() -> None:
+    assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(VALUES_AND_INDEXES)
+    assert set(VALUES_AND_INDEXES) <= {*vars(jobs_and_workers), *vars(locks), *vars(limits), *vars(unique_keys)}
+
+
+@pytest.mark.django_db
+def test_each_statement_on_the_job_table_uses_the_expected_indexes(
+    busy_table: psycopg.Connection[Any],  # noqa: F811
+    subtests: pytest.Subtests,
+) -> None:
+    for name, (values, indexes) in VALUES_AND_INDEXES.items():
+        with subtests.test(name):
+            require_indexes(busy_table, STATEMENTS[name], values, indexes)
+
+
+def require_indexes(
+    busy_table: psycopg.Connection[Any],  # noqa: F811
+    statement: str,
+    values: dict[str, Any],
+    indexes: set[str],
+) -> None:
+    """Require that the statement reads the job table by these indexes only, and sorts few rows."""
+    row = psycopg.ClientCursor(busy_table).execute(f"EXPLAIN (FORMAT JSON) {statement}", values).fetchone()
+    assert row
+    found = list(nodes(row[0][0]["Plan"]))
+    described = json.dumps(row[0], indent=1)
+    read_whole = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
+    assert "skipqueue_job" not in read_whole, described
+    used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue_job")}
+    assert used == {f"skipqueue_job_{index}" for index in indexes}, described
+    assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
+
+
+def test_each_statement_has_a_limit_and_only_reads(subtests: pytest.Subtests) -> None:
+    """`FREE_JOBS` alone locks rows, as a claim does, in a transaction that is rolled back."""
+    for name, text in STATEMENTS.items():
+        text = text.replace("FOR NO KEY UPDATE SKIP LOCKED", "") if name == "FREE_JOBS" else text
+        with subtests.test(name):
+            assert re.search(r"\bLIMIT \d+\s*$", text) or "FROM" not in text
+            assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
+
+
+def test_the_comment_above_a_statement_names_the_rule_that_uses_it(subtests: pytest.Subtests) -> None:
+    for name in STATEMENTS:
+        with subtests.test(name):
+            (text,) = [text for module in MODULES_WITH_RULES if f"\n{name} = " in (text := inspect.getsource(module))]
+            comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+            assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment

@@ -1,0 +1,131 @@
+"""The verdict: what the watched rules find, within a bounded time, also if a rule fails."""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+
+from django_skipqueue.console.rules import examination
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity
+from django_skipqueue.console.rules.verdict import Verdict
+from django_skipqueue.models import Incident
+from django_skipqueue.queue.store import Store
+
+from ...app.rows import make_job, make_worker
+from ...harness.reached import NOBODY, reached_at
+from .broken_rules import fail_with_sql_error, sleep_a_minute
+from .conftest import STORE
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+def warn(store: Store) -> Iterator[Finding]:
+    yield Finding.of(Severity.WARNING, "a warning")
+    yield Finding.of(Severity.INFO, "good to know")
+
+
+def report_critical(store: Store) -> Iterator[Finding]:
+    yield Finding.of(Severity.CRITICAL, "critical")
+
+
+@pytest.fixture
+def use_rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes these functions the watched rules, with their names as codes, beside one rule that is not watched."""
+
+    def choose(*functions: Callable[[Store], Any]) -> None:
+        chosen = [Rule(function.__name__, function, "fine", is_watched=True) for function in functions]
+        chosen.append(Rule("unwatched", report_critical, "fine"))
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
+
+    return choose
+
+
+def test_a_healthy_queue_has_a_verdict_without_problems() -> None:
+    make_worker()
+    verdict = Verdict.now(STORE)
+    assert (verdict.is_well, verdict.problems, verdict.severity, str(verdict)) == (True, (), "ok", "All is well.")
+
+
+def test_the_verdict_lists_the_problems_of_watched_rules_by_severity(use_rules: Callable[..., None]) -> None:
+    use_rules(warn, report_critical)
+    verdict = Verdict.now(STORE)
+    assert [each.title for each in verdict.problems] == ["critical", "a warning"]
+    assert (verdict.is_well, verdict.severity, str(verdict)) == (False, "critical", "2 problems")
+
+
+def test_the_verdict_keeps_its_time_limit_and_names_the_rules_that_did_not_finish(
+    use_rules: Callable[..., None],
+) -> None:
+    use_rules(*[sleep_a_minute] * 10, report_critical, fail_with_sql_error)
+    began = time.monotonic()
+    verdict = Verdict.now(STORE, seconds=0.5)
+    assert time.monotonic() - began < 3
+    assert verdict.problems[0].title == "critical", "one that sleeps keeps no other from being applied"
+    assert sorted(verdict.unapplied) == ["fail_with_sql_error", *["sleep_a_minute"] * 10]
+    assert [each.title for each in verdict.problems[1:]] == ["11 rules could not be applied, sleep_a_minute among them"]
+
+
+def test_an_unreachable_database_is_the_only_problem_of_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+    verdict = Verdict.now(STORE)
+    assert [each.code for each in verdict.problems] == ["database-unusable"]
+    assert verdict.is_unknown
+
+
+def test_unapplied_migrations_are_the_only_problem_although_other_rules_fail() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'django_skipqueue' RETURNING name, applied")
+        rows = cursor.fetchall()
+        cursor.execute("ALTER TABLE skipqueue_worker RENAME TO somewhere_else")
+        try:
+            assert [each.code for each in Verdict.now(STORE).problems] == ["migrations"]
+        finally:
+            cursor.execute("ALTER TABLE somewhere_else RENAME TO skipqueue_worker")
+            for row in rows:
+                cursor.execute("INSERT INTO django_migrations VALUES (DEFAULT, 'django_skipqueue', %s, %s)", row)
+
+
+def test_with_several_databases_a_problem_names_its_database(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("gone", "default", "other")}
+    make_job(using="other")
+    make_worker()
+    with reached_at("gone", NOBODY):
+        problems = [each for alias in ("gone", "default", "other") for each in Verdict.now(Store(alias)).problems]
+    assert [(each.database, each.code) for each in problems] == [("gone", "database-unusable"), ("other", "no-worker")]
+
+
+def test_a_problem_has_the_begin_of_its_incident() -> None:
+    make_job()
+    (problem,) = Verdict.now(STORE).problems
+    assert problem.since is None
+    Incident.objects.create(rule="no-worker", subject="", since=Now() - timedelta(minutes=5))
+    (problem,) = Verdict.now(STORE).problems
+    assert problem.since == Incident.objects.get().since
+
+
+def test_how_long_a_problem_lasts_is_told_by_the_clock_of_the_database(
+    use_rules: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = datetime(2026, 11, 25, 14, tzinfo=UTC)
+    monkeypatch.setattr(examination, "database_time", lambda store: at)
+    for since, seconds in ((at - timedelta(minutes=3), 180.0), (at + timedelta(seconds=1), 0.0)):
+
+        def began(store: Store, since: datetime = since) -> Iterator[Finding]:
+            yield Finding.of(Severity.WARNING, "no", since=since)
+
+        use_rules(began)
+        (problem,) = Verdict.now(STORE).problems
+        assert problem.seconds == seconds
+
+
+def test_the_verdict_as_json_has_every_field_of_a_finding() -> None:
+    make_job()
+    found = Verdict.now(STORE).as_json()
+    assert (found["is_well"], found["problems"][0]["code"]) == (False, "no-worker")
+    assert set(found["problems"][0]) == set(Finding.__dataclass_fields__)

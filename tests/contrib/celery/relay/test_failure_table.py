@@ -1,0 +1,589 @@
+"""Who dies when, what the row says at that moment, and what becomes of the job: a test for each row of the table.
+
+The relays are `manage.py runrelay`, the broker is RabbitMQ. Celery's workers are real where they die by themselves;
+elsewhere a consumer of the test plays one, which dies at the exact instant.
+"""
+
+import os
+import re
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.db.models.functions import Now
+
+from django_skipqueue.contrib.celery import rabbitmq as topology
+from django_skipqueue.contrib.celery import wire
+from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
+from django_skipqueue.contrib.celery.models import WorkerOfCelery
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.queue.store import Store
+from scripts.embedded_rabbitmq import RabbitMQ
+
+from ....app.carriers import make_carrier
+from ....app.jobs import echo_length, noop, record
+from ....app.models import Ledger
+from ....app.waiting import wait_until
+from ....harness.processes import ManagePy, children, wait_for_statuses
+from ....harness.proxy import Proxy
+from ..carried.celery_worker import APP, start_worker
+from . import halting
+from .consumer import FakeCeleryWorker, read_job
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,  # each kills a part of RabbitMQ, a relay or Celery
+]
+
+CARRIER = carrier_id("celery")
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+HOME = home_of("default", SINCE)
+OUTCOMES, BACK = topology.outcome_queue(HOME), topology.back_queue(HOME)
+LONG_AGO = timedelta(days=1)
+WORKER_TIMEOUT = "600"
+"""Seconds: whatever happens within a test, no supervisor takes a relay of another for dead, unless the test says so."""
+
+StartProcess = Callable[..., ManagePy]
+defer_carried = partial(noop.using(queue_name="carried").defer)
+
+
+@pytest.fixture(autouse=True)
+def row_of_carrier(transactional_db: None) -> None:
+    """The row of the carrier, as the first relay has left it: its time is in the names of the queues."""
+    make_carrier(queues=["carried"])
+    Worker.objects.filter(pk=CARRIER).update(started_at=SINCE)
+
+
+@pytest.fixture(scope="module")
+def vhost(rabbitmq_node: RabbitMQ) -> str:
+    """The virtual host of all tests here: to make one takes seconds."""
+    name = f"table-{secrets.token_hex(4)}"
+    rabbitmq_node.add_vhost(name)
+    return name
+
+
+@pytest.fixture
+def empty_vhost_url(rabbitmq: RabbitMQ, vhost: str) -> str:
+    """The URL of the virtual host, without a queue in it."""
+    with closing(FakeCeleryWorker(rabbitmq.url(vhost))) as celery_worker:
+        for queue in ("pdf", OUTCOMES, BACK, topology.FOREIGN):
+            celery_worker.channel.queue_delete(queue)
+    return rabbitmq.url(vhost)
+
+
+@pytest.fixture
+def halt_marker(tmp_path: Path) -> Path:
+    """A file into which the process that halts at its step writes its process id."""
+    return tmp_path / "halted"
+
+
+@pytest.fixture
+def start_relay(manage: StartProcess, empty_vhost_url: str, halt_marker: Path) -> StartProcess:
+    """Starts `manage.py runrelay`. Its first relay stops at the step `halt`."""
+
+    def start_relay(
+        *arguments: str, halt: str = "", broker: str = empty_vhost_url, wait: float = 600, **options: Any
+    ) -> ManagePy:
+        carrier = {"APP": f"{APP}.app", "QUEUES": {"carried": "pdf"}, "WAIT": wait}
+        return manage(
+            *("runrelay", "--worker-timeout", WORKER_TIMEOUT, *arguments),
+            skipqueue={"CARRIERS": {"celery": carrier}},
+            jobs=halting.source_of_halting_module(halt, halt_marker) if halt else None,
+            environment={"TESTS_BROKER_URL": broker},
+            **options,
+        )
+
+    return start_relay
+
+
+@pytest.fixture
+def celery_worker(empty_vhost_url: str) -> Iterator[FakeCeleryWorker]:
+    """A fake worker of Celery. The first relay creates the queues."""
+    with closing(FakeCeleryWorker(empty_vhost_url)) as made:
+        yield made
+
+
+@contextmanager
+def proxy_to(port: int) -> Iterator[Proxy]:
+    with closing(Proxy(lambda: socket.create_connection(("127.0.0.1", port)))) as made:
+        yield made
+
+
+def url_through(proxy: Proxy, empty_vhost_url: str) -> str:
+    """The URL of the same virtual host by way of the proxy."""
+    return re.sub(r":\d+/", f":{proxy.port}/", empty_vhost_url)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def pid_of_relay(process: ManagePy) -> int:
+    """Return the process id of the only relay of this supervisor."""
+    [pid] = wait_until(lambda: children(process.process.pid), "a relay")
+    return pid
+
+
+def kill_with_supervisor(process: ManagePy) -> None:
+    """Kill the supervisor and its relays, as if the machine were gone."""
+    process.send_to_group(signal.SIGKILL)
+    process.wait()
+
+
+def stop_process(process: ManagePy) -> None:
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+
+
+def holder_by_job() -> dict[int, str]:
+    """For each running job, the worker that holds it (`locked_by`)."""
+    return dict(Job.objects.running().values_list("pk", "locked_by"))
+
+
+def is_with_the_carrier(*jobs: Job) -> bool:
+    return holder_by_job() == dict.fromkeys([job.pk for job in jobs], CARRIER)
+
+
+def relay_id() -> str:
+    """The id of the only relay, as it stands in the rows that it holds."""
+    return str(WorkerOfCelery.objects.get(relay_of="celery", pk__in=Worker.objects.values("pk")).pk)
+
+
+def lease_ref_of(message: Any) -> tuple[int, int]:
+    """Return the id and the lease of the job in a message."""
+    job = read_job(message)
+    assert message.properties["correlation_id"] == wire.message_id(HOME, job.ref)
+    return job.ref
+
+
+def final_state(job: Job) -> tuple[Any, ...]:
+    """Return the status, the result, the number of charged attempts, and the lease, which each new holder raises."""
+    job.refresh_from_db()
+    return job.status, job.result, job.attempts, job.lease
+
+
+def make_a_day_old(**rows: Any) -> None:
+    """Set the heartbeats of these workers and the `locked_at` of all running jobs back by a day."""
+    Worker.objects.filter(**rows).update(heartbeat_at=Now() - LONG_AGO)
+    Job.objects.running().update(locked_at=Now() - LONG_AGO)
+
+
+def all_messages_are_acknowledged(process: ManagePy, celery_worker: FakeCeleryWorker) -> bool:
+    """Stop the relay and look for messages: the broker would deliver unacknowledged messages again."""
+    stop_process(process)
+    return [celery_worker.count_messages(queue) for queue in ("pdf", OUTCOMES, BACK)] == [0, 0, 0]
+
+
+# The relay dies
+
+
+def test_a_relay_dies_after_the_claim_and_before_the_publish(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
+) -> None:
+    job = defer_carried()
+    process = start_relay(halt="claimed")
+    pid = halting.pid_of_halted(halt_marker)
+    assert holder_by_job() == {job.pk: relay_id()}
+    assert celery_worker.count_messages("pdf") == 0
+    kill(pid)
+    message = celery_worker.get()
+    assert lease_ref_of(message) == (job.pk, 3), "claimed, released by the supervisor, claimed by the next relay"
+    wait_until(lambda: is_with_the_carrier(job))
+    celery_worker.finish(message, 1)
+    wait_for_statuses(completed=1)
+    assert final_state(job) == ("completed", 1, 1, 4)
+    assert (job.errors, job.deaths) == ([], None)
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+@pytest.mark.parametrize("step", ["published", "confirmed"])
+def test_a_relay_dies_after_the_publish_and_before_the_hand_over(
+    step: str, start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
+) -> None:
+    """After the publish and before the confirm; after the confirm and before the hand-over."""
+    job = defer_carried()
+    process = start_relay(halt=step)
+    pid = halting.pid_of_halted(halt_marker)
+    first = celery_worker.get()
+    assert lease_ref_of(first) == (job.pk, 1)
+    assert holder_by_job() == {job.pk: relay_id()}
+    kill(pid)
+    second = celery_worker.get()
+    assert lease_ref_of(second) == (job.pk, 3), "the broker had the first one too, so the job runs twice"
+    celery_worker.finish(first, 1)
+    process.wait_for("lease lost")
+    celery_worker.finish(second, 2)
+    wait_for_statuses(completed=1)
+    assert final_state(job) == ("completed", 2, 1, 4)
+    assert (job.errors, job.deaths) == ([], None)
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_a_relay_dies_after_the_hand_over(start_relay: StartProcess, celery_worker: FakeCeleryWorker) -> None:
+    job = defer_carried()
+    process = start_relay()
+    wait_until(lambda: is_with_the_carrier(job))
+    message, pid = celery_worker.get(), pid_of_relay(process)
+    kill(pid)
+    wait_until(lambda: pid_of_relay(process) != pid, "another relay")
+    celery_worker.finish(message, 1)
+    wait_for_statuses(completed=1)
+    assert final_state(job) == ("completed", 1, 1, 2)
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_a_relay_dies_after_the_settle_and_before_the_acknowledgement(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
+) -> None:
+    job = defer_carried()
+    process = start_relay(halt="settled")
+    celery_worker.finish(wait_until(lambda: is_with_the_carrier(job)) and celery_worker.get(), 1)
+    pid = halting.pid_of_halted(halt_marker)
+    assert final_state(job) == ("completed", 1, 1, 2)
+    kill(pid)
+    defer_carried()
+    celery_worker.finish(celery_worker.get(), 2)
+    wait_for_statuses(completed=2)  # so the outcome of the first job has come again before
+    assert final_state(job) == ("completed", 1, 1, 2)
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_the_machine_of_a_relay_dies(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, halt_marker: Path
+) -> None:
+    job = defer_carried()
+    first = start_relay("--name", "gone", halt="claimed")
+    halting.pid_of_halted(halt_marker)
+    dead = relay_id()
+    assert holder_by_job() == {job.pk: dead}
+    kill_with_supervisor(first)
+    assert Store.default().recover(worker_timeout=float(WORKER_TIMEOUT)) == [], "not before the worker timeout"
+    assert holder_by_job() == {job.pk: dead}
+    process = start_relay("--name", "other", "--worker-timeout", "8")
+    message = celery_worker.get()
+    assert lease_ref_of(message) == (job.pk, 3)
+    celery_worker.finish(message, 1)
+    wait_for_statuses(completed=1)
+    assert final_state(job) == ("completed", 1, 2, 4), "the first attempt is charged"
+    [entry] = job.errors
+    assert (entry["exception"].rpartition(".")[2], entry["worker_id"]) == ("WorkerDied", dead)
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_all_relays_are_gone_for_a_day(start_relay: StartProcess, celery_worker: FakeCeleryWorker) -> None:
+    jobs = [defer_carried() for _ in range(3)]
+    process = start_relay()
+    wait_until(lambda: is_with_the_carrier(*jobs))
+    kill_with_supervisor(process)
+    later = defer_carried()
+    make_a_day_old()
+    assert Store.default().recover(worker_timeout=1.0) == []
+    for number in range(3):
+        celery_worker.finish(celery_worker.get(), number)
+    assert is_with_the_carrier(*jobs), "the outcomes wait in the broker"
+    assert (celery_worker.count_messages(OUTCOMES), celery_worker.count_messages("pdf")) == (3, 0)
+    process = start_relay()
+    message = celery_worker.get()
+    assert lease_ref_of(message)[0] == later.pk
+    celery_worker.finish(message, 3)
+    wait_for_statuses(completed=4)
+    assert [final_state(job) for job in (*jobs, later)] == [("completed", number, 1, 2) for number in range(4)]
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+# Workers of Celery die
+
+
+def has_changed_hands(job: Job, lease: int) -> bool:
+    return int(final_state(job)[3]) > lease
+
+
+def die_with_the_next_job(empty_vhost_url: str, *, begins: bool = True) -> tuple[int, int]:
+    """Let a process of Celery die with the next job: while it runs the job, or before it begins the job."""
+    with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
+        message = dying.get()
+        if begins and message.delivery_info["redelivered"]:
+            dying.send_together([wire.encode_begun(read_job(message).ref, HOME)], home=HOME)
+        return lease_ref_of(message)
+
+
+def test_a_process_of_celery_dies_in_the_task_three_times(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
+) -> None:
+    job = defer_carried()
+    process = start_relay()
+    for time, lease in ((1, 1), (2, 3), (3, 5)):
+        Job.objects.filter(pk=job.pk).run_now()  # after the second time it waits for up to 30 s
+        wait_until(lambda: is_with_the_carrier(job))
+        for _ in range(topology.DELIVERY_LIMIT + 1):
+            assert die_with_the_next_job(empty_vhost_url) == (job.pk, lease)
+        wait_until(partial(has_changed_hands, job, lease), "the job comes back")
+        assert (job.attempts >= time, len(job.errors)) == (True, time)
+    assert final_state(job) == ("failed", None, 3, 6)
+    assert job.last_error.startswith("WorkerDied: ")
+    assert [entry["worker"] for entry in job.errors] == ["celery"] * 3
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_workers_of_celery_die_before_they_begin_the_job(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
+) -> None:
+    """The workers die before they begin the jobs that they have received."""
+    job = defer_carried()
+    process = start_relay()
+    for lease in (1, 3, 5, 7):
+        wait_until(lambda: is_with_the_carrier(job))
+        for _ in range(topology.DELIVERY_LIMIT + 1):
+            assert die_with_the_next_job(empty_vhost_url, begins=False) == (job.pk, lease)
+        wait_until(partial(has_changed_hands, job, lease), "the job comes back")
+    celery_worker.finish(celery_worker.get(), 1)
+    wait_for_statuses(completed=1)
+    assert (final_state(job)[:3], job.errors) == (("completed", 1, 1), [])
+    process.wait_for("carried jobs not begun")
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_a_process_of_a_real_celery_worker_dies_in_the_task(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, manage: StartProcess, empty_vhost_url: str
+) -> None:
+    job = Job.objects.enqueue("extra.jobs.die", queue_name="carried", max_attempts=1)
+    process = start_relay()
+    wait_until(lambda: is_with_the_carrier(job))
+    celery = start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1")
+    wait_for_statuses(failed=1)
+    assert final_state(job) == ("failed", None, 1, 2)
+    assert job.last_error.startswith("WorkerDied: ")
+    assert celery.log.count("dies here") == topology.DELIVERY_LIMIT + 1
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_a_process_of_celery_dies_after_the_outcome_and_before_the_acknowledgement(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
+) -> None:
+    """The relay has written the outcome. Here the job runs again all the same."""
+    job = defer_carried()
+    process = start_relay()
+    wait_until(lambda: is_with_the_carrier(job))
+    with closing(FakeCeleryWorker(empty_vhost_url)) as dying:
+        dying.finish(dying.get(), 1, acknowledge=False)
+        wait_for_statuses(completed=1)
+    again = celery_worker.get()
+    assert lease_ref_of(again) == (job.pk, 1)
+    celery_worker.finish(again, 2)
+    process.wait_for("outcome dropped")
+    assert final_state(job) == ("completed", 1, 1, 2)
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+SOURCE_THAT_KILLS = """
+from {module} import {cls}
+from tests.contrib.celery.relay.halting import is_first
+
+original = {cls}.{method}
+
+def kill_once(self, *arguments):
+    if is_first({marker!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, *arguments)
+
+{cls}.{method} = kill_once
+"""
+
+
+@pytest.fixture
+def check_job_runs_twice(
+    start_relay: StartProcess, manage: StartProcess, celery_worker: FakeCeleryWorker, empty_vhost_url: str
+) -> Callable[..., None]:
+    """Returns a check that a job runs twice if this source kills a process of Celery, and that its outcomes arrive."""
+
+    def check(source: str, *, outcomes: int, is_main: bool) -> None:
+        job = record.using(queue_name="carried").defer("it ran")
+        process = start_relay()
+        wait_until(lambda: is_with_the_carrier(job))
+        kill_with_supervisor(process)
+        worker = start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1", more_jobs=source)
+        if is_main:
+            worker.wait()
+            start_worker(manage, empty_vhost_url, "--pool", "prefork", "-c", "1", more_jobs=source)
+        messages = outcomes + 1  # the second run has said that it begins
+        wait_until(lambda: celery_worker.count_messages(OUTCOMES) == messages, "the outcomes are in the queue")
+        assert is_with_the_carrier(job)
+        assert list(Ledger.objects.values_list("entry", flat=True)) == ["it ran"] * 2
+        process = start_relay()
+        wait_for_statuses(completed=1)
+        wait_until(lambda: celery_worker.count_messages(OUTCOMES) == 0, "the relay has read the outcomes")
+        assert (final_state(job)[0], *final_state(job)[2:]) == ("completed", 1, 2)
+        assert all_messages_are_acknowledged(process, celery_worker)
+
+    return check
+
+
+def test_a_process_of_celery_dies_after_the_task_and_before_the_outcome(
+    check_job_runs_twice: Callable[..., None], halt_marker: Path
+) -> None:
+    """The broker has no outcome, so the job runs again."""
+    module, name = "django_skipqueue.contrib.celery.outcome_sender", "OutcomeSender"
+    source = SOURCE_THAT_KILLS.format(module=module, cls=name, method="send", marker=str(halt_marker))
+    check_job_runs_twice(source, outcomes=1, is_main=False)
+
+
+def test_the_main_process_of_celery_dies_before_the_acknowledgement(
+    check_job_runs_twice: Callable[..., None], halt_marker: Path
+) -> None:
+    """The broker has the outcome, but no relay has written it. So the job runs again."""
+    source = SOURCE_THAT_KILLS.format(
+        module="celery.worker.request", cls="Request", method="acknowledge", marker=str(halt_marker)
+    )
+    check_job_runs_twice(source, outcomes=2, is_main=True)
+
+
+def test_no_worker_of_celery_runs_until_the_job_expires(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker
+) -> None:
+    job = defer_carried()
+    process = start_relay(wait=1)
+    wait_until(lambda: is_with_the_carrier(job))
+    process.wait_for("reason=expired")
+    celery_worker.finish(message := celery_worker.get(), 1)
+    assert lease_ref_of(message)[1] >= 3
+    wait_for_statuses(completed=1)
+    assert (final_state(job)[:3], job.errors) == (("completed", 1, 1), [])
+    assert all_messages_are_acknowledged(process, celery_worker)
+
+
+# The broker, or PostgreSQL, fails
+
+
+def test_the_broker_restarts(start_relay: StartProcess, empty_vhost_url: str, rabbitmq: RabbitMQ) -> None:
+    confirmed = defer_carried()
+    with proxy_to(rabbitmq.port) as proxy:
+        process = start_relay(broker=url_through(proxy, empty_vhost_url))
+        wait_until(lambda: is_with_the_carrier(confirmed))
+        proxy.stall("client")  # confirms come no more
+        unconfirmed = defer_carried()
+        with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
+            wait_until(lambda: celery_worker.count_messages("pdf") == 2, "the broker has both")
+        assert holder_by_job() == {confirmed.pk: CARRIER, unconfirmed.pk: relay_id()}
+        assert "pdf" in rabbitmq.control("list_queues", "--vhost", urlsplit(empty_vhost_url).path[1:], "name")
+        proxy.refuse()
+        rabbitmq.stop()  # a kill may lose a quorum queue that is a second old
+        proxy.cut()
+        process.wait_for("carrier lost")
+        rabbitmq.start()
+        proxy.flow()
+        proxy.refuse(False)
+        wait_until(lambda: is_with_the_carrier(confirmed, unconfirmed))
+        with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
+            refs = set()
+            for number in range(3):
+                message = celery_worker.get()
+                refs.add(lease_ref_of(message))
+                celery_worker.finish(message, number)
+            wait_for_statuses(completed=2)
+            assert refs == {(confirmed.pk, 1), (unconfirmed.pk, 1), (unconfirmed.pk, 3)}
+            assert final_state(confirmed)[2:] == (1, 2)
+            assert final_state(unconfirmed)[2:] == (1, 4)
+            assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_the_broker_loses_its_disk(
+    start_relay: StartProcess, manage: StartProcess, empty_vhost_url: str, rabbitmq: RabbitMQ, vhost: str
+) -> None:
+    job = defer_carried()
+    process = start_relay()
+    wait_until(lambda: is_with_the_carrier(job))
+    rabbitmq.control("delete_vhost", vhost)
+    process.wait_for("carrier lost")
+    rabbitmq.add_vhost(vhost)
+    process.wait_for("carrier back")
+    make_a_day_old(is_external=True)
+    assert Store.default().recover(worker_timeout=1.0) == []
+    with closing(FakeCeleryWorker(empty_vhost_url)) as celery_worker:
+        assert celery_worker.count_messages("pdf") == 0
+        assert is_with_the_carrier(job), "nobody reports the lost job"
+        reclaiming = start_relay("--reclaim", "celery", "--yes")
+        assert reclaiming.wait() == 0
+        assert "1 job of celery released" in reclaiming.log
+        message = celery_worker.get()
+        assert lease_ref_of(message) == (job.pk, 3)
+        celery_worker.finish(message, 1)
+        wait_for_statuses(completed=1)
+        assert final_state(job) == ("completed", 1, 1, 4)
+        assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_the_connection_to_postgresql_is_lost(start_relay: StartProcess, celery_worker: FakeCeleryWorker) -> None:
+    jobs = [defer_carried() for _ in range(2)]
+    with closing(Proxy()) as proxy:
+        process = start_relay(settings=f'DATABASES["default"].update({proxy.settings!r})')
+        wait_until(lambda: is_with_the_carrier(*jobs))
+        proxy.refuse()
+        proxy.cut()
+        for number in range(2):
+            celery_worker.finish(celery_worker.get(), number)
+        process.wait_for('database lost who="relay')
+        assert is_with_the_carrier(*jobs), "as it was"
+        proxy.refuse(False)
+        wait_for_statuses(completed=2)
+        assert [final_state(job) for job in jobs] == [("completed", number, 1, 2) for number in range(2)]
+        assert all_messages_are_acknowledged(process, celery_worker)
+
+
+def test_a_broker_accepts_smaller_messages_than_the_setting_says(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker, small_message_limit: int
+) -> None:
+    large, small = (echo_length.using(queue_name="carried").defer("x" * size) for size in (2 * small_message_limit, 10))
+    process = start_relay()
+    process.wait_for(f"larger than configured max size {small_message_limit}")
+    wait_for_statuses(failed=1, running=1)
+    assert final_state(large)[0] == "failed"
+    assert f"accepts at most {small_message_limit:,}" in large.errors[0]["message"]
+    wait_until(lambda: is_with_the_carrier(small))
+    assert process.log.count("carrier lost") == 1
+    numbers = [lease_ref_of(message)[0] for message in messages_in_queue(celery_worker)]
+    assert set(numbers) == {small.pk}, "the small job is there twice if the connection broke while it was sent"
+
+
+def messages_in_queue(celery_worker: FakeCeleryWorker) -> list[Any]:
+    """Return the messages that are in Celery's queue now, at least one."""
+    wait_until(lambda: celery_worker.count_messages("pdf"), "a message")
+    return [celery_worker.get() for _ in range(celery_worker.count_messages("pdf"))]
+
+
+# An operator cancels
+
+
+def test_an_operator_cancels_and_retries_a_job_that_the_carrier_has(
+    start_relay: StartProcess, celery_worker: FakeCeleryWorker
+) -> None:
+    waiting, running = defer_carried(), defer_carried()
+    process = start_relay()
+    wait_until(lambda: is_with_the_carrier(waiting, running))
+    orders = celery_worker.channel.queue_declare(
+        "", exclusive=True
+    ).queue  # as Celery's workers with remote control have one
+    celery_worker.channel.queue_bind(orders, "celery.pidbox")
+    messages = {lease_ref_of(message)[0]: message for message in (celery_worker.get(), celery_worker.get())}
+    assert Store.default().cancel([waiting.pk, running.pk]).keys() == {waiting.pk, running.pk}
+    assert final_state(running) == ("discarded", None, 1, 2)
+    revoked = [wire.message_id(HOME, (job.pk, 1)) for job in (waiting, running)]
+    order = celery_worker.get(orders).body
+    assert all(id in order for id in revoked)
+    assert Store.default().retry([running.pk]).keys() == {running.pk}
+    celery_worker.finish(messages[running.pk], 1)
+    process.wait_for("lease lost")
+    again = celery_worker.get()
+    assert lease_ref_of(again) == (running.pk, 4)
+    celery_worker.finish(again, 2)
+    wait_for_statuses(completed=1, discarded=1)
+    assert final_state(running) == ("completed", 2, 1, 5)
+    celery_worker.channel.basic_ack(messages[waiting.pk].delivery_tag)  # Celery skips revoked jobs
+    assert all_messages_are_acknowledged(process, celery_worker)

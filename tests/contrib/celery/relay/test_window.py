@@ -1,0 +1,130 @@
+"""The window: how many jobs a relay may claim, and how often it counts."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_skipqueue.contrib.celery import window
+from django_skipqueue.contrib.celery.carrier import ReturnedOutcome, Taken
+from django_skipqueue.contrib.celery.window import CarriedJobs, CarrierWindow
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+
+def job_of_size(number: int, size: int) -> ClaimedJob:
+    return ClaimedJob(number, 1, "t", "q", "x" * (size - 2), "{}", 1, 3, 0, 0.0, 0.0, "{}")
+
+
+def window_after_two_counts(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
+    """Return the window after two counts that have found these jobs with the carrier and with its relays."""
+    relay_window = new_window(size, held, relays)
+    for _ in range(2):
+        relay_window.run(0.0)
+    return relay_window
+
+
+def new_window(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
+    store: Any = SimpleNamespace(holder={}, rows=lambda *_: [(*held, relays)])
+    return CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0)
+
+
+@pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.CARRIER_BATCH)])
+def test_before_its_second_count_a_relay_claims_an_eighth_of_the_window(size: int, room: int) -> None:
+    """Other relays may start at the same time, and have no row yet."""
+    relay_window = new_window(size)
+    assert relay_window.room(0, 0.0) == 0
+    relay_window.run(0.0)
+    assert relay_window.room(0, 0.0) == room
+    relay_window.run(0.0)
+    assert relay_window.room(0, 0.0) == min(size, window.CARRIER_BATCH)
+
+
+@pytest.mark.parametrize(
+    # held: jobs that the carrier has, and jobs that relays have; room: jobs that the relay may claim
+    ("held", "relays", "room"),
+    [
+        ((0, 0), 1, 100),
+        ((40, 0), 1, 60),
+        ((0, 0), 4, 25),
+        ((20, 20), 4, 15),
+        ((97, 0), 4, 1),
+        ((90, 20), 2, 0),
+        ((0, 0), 0, 100),
+    ],
+)
+def test_a_relay_claims_its_share_of_the_free_window(held: tuple[int, int], relays: int, room: int) -> None:
+    assert window_after_two_counts(100, held=held, relays=relays).room(0, 0.0) == room
+
+
+def test_a_relay_claims_at_most_its_share_until_the_next_count() -> None:
+    relay_window = window_after_two_counts(100, held=(60, 0), relays=4)
+    jobs_of_relay = [job_of_size(number, 10) for number in range(10)]
+    assert relay_window.room(4, 0.0) == 6, "some are on their way from the database"
+    relay_window.jobs.published(jobs_of_relay)
+    assert relay_window.room(0, 0.0) == 0
+    relay_window.jobs.take(
+        Taken(confirmed=[each.ref for each in jobs_of_relay[:8]], refused=[each.ref for each in jobs_of_relay[8:]]),
+        no_attempt,
+    )
+    assert relay_window.room(0, 0.0) == 2, "the carrier has refused two"
+    relay_window.jobs.handed_over([each.ref for each in jobs_of_relay[:8]], 8)
+    assert relay_window.room(0, 0.0) == 2
+    ended = [Attempt(each, COMPLETED, 0.0, 0.1, "w") for each in jobs_of_relay[:3]]
+    relay_window.jobs.take(Taken(outcomes=[ReturnedOutcome(1, attempt) for attempt in ended]), no_attempt)
+    relay_window.jobs.settled(ended)
+    assert relay_window.room(0, 0.0) == 5
+
+
+def no_attempt(_: object) -> None:
+    """Return no attempt for a job that came back."""
+
+
+def test_the_size_of_unconfirmed_jobs_is_bounded() -> None:
+    """A relay holds the messages in memory until the carrier has taken them."""
+    relay_window = window_after_two_counts()
+    assert relay_window.room(0, 0.0) == window.CARRIER_BATCH
+    large = [job_of_size(number, 1_000_000) for number in range(20)]
+    for number in range(4):
+        part = large[4 * number : 4 * number + 4]
+        relay_window.claimed(part)
+        relay_window.jobs.published(part)
+        assert relay_window.room(0, 0.0) == 12 - 4 * number
+    assert relay_window.jobs.unconfirmed_size == window.MOST_UNCONFIRMED_SIZE
+    relay_window.jobs.take(Taken(confirmed=[(0, 1), (1, 1)], refused=[(2, 1)]), lambda _: None)
+    assert relay_window.room(0, 0.0) == 3
+    assert relay_window.room(2, 0.0) == 1, "two more are claimed and not published"
+    relay_window.jobs.not_sent([(3, 1)])
+    assert relay_window.room(0, 0.0) == 4
+    relay_window.jobs.connection_lost()
+    assert relay_window.jobs.unconfirmed_size == 0
+    relay_window.claimed([job_of_size(1, 10), job_of_size(2, 10)])
+    assert relay_window.room(0, 0.0) == window.CARRIER_BATCH
+
+
+def test_a_job_that_is_larger_than_the_bound_is_claimed_alone() -> None:
+    relay_window = window_after_two_counts()
+    relay_window.claimed([job_of_size(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
+    assert relay_window.room(0, 0.0) == 1
+    relay_window.jobs.published([job_of_size(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
+    assert relay_window.room(0, 0.0) == 0
+
+
+class SlowStore:
+    """Needs 0.05 s for a count, as a table with 100,000 rows would."""
+
+    holder: dict[str, str] = {}
+
+    def rows(self, *_: object) -> list[tuple[int, int, int]]:
+        time.sleep(0.05)
+        return [(100, 0, 1)]
+
+
+@pytest.mark.parametrize("size", [100, 1_000])
+def test_a_slow_count_is_not_repeated_all_the_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW_COUNT_INTERVAL", 0.1)
+    store: Any = SlowStore()
+    slow, began = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
+    slow.run(0.0)
+    assert slow.due_at - began >= 0.05 * window.COUNT_SHARE

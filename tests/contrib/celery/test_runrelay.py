@@ -1,0 +1,278 @@
+"""`manage.py runrelay`: its options, its errors, and how an operator takes the jobs of a carrier back."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
+from django_skipqueue.contrib.celery.management.commands import runrelay as command
+from django_skipqueue.contrib.celery.relay import RelayOptions
+from django_skipqueue.models import Job, Worker
+
+from ...app.rows import make_job, make_worker
+from ...app.waiting import wait_until
+from ...harness.processes import ManagePy
+from ...supervisor.test_health import free_port, has, metrics
+
+StartProcess = Callable[..., ManagePy]
+
+CELERY = {"APP": "tests.app.celery_app.app", "QUEUES": {"pdf": "pdf", "import": "slow"}}
+ONE_CARRIER = {"CARRIERS": {"celery": CELERY}}
+TWO_CARRIERS = {"CARRIERS": {"celery": CELERY, "rabbit": CELERY | {"QUEUES": {"mail": "mail"}}}}
+
+uses_database = pytest.mark.django_db(transaction=True)
+both_databases = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture(autouse=True)
+def without_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SKIPQUEUE_")]:
+        monkeypatch.delenv(name)
+
+
+def relay_options(*arguments: str) -> list[RelayOptions]:
+    """Return the options of the supervisor of each database that the command makes of these arguments."""
+    parsed = vars(command.Command().create_parser("manage.py", "runrelay").parse_args(list(arguments)))
+    found = command.Command().options_of_loops(command.chosen(parsed["carrier"]), parsed)
+    return [each for each in found if isinstance(each, RelayOptions)]
+
+
+# Options of runrelay
+
+
+def test_the_only_carrier_need_not_be_named(settings: Any) -> None:
+    settings.SKIPQUEUE = ONE_CARRIER
+    [chosen] = relay_options()
+    assert (chosen.carrier, chosen.queue_names, chosen.processes) == ("celery", ("pdf", "import"), 1)
+    assert all(map(chosen.serves, ("pdf", "import")))
+    assert not chosen.serves("mail")
+    assert re.fullmatch(r".+:\d+", chosen.name)
+
+
+def test_with_several_carriers_the_command_line_must_name_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.SKIPQUEUE = TWO_CARRIERS
+    [chosen] = relay_options("--carrier", "rabbit")
+    assert (chosen.carrier, chosen.queue_names) == ("rabbit", ("mail",))
+    with pytest.raises(CommandError, match="There are several carriers: use --carrier celery or --carrier rabbit"):
+        relay_options()
+    monkeypatch.setenv("SKIPQUEUE_CARRIER", "celery")
+    assert relay_options()[0].carrier == "celery"
+
+
+def test_an_unknown_carrier_is_refused_with_a_suggestion(settings: Any) -> None:
+    settings.SKIPQUEUE = TWO_CARRIERS
+    with pytest.raises(CommandError, match=r"has no carrier 'celry'\. Did you mean 'celery'\?"):
+        relay_options("--carrier", "celry")
+
+
+def test_without_carriers_there_is_nothing_to_relay() -> None:
+    with pytest.raises(CommandError, match=r"SKIPQUEUE\['CARRIERS'\] contains no carrier"):
+        relay_options()
+
+
+def test_runrelay_has_the_times_of_runworker_and_a_relay_for_each_database(settings: Any) -> None:
+    settings.SKIPQUEUE = ONE_CARRIER | {"POLL_INTERVAL": 7}
+    first, second = relay_options(
+        "--database", "default,other", "--name", "r", "--processes", "3", "--no-listen", "--worker-timeout", "20"
+    )
+    assert (first.name, first.database) == ("r@default", "default")
+    assert (second.name, second.database) == ("r@other", "other")
+    assert (first.processes, first.listen, first.poll_interval, first.worker_timeout) == (3, False, 7, 20)
+
+
+@uses_database
+@pytest.mark.parametrize(
+    ("arguments", "skipqueue", "expected"),
+    [
+        ((), {}, "SKIPQUEUE['CARRIERS'] contains no carrier, so there is nothing to relay."),
+        ((), TWO_CARRIERS, "There are several carriers: use --carrier celery or --carrier rabbit."),
+        (("--carrier", "celry"), ONE_CARRIER, "Did you mean 'celery'?"),
+        ((), {"CARRIERS": {"celery": CELERY | {"APP": "shop.no_celery.app"}}}, "skipqueue.E011"),
+        ((), {"CARRIERS": {"celery": {"APP": "shop.celery.app"}}}, "lacks the key 'QUEUES'"),
+    ],
+    ids=["no carrier", "several", "unknown", "no app", "no queues"],
+)
+def test_an_error_at_the_start_of_runrelay_has_no_traceback(
+    manage: StartProcess, arguments: list[str], skipqueue: dict[str, Any], expected: str
+) -> None:
+    process = manage("runrelay", *arguments, skipqueue=skipqueue)
+    assert process.wait() == 1
+    assert expected in process.log
+    assert "Traceback" not in process.log
+
+
+@uses_database
+def test_runrelay_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reached(manage: StartProcess) -> None:
+    process = manage("runrelay", "--name", "box", "--processes", "2", skipqueue=ONE_CARRIER)
+    process.wait_for("carrier lost worker=box/2")
+    for expected in (
+        "box hands jobs over to the carrier celery",
+        "2 processes, at most 2,000 jobs at the carrier, on database 'default'",
+        "2 queues, each with its Celery queue in tests.app.celery_app.app: pdf (pdf), import (slow)",
+        "woken by NOTIFY, and every 2 s; stop with Ctrl-C or SIGTERM",
+    ):
+        assert expected in process.log
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+    assert Worker.objects.get().is_external, "the row of the carrier stays, and the rows of the relays are deleted"
+
+
+@uses_database
+def test_the_metrics_of_a_relay_have_its_window_in_place_of_slots(manage: StartProcess) -> None:
+    make_held_by_carrier(3)
+    port = free_port()
+    manage("runrelay", "--health-port", str(port), skipqueue=ONE_CARRIER)
+    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "it has counted")
+    found = metrics(port)
+    assert (found["up{1}"], found["window_room{1}"]) == (1, 0), "the broker cannot be reached"
+    assert not found.keys() & {"slots{1}", "slots_free{1}", "jobs_running{1}"}
+
+
+# Reclaim: an operator takes back the jobs that a carrier holds
+
+
+def make_held_by_carrier(number: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
+    """Make jobs that a carrier holds, in their second attempt."""
+    holder = carrier_id(carrier)
+    return [make_job("running", locked_by=holder, attempts=2, queue_name="pdf", using=using) for _ in range(number)]
+
+
+def reclaim(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    call_command("runrelay", "--reclaim", *arguments)
+    return capsys.readouterr().out
+
+
+@uses_database
+@override_settings(SKIPQUEUE=ONE_CARRIER)
+def test_reclaim_releases_only_the_jobs_that_the_carrier_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    make_worker(id=carrier_id("celery"), name="celery", is_external=True)
+    held = make_held_by_carrier(3)
+    others = [make_job("running", locked_by="w:0123456789ab"), *make_held_by_carrier(1, carrier="rabbit")]
+    assert reclaim("celery", "--yes", capsys=capsys) == "default: 3 jobs of celery released.\n"
+    released = Job.objects.filter(pk__in=[job.pk for job in held])
+    assert set(released.values_list("status", "attempts", "lease", "locked_by")) == {("queued", 1, 2, "")}
+    assert set(Job.objects.running()) == set(others)
+    assert reclaim("celery", capsys=capsys) == "default: 0 jobs of celery released.\n", "and asks nobody"
+
+
+@both_databases
+@override_settings(SKIPQUEUE=ONE_CARRIER | {"DATABASES": ("default", "other")})
+def test_reclaim_goes_over_all_databases(capsys: pytest.CaptureFixture[str]) -> None:
+    make_held_by_carrier(2)
+    make_held_by_carrier(1, using="other")
+    output = reclaim("celery", "--yes", capsys=capsys)
+    assert output.splitlines() == ["default: 2 jobs of celery released.", "other: 1 job of celery released."]
+    make_held_by_carrier(1)
+    make_held_by_carrier(1, using="other")
+    assert reclaim("celery", "--yes", "--database", "other", capsys=capsys) == "other: 1 job of celery released.\n"
+    assert Job.objects.running().count() == 1
+
+
+@both_databases
+@override_settings(SKIPQUEUE=ONE_CARRIER)
+def test_reclaim_releases_jobs_in_one_database_if_another_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    make_held_by_carrier(1)
+    with pytest.raises(CommandError, match="nosuch"):
+        reclaim("celery", "--yes", "--database", "nosuch,default", capsys=capsys)
+    assert capsys.readouterr().out == "default: 1 job of celery released.\n"
+
+
+@uses_database
+@override_settings(SKIPQUEUE=ONE_CARRIER)
+def test_reclaim_takes_a_carrier_that_the_settings_no_longer_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make_worker(id=carrier_id("old"), name="old", is_external=True)
+    make_held_by_carrier(1, carrier="old")
+    assert reclaim("old", "--yes", capsys=capsys) == "default: 1 job of old released.\n"
+
+
+@uses_database
+def test_reclaim_refuses_an_unknown_carrier() -> None:
+    with pytest.raises(CommandError, match=r"There is no carrier 'celry'\. No relay has ever served a carrier"):
+        call_command("runrelay", "--reclaim", "celry", "--yes")
+    with (
+        override_settings(SKIPQUEUE=ONE_CARRIER),
+        pytest.raises(CommandError, match=r"There is no carrier 'celry'\. Did you mean 'celery'\?"),
+    ):
+        call_command("runrelay", "--reclaim", "celry", "--yes")
+
+
+@uses_database
+def test_reclaim_asks_before_it_changes_anything(manage: StartProcess) -> None:
+    make_held_by_carrier(2)
+    alone = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER)
+    assert alone.wait() == 2
+    assert "Cannot ask whether to release 2 jobs of the carrier celery" in alone.log
+    for answer, code in (("n", 3), ("y", 0)):
+        assert Job.objects.running().count() == 2
+        process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
+        process.wait_for("Release 2 jobs of the carrier celery? Jobs that it has not lost will run twice. [y/N]")
+        process.type(f"{answer}\n")
+        assert process.wait() == code
+    assert not Job.objects.running().exists()
+
+
+@uses_database
+def test_reclaim_does_not_release_jobs_that_a_relay_hands_over_meanwhile(manage: StartProcess) -> None:
+    make_held_by_carrier(2)
+    process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE_CARRIER, terminal=True)
+    process.wait_for("Release 2 jobs of the carrier celery?")
+    [newer] = make_held_by_carrier(1)
+    process.type("y\n")
+    assert process.wait() == 0, "and it does not say that a row is locked"
+    assert "2 jobs of celery released" in process.log
+    assert list(Job.objects.running()) == [newer]
+
+
+@uses_database
+@override_settings(SKIPQUEUE=ONE_CARRIER)
+def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    locked, _ = make_held_by_carrier(2)
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
+    with pytest.raises(CommandError, match="default: 1 job could not be released, because other transactions have"):
+        reclaim("celery", "--yes", capsys=capsys)
+    assert capsys.readouterr().out == "default: 1 job of celery released.\n"
+    other.rollback()
+    assert reclaim("celery", "--yes", capsys=capsys) == "default: 1 job of celery released.\n"
+
+
+# The topology, for an administrator who declares it in place of the relays
+
+
+@both_databases
+def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: Any, capsys: Any) -> None:
+    settings.SKIPQUEUE = ONE_CARRIER
+    call_command("runrelay", "--show-topology", "--database", "default,other")
+    shown = json.loads(capsys.readouterr().out)
+    rows = {alias: Worker.objects.using(alias).get(pk=carrier_id("celery")) for alias in ("default", "other")}
+    homes = [home_of(alias, row.started_at) for alias, row in rows.items()]
+    own_queues = {f"skipqueue.{kind}.{home}" for kind in ("outcomes", "back") for home in homes}
+    assert {each["name"] for each in shown["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
+    assert {each["name"] for each in shown["queues"]} == {"skipqueue.foreign", "pdf", "slow", *own_queues}
+    assert {each["arguments"]["x-queue-type"] for each in shown["queues"]} == {"quorum"}
+    assert {(each["source"], each["destination"]) for each in shown["bindings"]} == {
+        ("skipqueue.foreign", "skipqueue.foreign"),
+        *(("skipqueue.back", f"skipqueue.back.{home}") for home in homes),
+    }
+    [permission] = shown["permissions"]
+    assert (permission["user"], permission["configure"], permission["vhost"]) == ("guest", "^$", "/")
+    readable = {each["name"] for each in shown["queues"] if re.search(permission["read"], each["name"])}
+    assert readable == {"pdf", "slow", *own_queues}
+    call_command("runrelay", "--show-topology", "--database", "default,other")
+    assert json.loads(capsys.readouterr().out) == shown, "the row stays as it is"
+
+
+@uses_database
+def test_the_topology_of_a_carrier_that_cannot_be_made_is_explained(settings: Any) -> None:
+    settings.SKIPQUEUE = {"CARRIERS": {"celery": CELERY | {"APP": "tests.app.celery_app.nothing"}}}
+    with pytest.raises(CommandError, match="cannot be imported"):
+        call_command("runrelay", "--show-topology")

@@ -1,0 +1,207 @@
+"""`django_skipqueue.events.logging`: any record becomes a line of JSON, and names its job."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_skipqueue.events import log_context
+from django_skipqueue.events.logging import JobContextFilter, JsonFormatter
+from django_skipqueue.models import Job
+from django_skipqueue.values.records import ClaimedJob
+
+from ..harness.processes import ManagePy
+
+Run = Callable[..., ManagePy]
+
+JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
+CONTEXT = ("job_id", "task", "queue_name", "attempt", "worker_id", "worker_name")
+
+CODE = """
+    import asyncio
+    import logging
+    from asgiref.sync import sync_to_async
+    from django_skipqueue import job
+
+    logger = logging.getLogger("shop")
+
+    @job
+    def send(order):
+        logger.warning("order %s\\nforged", order, extra={"order": order})
+
+    @job
+    async def asend(order):
+        await asyncio.sleep(0)
+        await sync_to_async(logger.warning)("order %s", order)
+
+    @job
+    def fail():
+        try:
+            raise KeyError("no such order")
+        except KeyError:
+            logger.exception("it failed")
+            raise
+"""
+
+
+def log_record(message: str = "hello", *args: Any, **attributes: Any) -> logging.LogRecord:
+    made = logging.LogRecord("shop", logging.INFO, __file__, 1, message, args, None)
+    made.__dict__.update(attributes)
+    return made
+
+
+def json_line(made: logging.LogRecord) -> dict[str, Any]:
+    text = JsonFormatter().format(made)
+    assert "\n" not in text
+    found: dict[str, Any] = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+    return found
+
+
+def test_a_json_line_has_the_time_in_utc_and_every_attribute_of_its_record() -> None:
+    made = log_record("sent %s", "it", job_id=7, duration_ms=1.5, order={"id": 4}, queue_name=None)
+    made.created = 1_700_000_000.25
+    assert json_line(made) == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "level": "INFO",
+        "logger": "shop",
+        "message": "sent it",
+        "job_id": 7,
+        "duration_ms": 1.5,
+        "order": {"id": 4},
+    }
+
+
+def test_a_json_line_has_type_message_and_stack_of_an_exception() -> None:
+    made = log_record()
+    try:
+        raise KeyError("no such order")
+    except KeyError:
+        made.exc_info = sys.exc_info()
+    found = json_line(made)["exception"]
+    assert (found["type"], found["message"]) == ("builtins.KeyError", "'no such order'")
+    assert found["stack"].splitlines()[0] == "Traceback (most recent call last):"
+    made.exc_text = "masked"
+    assert json_line(made)["exception"]["stack"] == "masked"
+
+
+def test_a_json_line_has_the_stack_of_a_record_with_stack_info() -> None:
+    assert json_line(log_record(stack_info="Stack: here"))["stack"] == "Stack: here"
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+def test_the_formatter_raises_for_no_record() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    values = {"circle": circle, "nan": float("nan"), "keys": {(1, 2): 3}, "broken": Broken(), "text": "\ud800\u2028ü"}
+    found = json_line(log_record("%d", "no number", deep=deep, when=object, **values))
+    assert found["message"] == "%d ('no number',)"
+    assert found["nan"] == "nan"
+    assert found["keys"] == "{(1, 2): 3}"
+    assert found["broken"] == "<Broken that cannot be shown: RuntimeError>"
+    assert found["text"] == values["text"]
+    assert found["when"] == "<class 'object'>"
+    broken = log_record()
+    broken.exc_info = (KeyError, KeyError(Broken()), None)
+    assert json_line(broken)["exception"]["message"] == "<KeyError that cannot be shown: RuntimeError>"
+
+
+def test_an_attribute_cannot_replace_the_fields_of_the_line() -> None:
+    made = log_record(time="never", level="none", logger="other", exception="none")
+    assert json_line(made).keys() == {"time", "level", "logger", "message"}
+    assert json_line(made)["level"] == "INFO"
+
+
+def test_outside_of_an_attempt_a_record_has_no_job() -> None:
+    made = log_record()
+    assert JobContextFilter().filter(made)
+    assert {name: getattr(made, name) for name in CONTEXT} == dict.fromkeys(CONTEXT)
+
+
+def test_a_record_within_an_attempt_has_its_job_unless_it_names_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_context, "worker", {"worker_id": "host/1:0", "worker_name": "host/1"})
+    token = log_context.job.set(JOB)
+    try:
+        own, other = log_record(), log_record(job_id=8, task=None)
+        assert JobContextFilter().filter(own)
+        assert JobContextFilter().filter(other)
+    finally:
+        log_context.job.reset(token)
+    assert [getattr(own, name) for name in CONTEXT] == [7, "shop.jobs.send", "mail", 2, "host/1:0", "host/1"]
+    assert [getattr(other, name) for name in CONTEXT] == [8, None, "mail", 2, "host/1:0", "host/1"]
+
+
+# In a worker
+
+
+@pytest.mark.django_db(transaction=True)
+def test_text_lines_that_a_task_logs_name_its_job(runworker: Run) -> None:
+    send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
+    process = runworker("--drain", jobs=CODE)
+    assert process.wait() == 0
+    assert f" WARNING order 1 job={send.pk}\n    forged\n" in process.log
+    assert f" WARNING order 2 job={asend.pk}\n" in process.log
+    assert f" ERROR   it failed job={fail.pk}\n    Traceback" in process.log, (
+        "the traceback of a line that the project has logged"
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_every_json_line_that_a_task_logs_has_its_job(runworker: Run, by: str) -> None:
+    send, asend, fail = (Job.objects.enqueue(f"extra.jobs.{name}", args=args, max_attempts=1) for name, args in CALLS)
+    options = ("--log-format", "json") if by == "option" else ()
+    environment = {} if options else {"SKIPQUEUE_LOG_FORMAT": "json"}
+    process = runworker("--drain", *options, jobs=CODE, environment=environment)
+    assert process.wait() == 0
+    found = [json.loads(text) for text in process.log.splitlines()]
+    own = {each["job_id"]: each for each in found if each["logger"] == "shop"}
+    assert own.keys() == {send.pk, asend.pk, fail.pk}
+    assert (own[send.pk]["message"], own[send.pk]["order"]) == ("order 1\nforged", 1)
+    for job in (send, asend, fail):
+        json_line = own[job.pk]
+        assert (json_line["task"], json_line["queue_name"], json_line["attempt"]) == (job.task, "default", 1)
+        assert json_line["worker_id"].startswith(f"{json_line['worker_name']}:")
+    (failed,) = (each for each in found if each.get("event") == "job_failed")
+    assert failed["exception"]["type"] == "builtins.KeyError"
+    assert (failed["job_id"], failed["attempt"], failed["level"]) == (fail.pk, 1, "ERROR")
+
+
+CALLS = [("send", "[1]"), ("asend", "[2]"), ("fail", "[]")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_logging_that_the_project_configures_wins_over_the_log_format_option(runworker: Run) -> None:
+    Job.objects.enqueue("extra.jobs.send", args="[1]")
+    settings = """
+        LOGGING = {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "filters": {"job": {"()": "django_skipqueue.events.logging.JobContextFilter"}},
+            "formatters": {"plain": {"format": "%(message)s (%(job_id)s %(task)s)"}},
+            "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["job"]}},
+            "root": {"handlers": ["out"]},
+        }
+    """
+    process = runworker("--drain", "--log-format", "json", jobs=CODE, settings=settings)
+    assert process.wait() == 0
+    assert f"forged ({Job.objects.get().pk} extra.jobs.send)" in process.log
+    assert "log format ignored log_format=json hint=" in process.log
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_unknown_format_is_refused(runworker: Run) -> None:
+    process = runworker("--drain", environment={"SKIPQUEUE_LOG_FORMAT": "xml"})
+    assert process.wait() == 2
+    assert "SKIPQUEUE_LOG_FORMAT = 'xml' is not text or json" in process.log

@@ -1,0 +1,335 @@
+"""OpenTelemetry: the spans that the real SDK exports when real jobs are deferred and run."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
+from opentelemetry.trace import SpanKind, StatusCode
+
+from django_skipqueue import Task, job
+from django_skipqueue.events import tracing
+from django_skipqueue.exceptions import InvalidArguments, JobTimeout
+from django_skipqueue.integrations.opentelemetry import OpenTelemetryTracer, instrument
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.models import Job
+from django_skipqueue.queue.store import Store
+from django_skipqueue.testing import run_jobs
+
+from ..app import jobs
+from ..harness.processes import wait_for_statuses
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Exported:
+    """The spans that were exported."""
+
+    def __init__(self, sampler: Sampler = ALWAYS_ON) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=sampler)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = self.provider.get_tracer("the project's")
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+
+@pytest.fixture(autouse=True)
+def own_tracers() -> Iterator[None]:
+    """No tracer is installed before the test, nor after it."""
+    before, tracing.tracers[:] = list(tracing.tracers), []
+    yield
+    tracing.tracers[:] = before
+
+
+@pytest.fixture
+def exported() -> Exported:
+    found = Exported()
+    instrument(found.provider)
+    return found
+
+
+def registered_task(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
+    """A task made of a function of a test."""
+    function.__qualname__ = function.__name__
+    decorate: Any = job(**options)
+    made: Task[..., Any] = decorate(function)
+    return made
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
+    assert parent.context is not None
+    return span.parent is not None and span.parent.span_id == parent.context.span_id
+
+
+def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) -> None:
+    with exported.tracer.start_as_current_span("request"):
+        deferred = jobs.add.using(queue_name="mail").defer(1)
+    run_jobs()
+    (request,), (sent,), (processed,) = map(exported.spans, ("request", "send mail", "process mail"))
+    assert (sent.kind, processed.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert is_child(sent, request)
+    assert is_child(processed, sent)
+    common = {
+        "messaging.system": "skipqueue",
+        "messaging.destination.name": "mail",
+        "messaging.message.id": str(deferred.pk),
+        "skipqueue.task": jobs.add.name,
+    }
+    operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+    assert attributes(sent) == {**common, **operation}
+    operation = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
+    assert attributes(processed) == {
+        **common,
+        **operation,
+        "skipqueue.attempt": 1,
+        "skipqueue.outcome": "completed",
+    }
+    assert processed.status.status_code is StatusCode.UNSET
+    assert processed.instrumentation_scope is not None
+    assert processed.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
+
+
+def test_the_trace_context_is_stored_beside_the_callers_metadata(exported: Exported) -> None:
+    job = Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
+    (sent,) = exported.spans("send default")
+    assert sent.context is not None
+    traceparent = f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}-{sent.context.trace_flags:02x}"
+    assert Job.objects.get().metadata == {"tenant": 4, "opentelemetry": {"traceparent": traceparent}} == job.metadata
+
+
+def test_jobs_deferred_together_have_one_sending_span(exported: Exported) -> None:
+    ids = jobs.add.defer_many([(number, 1) for number in range(3)])
+    jobs.add.using(unique_key=str).defer_many([(1,), (2,)])
+    assert jobs.add.defer_many([]) == []
+    assert len(run_jobs()) == 5
+    first, second = exported.spans("send default")
+    assert attributes(first)["messaging.batch.message_count"] == 3
+    assert "messaging.message.id" not in attributes(first)
+    assert attributes(second)["messaging.batch.message_count"] == 2
+    processed = exported.spans("process default")
+    children = [span for span in processed if is_child(span, first)]
+    assert {attributes(span)["messaging.message.id"] for span in children} == set(map(str, ids))
+    assert len([span for span in processed if is_child(span, second)]) == 2
+
+
+def test_each_attempt_has_a_span_with_its_error(exported: Exported) -> None:
+    jobs.fail.defer("as asked")
+    run_jobs()
+    (sent,) = exported.spans("send default")
+    spans = exported.spans("process default")
+    assert [attributes(span)["skipqueue.attempt"] for span in spans] == [1, 2, 3]
+    assert [attributes(span)["skipqueue.outcome"] for span in spans] == ["queued", "queued", "failed"]
+    for span in spans:
+        assert is_child(span, sent)
+        assert span.status.status_code is StatusCode.ERROR
+        assert attributes(span)["error.type"] == "builtins.ValueError"
+        (event,) = span.events
+        assert event.name == "exception"
+        details = dict(event.attributes or {})
+        assert (details["exception.type"], details["exception.message"]) == ("builtins.ValueError", "as asked")
+        assert "Traceback" in str(details["exception.stacktrace"])
+
+
+def test_secret_arguments_are_masked_in_a_span(exported: Exported, registry: Registry) -> None:
+    def charge(token: str) -> None:
+        raise ValueError(f"no card {token}")
+
+    registered_task(charge, max_attempts=1).defer(token="4111-1111")
+    run_jobs()
+    (span,) = exported.spans("process default")
+    assert "4111-1111" not in span.to_json()
+    assert "no card ••••••" in str(span.status.description)
+
+
+def test_snooze_and_discard_are_no_errors_of_a_span(exported: Exported) -> None:
+    jobs.snooze.defer()
+    jobs.discard.defer()
+    jobs.ask_for_retry.using(max_attempts=1).defer()
+    Job.objects.enqueue("nowhere.task")
+    run_jobs()
+    found = {attributes(span)["skipqueue.task"]: span for span in exported.spans("process default")}
+    assert found[jobs.snooze.name].status.status_code is StatusCode.UNSET
+    assert attributes(found[jobs.snooze.name])["skipqueue.outcome"] == "scheduled"
+    assert found[jobs.discard.name].status.status_code is StatusCode.UNSET
+    assert attributes(found[jobs.discard.name])["skipqueue.outcome"] == "discarded"
+    assert found[jobs.ask_for_retry.name].status.status_code is StatusCode.ERROR, "it has no attempt left"
+    assert found["nowhere.task"].status.status_code is StatusCode.UNSET
+
+
+def test_attempts_in_threads_and_coroutines_have_separate_spans(
+    exported: Exported, registry: Registry, worker_thread: Callable[..., Any]
+) -> None:
+    """Spans that the project opens in a task are children of the attempt's span, also when attempts alternate."""
+
+    def inner(name: str) -> None:
+        with exported.tracer.start_as_current_span(name):
+            pass
+
+    async def ainner(name: str) -> None:
+        with exported.tracer.start_as_current_span(name):
+            await asyncio.sleep(0.01)
+
+    registered_task(inner).defer_many([(f"def {number}",) for number in range(8)])
+    registered_task(ainner).defer_many([(f"async {number}",) for number in range(8)])
+    worker_thread(concurrency=4)
+    wait_for_statuses(completed=16)
+    processed = {span.context.span_id: span for span in exported.spans("process default") if span.context}
+    parents = set()
+    for number in range(8):
+        for kind in ("def", "async"):
+            (span,) = exported.spans(f"{kind} {number}")
+            assert span.parent is not None
+            assert span.parent.span_id in processed
+            parents.add(span.parent.span_id)
+    assert len(parents) == 16
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_a_task_that_defers_a_job_goes_on_with_the_trace(exported: Exported, registry: Registry) -> None:
+    def last() -> None: ...
+
+    def first() -> None:
+        deferred.defer()
+
+    deferred = registered_task(last)
+    registered_task(first).defer()
+    run_jobs()
+    assert len({span.context.trace_id for span in exported.spans("process default") if span.context}) == 1
+
+
+def test_a_failed_insert_marks_the_sending_span_as_an_error(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(Store, "rows", refuse)
+    with pytest.raises(ConnectionError):
+        jobs.noop.using(run_after=timedelta(hours=1)).defer()
+    (span,) = exported.spans("send default")
+    assert attributes(span)["error.type"] == "builtins.ConnectionError"
+    assert span.status.status_code is StatusCode.ERROR
+
+
+def test_a_defer_call_with_wrong_arguments_has_no_span(exported: Exported) -> None:
+    with pytest.raises(InvalidArguments):
+        jobs.noop.defer(object())  # type: ignore[call-arg]
+    assert exported.spans("send default") == []
+
+
+def test_the_worker_samples_no_attempt_of_an_unsampled_trace() -> None:
+    """The worker gets the decision of the request. Otherwise it would sample jobs of unsampled requests."""
+    sender, worker = Exported(ALWAYS_OFF), Exported(ParentBased(ALWAYS_ON))
+    tracing.use(OpenTelemetryTracer(sender.provider))
+    jobs.noop.defer()
+    _, _, _, flags = Job.objects.get().metadata["opentelemetry"]["traceparent"].split("-")
+    assert not int(flags, 16) & trace.TraceFlags.SAMPLED
+    tracing.use(OpenTelemetryTracer(worker.provider))
+    assert len(tracing.tracers) == 1
+    run_jobs()
+    assert worker.spans("process default") == []
+
+
+def test_without_a_tracer_provider_no_metadata_is_stored() -> None:
+    instrument(trace.NoOpTracerProvider())
+    jobs.noop.defer()
+    assert Job.objects.get().metadata == {}
+    (ran,) = run_jobs()
+    assert ran.status == "completed"
+
+
+@pytest.mark.parametrize("metadata", [{}, {"opentelemetry": "x"}, {"opentelemetry": {"traceparent": "no"}}])
+def test_a_job_without_a_usable_context_begins_a_trace(exported: Exported, metadata: dict[str, Any]) -> None:
+    Job.objects.enqueue(jobs.noop.name)
+    Job.objects.update(metadata=metadata)
+    run_jobs()
+    (span,) = exported.spans("process default")
+    assert span.parent is None
+
+
+# Tracers in general
+
+
+class Broken:
+    """A tracer that raises wherever it is called."""
+
+    def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:
+        if batch.given.queue_name == "broken":
+            raise RuntimeError("sending")
+
+        def sent(error: BaseException | None) -> None:
+            raise RuntimeError("sent")
+
+        return sent
+
+    def attempt(self, job: Any) -> tracing.Ended | None:
+        if job.queue_name == "broken":
+            raise RuntimeError("attempt")
+
+        def ended(outcome: Any) -> None:
+            raise RuntimeError("ended")
+
+        return ended
+
+
+def test_a_tracer_that_raises_harms_nothing(exported: Exported, caplog: pytest.LogCaptureFixture) -> None:
+    tracing.use(Broken())
+    for queue_name in ("broken", "default"):
+        jobs.noop.using(queue_name=queue_name).defer()
+    assert [ran.status for ran in run_jobs()] == ["completed", "completed"]
+    for part in ("sending", "sent", "attempt", "ended"):
+        assert f"A tracer raised: RuntimeError('{part}')" in caplog.messages
+    assert len(exported.spans("process default")) == 1, "the other tracer goes on"
+
+
+def test_the_interruption_of_an_attempt_passes_through_a_tracer() -> None:
+    """Otherwise a task that defers a job when its time is over would go on."""
+
+    class Slow(Broken):
+        def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:
+            raise JobTimeout("timed out")
+
+    tracing.use(Slow())
+    with pytest.raises(JobTimeout):
+        jobs.noop.defer()
+
+
+def test_without_the_library_the_error_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = sys.modules['sentry_sdk'] = None\n"
+        "for name in ('opentelemetry', 'sentry'):\n"
+        "    try: __import__(f'django_skipqueue.integrations.{name}')\n"
+        "    except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "django-skipqueue[otel]"' in done.stdout
+    assert 'pip install "django-skipqueue[sentry]"' in done.stdout
+
+
+def test_instrumenting_twice_replaces_the_first_tracer(exported: Exported) -> None:
+    instrument(exported.provider)
+    assert [type(tracer) for tracer in tracing.tracers] == [OpenTelemetryTracer]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_with_several_databases_the_message_id_names_the_database_of_the_job(exported: Exported, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    deferred = jobs.noop.using(database="other").defer()
+    run_jobs()
+    for name in ("send default", "process default"):
+        [span] = exported.spans(name)
+        assert attributes(span)["messaging.message.id"] == deferred.handle

@@ -1,0 +1,14 @@
+"""The documentation of the archive names what exists."""
+
+import re
+
+from django_skipqueue.models import ArchivedJob
+
+from ...docs.test_reference import REFERENCE
+
+
+def test_tables_page_has_every_index_of_the_archive() -> None:
+    text = (REFERENCE / "tables.md").read_text().partition("## skipqueue_archivedjob")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(skipqueue_\w+)`", text, re.MULTILINE)) == {
+        index.name for index in ArchivedJob._meta.indexes
+    }

@@ -1,0 +1,619 @@
+"""Jobs that wait for other jobs, and chains of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.dispatch import Signal
+
+from django_skipqueue import Batch, chain, signals
+from django_skipqueue.events.events import Event, JobsAdmitted
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Dependency, Job, JobBatch
+from django_skipqueue.parts.batches import dependencies
+from django_skipqueue.parts.batches.dependencies import admit_dependants, forget_dependants
+from django_skipqueue.parts.batches.events import DependantsDiscarded
+from django_skipqueue.parts.batches.options import AfterFailure
+from django_skipqueue.parts.batches.values import BatchProgress
+from django_skipqueue.queue.store import Store
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.worker.by_hand import run
+
+from ...app import jobs
+from ...app.rows import make_job, multiply
+from ...app.sessions import Session
+from ...app.waiting import wait_until
+from ...harness.processes import ManagePy
+from .jobs import callbacks_of, see_results
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+
+def run_first() -> Job:
+    """Run the first job of the queue, as a worker does."""
+    [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(job)
+    return job
+
+
+def admit_if_due() -> dict[str, int]:
+    """Admit as a supervisor does. Returns the number of admitted jobs, by queue."""
+    due = store.next_due()
+    return dict(store.admit().by_queue) if due is not None and due <= 0 else {}
+
+
+def ids_with_unmet_dependencies() -> list[int]:
+    """The jobs with unmet dependencies."""
+    return list(Dependency.objects.filter(is_met=False).values_list("job_id", flat=True))
+
+
+def read_status(job: Job) -> str:
+    return str(Job.objects.values_list("status", flat=True).get(pk=job.pk))
+
+
+class TestWait:
+    def test_a_job_waits_for_all_of_its_predecessors(self) -> None:
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second.pk]).defer()
+        assert last.status == read_status(last) == "blocked"
+        assert not admit_if_due()
+        run_first()
+        assert not admit_if_due()
+        assert read_status(last) == "blocked"
+        run_first()
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
+        assert not admit_if_due()
+        assert run_first().pk == last.pk
+
+    def test_a_job_does_not_wait_for_a_finished_job(self) -> None:
+        first = jobs.noop.defer()
+        run_first()
+        last = jobs.noop.using(after=[first]).defer()
+        assert last.status == read_status(last) == "queued"
+        assert last.held is None
+
+    def test_many_jobs_wait_for_the_same_predecessors(self) -> None:
+        before = jobs.noop.defer_many([()] * 3)
+        waiting = jobs.add.using(after=before).defer_many([(n,) for n in range(4)])
+        keyed = jobs.add.using(after=before, unique_key=lambda a: f"k{a}").defer_many([(1,), (2,)])
+        assert {read_status(job) for job in Job.objects.filter(pk__in=[*waiting, *keyed])} == {"blocked"}
+        assert Dependency.objects.count() == 18
+        for _ in range(3):
+            run_first()
+        assert admit_if_due() == {"default": 6}
+
+    def test_a_call_whose_job_exists_already_adds_no_dependency(self) -> None:
+        before = jobs.noop.defer()
+        existing = jobs.noop.using(unique_key="k").defer()
+        assert jobs.noop.using(unique_key="k", after=[before]).defer().pk == existing.pk
+        assert jobs.noop.using(unique_key="k", after=[before]).defer_many([()]) == [existing.pk]
+        assert not Dependency.objects.exists()
+
+    def test_a_job_waits_for_its_time_and_then_for_its_predecessor(self) -> None:
+        before = jobs.noop.using(priority=-5).defer()
+        last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
+        assert read_status(last) == "scheduled"
+        assert last.run_now()
+        assert read_status(last) == "blocked"
+        run_first()
+        assert admit_if_due() == {"default": 1}
+
+    def test_a_predecessor_that_ends_before_the_time_is_remembered(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
+        run_first()
+        admit_if_due()
+        assert read_status(last) == "scheduled"
+        assert last.run_now()
+        assert read_status(last) == "queued"
+
+    def test_a_retry_does_not_wait_again(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.fail.using(after=[before]).defer()
+        run_first()
+        admit_if_due()
+        run_first()
+        assert read_status(last) == "queued"
+        assert run_first().pk == last.pk
+
+    @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()], [True], [0], [10**30]])
+    def test_a_value_that_is_no_list_of_jobs_is_refused(self, after: Any) -> None:
+        with pytest.raises(InvalidOption, match="after must be a list of jobs"):
+            jobs.noop.using(after=after)
+
+    def test_a_value_that_is_no_policy_is_refused(self) -> None:
+        with pytest.raises(InvalidOption, match="after_failure must be one of wait, discard, run"):
+            jobs.noop.using(after_failure="go on")  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match="after_failure must be one of"):
+            jobs.noop.s().after(1, on_failure="go on")  # type: ignore[arg-type]
+
+    def test_a_job_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(InvalidOption, match="after names job 1000000000000000, which does not exist"):
+            jobs.noop.using(after=[10**15]).defer()
+        with pytest.raises(InvalidOption, match="job 1000000000000000"):
+            jobs.noop.using(after=[10**15]).defer_many([(), ()])
+        assert not Job.objects.exists()
+        assert not Dependency.objects.exists()
+
+    def test_defer_many_refuses_a_call_that_waits_for_other_jobs(self) -> None:
+        with pytest.raises(InvalidOption, match="call 1: it has other options"):
+            jobs.add.defer_many([(0,), jobs.add.s(1).after(jobs.noop.defer())])
+        assert not Job.objects.filter(task=jobs.add.name).exists()
+
+    def test_a_predecessor_given_twice_is_stored_once(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before, before.pk, before]).defer()
+        assert list(Dependency.objects.values_list("job_id", "needs_job_id")) == [(last.pk, before.pk)]
+
+    @pytest.mark.django_db(databases=["default", "other"])
+    def test_a_job_of_another_database_is_refused(self) -> None:
+        before = make_job(id=1_000_000_000)  # no job gets this id
+        make_job(using="other", id=before.pk)
+        for call in (jobs.noop.using(after=[before], database="other").s(), jobs.noop.s().after(before)):
+            with pytest.raises(InvalidOption, match=f"after names job {before.pk} of the database 'default', but"):
+                call.in_database("other").defer()
+        with pytest.raises(InvalidOption, match="Defer both jobs in one database"):
+            jobs.noop.using(after=[before], database="other").defer_many([(), ()])
+        assert Job.objects.using("other").count() == 1
+        last = jobs.noop.using(database="other", after=[before.pk]).defer()
+        assert last.status == "blocked", "an id without a database is an id in the database of the call"
+
+    def test_a_job_that_waits_and_is_replaced_still_waits(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.add.using(after=[before], unique_key="k").defer(1)
+        replacing = jobs.add.using(unique_key="k", on_conflict="replace")
+        assert replacing.defer(2).pk == last.pk
+        assert read_status(last) == "blocked"
+        assert list(replacing.defer_many([(3,)])) == [last.pk]
+        assert read_status(last) == "blocked"
+        run_first()
+        assert admit_if_due() == {"default": 1}
+        with pytest.raises(InvalidOption, match="do not go together"):
+            replacing.using(after=[before]).defer(4)
+        with pytest.raises(InvalidOption, match="do not go together"):
+            replacing.using(after=[before]).defer_many([(4,)])
+
+    def test_deferring_a_job_without_dependencies_sends_one_statement(self, django_assert_num_queries: Any) -> None:
+        with django_assert_num_queries(1):
+            jobs.noop.defer()
+
+
+Received = list[tuple[str, dict[str, Any]]]
+RecordSignals = Callable[[Signal], Received]
+
+
+@pytest.fixture
+def record_signals() -> Iterator[RecordSignals]:
+    """A function that connects to a signal, and returns a list to which each sender with its arguments is added."""
+    with ExitStack() as stack:
+
+        def connect(signal: Signal) -> Received:
+            received: Received = []
+
+            def receiver(sender: str, signal: Signal, **event: Any) -> None:
+                received.append((sender, event))
+
+            signal.connect(receiver, weak=False)
+            stack.callback(signal.disconnect, receiver)
+            return received
+
+        yield connect
+
+
+class TestFailure:
+    @pytest.mark.parametrize(("policy", "expected"), [("wait", "blocked"), ("discard", "discarded"), ("run", "queued")])
+    @pytest.mark.parametrize("end", ["fail", "discard", "delete", "prune"])
+    def test_the_policy_decides_after_a_predecessor_that_does_not_complete(
+        self, settings: Any, policy: AfterFailure, expected: str, end: str
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
+        before = jobs.fail.using(max_attempts=1).defer()
+        last = jobs.noop.using(after=[before], after_failure=policy).defer()
+        id = before.pk
+        if end == "discard":
+            assert before.discard()
+        elif end == "delete":
+            before.delete()
+        else:
+            run_first()
+            if end == "prune":
+                assert store.prune() == {"failed": 1}
+        admit_if_due()
+        assert read_status(last) == expected
+        if policy == "discard":
+            last.refresh_from_db()
+            assert last.last_error == f"Discarded: it needs job {id}, which has not completed."
+            assert last.finished_at is not None
+        assert not admit_if_due()
+
+    def test_a_completed_predecessor_that_is_pruned_at_once_lets_its_dependant_run(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before]).defer()
+        run_first()
+        assert store.prune() == {"completed": 1}
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
+
+    def test_a_dependant_with_the_policy_wait_runs_after_the_retry_of_its_predecessor(self) -> None:
+        before = jobs.fail.using(max_attempts=1).defer()
+        last = jobs.noop.using(after=[before]).defer()
+        run_first()
+        assert not admit_if_due()
+        before.refresh_from_db()
+        assert before.retry()
+        assert not admit_if_due()
+        Job.objects.filter(pk=before.pk).update(task="tests.app.jobs.noop", kwargs={})
+        run_first()
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
+
+    def test_a_dependant_with_the_policy_run_waits_for_no_retry(self) -> None:
+        before, other = jobs.fail.using(max_attempts=1).defer(), jobs.noop.using(priority=-1).defer()
+        last = jobs.noop.using(after=[before, other], after_failure="run").defer()
+        run_first()
+        assert not admit_if_due()
+        before.refresh_from_db()
+        assert before.retry()
+        assert before.postpone(timedelta(days=1))
+        run_first()
+        assert admit_if_due() == {"default": 1}
+        assert (read_status(before), read_status(last)) == ("scheduled", "queued")
+
+    def test_discards_go_on_along_the_chain_and_end_the_batch(self) -> None:
+        with Batch(on_failure=jobs.echo.s("bad")) as batch:
+            chain(jobs.fail.using(max_attempts=1).s(), jobs.noop, jobs.noop, jobs.noop, after_failure="discard").defer()
+        run_jobs()
+        assert sorted(batch.jobs.values_list("status", flat=True)) == ["completed", *["discarded"] * 3, "failed"]
+        assert callbacks_of() == [("echo", ["bad"])]
+
+    def test_a_long_chain_is_discarded_without_a_pause(self) -> None:
+        with Batch(on_finish=jobs.noop) as batch:
+            steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
+            chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
+        run_first()
+        looks = 0
+        while store.admit().goes_on:
+            looks += 1
+        assert looks == 3
+        assert not Job.objects.blocked().exists()
+        run_jobs()
+        assert batch.progress().is_finished
+
+    def test_run_jobs_runs_a_long_chain_to_its_end(self) -> None:
+        with Batch() as batch:
+            steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
+            chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
+        run_jobs()
+        assert batch.progress() == BatchProgress(61, 61, 0, 1, 60, is_finished=True)
+
+    def test_a_discarded_dependant_has_a_log_line_and_a_signal(
+        self, caplog: pytest.LogCaptureFixture, record_signals: RecordSignals
+    ) -> None:
+        received = record_signals(signals.dependant_discarded)
+        before = jobs.fail.using(max_attempts=1).defer()
+        waits = jobs.noop.using(after=[before], after_failure="discard")
+        first, second = waits.defer(), waits.using(queue_name="mail").defer()
+        assert second.discard(by="anna")
+        run_first()
+        admit_if_due()
+        [(sender, event)] = received
+        assert (sender, event["database"]) == (first.task, "default")
+        job = event["job"]
+        assert (job.id, job.queue_name, job.status, job.needs_job_id) == (first.pk, "default", "discarded", before.pk)
+        [record] = [record for record in caplog.records if record.__dict__["event"] == "dependant_discarded"]
+        assert record.getMessage() == f"dependant discarded task={first.task} id={first.pk} needs={before.pk}"
+        assert (record.__dict__["job_id"], record.__dict__["queue_name"]) == (first.pk, "default")
+
+    def test_a_job_that_is_discarded_when_it_is_deferred_has_a_signal_after_the_commit(
+        self, record_signals: RecordSignals, django_capture_on_commit_callbacks: Any
+    ) -> None:
+        before = make_job("failed")
+        received = record_signals(signals.dependant_discarded)
+        with django_capture_on_commit_callbacks(execute=True):
+            last = jobs.noop.using(after=[before], after_failure="discard").defer()
+            assert last.status == "discarded"
+            assert not received
+        assert [event["job"].id for _, event in received] == [last.pk]
+
+    def test_the_jobs_that_a_worker_admits_and_discards_are_sent_as_events(self) -> None:
+        sent: list[Event] = []
+        before = jobs.fail.using(max_attempts=1).defer()
+        going_on = jobs.noop.using(after=[before], after_failure="run").defer()
+        last = jobs.noop.using(after=[before], after_failure="discard").defer()
+        run_first()
+        admit_dependants(Store("default", send=sent.append), [before.pk])
+        assert read_status(going_on) == "queued"
+        [discarded, admit_if_due] = sent
+        assert isinstance(discarded, DependantsDiscarded)
+        assert [job.id for job in discarded.jobs] == [last.pk]
+        assert admit_if_due == JobsAdmitted("default", {"default": 1})
+
+    def test_a_manual_retry_of_a_discarded_dependant_runs_it(self) -> None:
+        before = jobs.fail.using(max_attempts=1).defer()
+        last = jobs.noop.using(after=[before], after_failure="discard").defer()
+        run_first()
+        admit_if_due()
+        last.refresh_from_db()
+        assert last.retry()
+        assert read_status(last) == "queued"
+
+    def test_a_waiting_job_that_was_discarded_and_is_retried_waits_again(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before]).defer()
+        assert last.discard()
+        assert last.retry()
+        assert read_status(last) == "blocked"
+        assert last.discard()
+        run_first()
+        assert not admit_if_due()
+        assert read_status(last) == "discarded"
+        assert last.retry()
+        assert read_status(last) == "queued"
+
+
+class TestChain:
+    def test_each_step_of_a_chain_runs_after_the_step_before_it(self) -> None:
+        made = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], see_results).defer()
+        assert [job.status for job in made] == ["queued", "blocked", "blocked", "blocked"]
+        ran = run_jobs()
+        assert [job.pk for job in ran] == [job.pk for job in made]
+        assert [job.result for job in ran] == [3, 3, 4, [3, 4]]
+        batch = JobBatch.objects.get()
+        assert (batch.name, batch.completed) == ("add → see_results", 4)
+        assert {job.batch_id for job in made} == {batch.pk}
+
+    def test_the_calls_of_a_step_are_inserted_together(self, django_assert_max_num_queries: Any) -> None:
+        adds = [jobs.add.s(number) for number in range(30)]
+        keyed = [jobs.add.using(unique_key=lambda a: f"k{a % 2}").s(number) for number in range(4)]
+        with django_assert_max_num_queries(40):
+            made = chain(adds, [*adds, jobs.noop, *keyed], see_results).defer()
+        assert [job.args for job in made] == [*[[n] for n in range(30)] * 2, [], [0], [1], [0], [1], []]
+        assert made[61].pk == made[63].pk, "both calls have the same unique key"
+        assert {job.status for job in made[:30]} == {"queued"}
+        assert {job.status for job in made[30:]} == {"blocked"}
+        *_, last = run_jobs()
+        assert last.result == [*range(30), None, 0, 1]
+
+    def test_the_jobs_of_a_chain_in_a_batch_belong_to_it(self) -> None:
+        with Batch(name="mine") as batch:
+            made = chain(jobs.noop, jobs.noop).defer()
+        assert {job.batch_id for job in made} == {batch.id}
+        assert JobBatch.objects.count() == 1
+
+    @pytest.mark.parametrize(("steps", "message"), [([], "at least one"), ([[]], "Step 1"), ([3], "step 1 of the")])
+    def test_an_invalid_step_of_a_chain_is_refused(self, steps: Any, message: str) -> None:
+        with pytest.raises(InvalidOption, match=message):
+            chain(*steps)
+        with pytest.raises(InvalidOption, match="database must be"):
+            chain(jobs.noop, database="nowhere")
+
+    def test_the_results_of_many_predecessors_are_complete(self) -> None:
+        multiply(make_job("completed", result=1), 1_200)
+        before = list(Job.objects.values_list("pk", flat=True))
+        see_results.using(after=before).defer()
+        [last] = run_jobs()
+        assert last.result == [1] * 1_201
+
+    def test_a_deleted_result_of_a_predecessor_is_an_error(self) -> None:
+        made = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
+        run_first()
+        assert admit_if_due() or read_status(made[1]) == "queued"
+        made[0].delete()
+        run_first()
+        made[1].refresh_from_db()
+        assert made[1].last_error.startswith("ResultLost: ")
+
+
+class TestClean:
+    def test_dependencies_are_deleted_with_the_job_that_waited(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        chain(jobs.noop, jobs.noop, jobs.noop).defer()
+        run_jobs()
+        assert Dependency.objects.count() == 2
+        store.prune()
+        assert not Dependency.objects.exists()
+
+    def test_dependencies_of_a_deleted_job_are_deleted_once_its_predecessor_ends(self) -> None:
+        before = jobs.noop.defer()
+        jobs.noop.using(after=[before]).defer().delete()
+        run_first()
+        assert not admit_if_due()
+        assert not Dependency.objects.exists()
+
+    def test_a_discarded_job_has_no_unmet_dependencies(self) -> None:
+        first, second = jobs.fail.using(max_attempts=1).defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second], after_failure="discard").defer()
+        run_first()
+        admit_if_due()
+        assert read_status(last) == "discarded"
+        assert not ids_with_unmet_dependencies()
+        run_first()
+        assert store.next_due() is None
+
+    def test_dependencies_without_a_waiting_job_do_not_delay_other_jobs(self) -> None:
+        """Unmet dependencies whose job does not wait any more, or was deleted, do not delay other jobs."""
+        ended, needed = jobs.noop.defer(), jobs.noop.defer()
+        gone = jobs.noop.using(after=[ended]).defer()
+        no_more = jobs.noop.using(after=[ended]).defer()
+        last = jobs.noop.using(after=[needed]).defer()
+        gone.delete()
+        Job.objects.filter(pk=no_more.pk).update(held=None, gate=None, status="discarded", finished_at=Now())
+        run_first()
+        run_first()
+        assert store.admit(limit=1).by_queue == {}
+        assert store.admit(limit=1).by_queue == {"default": 1}
+        assert read_status(last) == "queued"
+        assert store.next_due() is None
+        assert list(Dependency.objects.values_list("job_id", flat=True)) == [no_more.pk, last.pk]
+
+    def test_one_call_clears_a_limited_number_of_dependencies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = jobs.noop.defer()
+        ids = list(jobs.noop.using(after=[before]).defer_many([()] * 5))
+        Job.objects.filter(pk__in=ids).delete()
+        run_first()
+        monkeypatch.setattr(dependencies, "MOST_ROUNDS", 2)
+        assert forget_dependants(store, [before.pk], limit=2)
+        assert len(ids_with_unmet_dependencies()) == 1
+        assert forget_dependants(store, [before.pk], limit=2)
+        assert not forget_dependants(store, [before.pk], limit=2)
+
+    def test_a_job_can_need_thousands_of_jobs(self) -> None:
+        before = jobs.noop.defer()
+        with connection.cursor() as cursor:
+            # the worst plan that PostgreSQL can choose
+            cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
+            cursor.execute(
+                """
+                INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after,
+                    metadata)
+                SELECT queue_name, task, args, kwargs, status, priority, max_attempts, run_after, metadata
+                FROM skipqueue_job, generate_series(1, 33000)
+                """
+            )
+        last = jobs.noop.using(after=list(Job.objects.values_list("pk", flat=True))).defer()
+        assert read_status(last) == "blocked"
+        assert Dependency.objects.filter(job_id=last.pk).count() == 33_001
+        assert before.discard()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestConcurrency:
+    def test_a_job_whose_row_is_locked_does_not_delay_other_jobs(self, session: Callable[[], Session]) -> None:
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        locked, last = (jobs.noop.using(after=[before]).defer() for before in (first, second))
+        run_first()
+        run_first()
+        other = session()
+        other.begin()
+        other(lambda: Job.objects.filter(pk=locked.pk).update(metadata={}))
+        assert store.admit(limit=1).by_queue == {}
+        assert store.admit(limit=1).by_queue == {"default": 1}
+        assert read_status(last) == "queued"
+        assert store.next_due() == 0.0, "the locked job is ready to be admitted"
+        other.rollback()
+        assert store.admit().by_queue == {"default": 1}
+        assert read_status(locked) == "queued"
+
+    def test_a_needed_job_is_not_pruned_before_the_enqueue_commits(
+        self, session: Callable[[], Session], settings: Any
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        other = session()
+        other.begin()
+        last: Job = other(jobs.noop.using(after=[before], after_failure="discard").defer)
+        assert run_first().pk == before.pk, "a claim and a settle do not wait for the enqueue"
+        assert read_status(before) == "completed"
+        assert store.prune() == {}
+        other.commit()
+        assert store.prune() == {"completed": 1}
+        assert admit_if_due() == {"default": 1}
+        assert read_status(last) == "queued"
+
+    def test_an_enqueue_sees_that_a_needed_job_is_being_pruned(
+        self, session: Callable[[], Session], settings: Any
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        run_first()
+        other = session()
+        other.begin()
+        assert other(store.prune) == {"completed": 1}
+        late = session()
+        waiting = late.start(jobs.noop.using(after=[before]).defer)
+        late.wait_until_blocked()
+        other.commit()
+        with pytest.raises(InvalidOption, match="which does not exist"):
+            waiting.result(10)
+        assert not Dependency.objects.exists()
+
+    def test_admitting_does_not_wait_for_a_prune_of_the_predecessor(
+        self, session: Callable[[], Session], settings: Any
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before]).defer()
+        run_first()
+        other = session()
+        other.begin()
+        assert other(store.prune) == {"completed": 1}
+        assert admit_if_due() == {"default": 1}, "the deletion is not committed: the gate sees a completed job"
+        other.commit()
+        assert read_status(last) == "queued"
+        assert not admit_if_due()
+        assert not ids_with_unmet_dependencies()
+
+    def test_two_predecessors_that_end_at_once_admit_their_dependant(
+        self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second session skips the locked row, or sees the commit of the first: one of them admits the job."""
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second]).defer()
+        run_first()
+        other = session()
+        other.begin()
+        assert other(admit_dependants, store, [first.pk]).admitted == {}
+        run_first()
+        assert admit_dependants(store, [second.pk]).admitted == {}, "the row is locked"
+        other.commit()
+        assert read_status(last) == "blocked"
+        assert admit_if_due() == {"default": 1}
+
+    def test_a_predecessor_that_ends_after_the_lock_is_seen(
+        self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second]).defer()
+        run_first()
+        other = session()
+        rows = Store.rows
+
+        def end_after_the_lock(self: Store, statement: str, values: Any = None) -> Any:
+            found = rows(self, statement, values)
+            if "FOR NO KEY UPDATE OF job SKIP LOCKED" in statement:
+                monkeypatch.setattr(Store, "rows", rows)
+                other(run_first)
+            return found
+
+        monkeypatch.setattr(Store, "rows", end_after_the_lock)
+        assert admit_dependants(store, [first.pk]).admitted == {"default": 1}
+        assert read_status(last) == "queued"
+
+    def test_a_job_whose_enqueue_commits_after_the_end_of_its_predecessor_is_admitted(
+        self, session: Callable[[], Session]
+    ) -> None:
+        before = jobs.noop.defer()
+        with transaction.atomic():
+            last = jobs.noop.using(after=[before]).defer()
+            other = session()
+            other(run_first)
+        assert read_status(last) == "blocked"
+        assert admit_if_due() == {"default": 1}
+
+    def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
+        slow = """
+        from django_skipqueue.parts.batches.dependencies import DependencyGate
+        DependencyGate._ready = lambda self, dependencies, *, limit: ([], 0)
+        """
+        runworker("--concurrency", "2", jobs=slow)
+        made = chain(*[jobs.noop] * 20).defer()
+        wait_until(lambda: Job.objects.completed().count() == 20, "the chain is over")
+        times: list[Any] = list(Job.objects.order_by("id").values_list("started_at", "finished_at"))
+        assert all(before[1] <= after[0] for before, after in pairwise(times))
+        assert JobBatch.objects.get().pk == made[0].batch_id
+
+    def test_a_drain_runs_waiting_jobs(self, runworker: Callable[..., ManagePy]) -> None:
+        before = jobs.noop.defer()
+        jobs.noop.using(after=[before]).defer()
+        chain(jobs.noop, [jobs.noop, jobs.noop], jobs.noop).defer()
+        assert runworker("--drain").wait() == 0
+        assert Job.objects.completed().count() == 6

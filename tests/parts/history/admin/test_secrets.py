@@ -1,0 +1,31 @@
+"""The pages of failures, with a secret in the error of a job."""
+
+import pytest
+from django.test import Client
+
+from django_skipqueue.console.search import cause_query
+from django_skipqueue.models import Job
+from django_skipqueue.values.records import Cause
+from django_skipqueue.values.redaction import MASK
+
+from ....console.admin.conftest import LIST, page
+from ....console.admin.test_secrets import SECRET, TASK, _tasks, jobs, pytestmark
+from ..failing import count_failures
+
+__all__ = ["_tasks", "jobs", "pytestmark"]
+
+
+def test_no_page_of_failures_shows_a_secret(operator: Client, jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
+    cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
+    count_failures(cause, job_id=jobs["failed"].pk)
+    pages = {
+        f"{LIST}failures/": TASK,
+        f"{LIST}failures/cause/?{cause_query(cause)}": TASK,
+        page("change", jobs["failed"].pk): MASK,
+        f"{LIST}dashboard/": MASK,
+    }
+    for address, shown in pages.items():
+        with subtests.test(address):
+            text = operator.get(address).text
+            assert shown in text
+            assert SECRET not in text

@@ -1,0 +1,98 @@
+"""What the page of a task shows of roll-ups: attempts by hour and by deployment, and causes of failures."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+from django.test import Client
+
+from django_skipqueue.models import Deployment
+from django_skipqueue.parts.history.models import Span
+from django_skipqueue.parts.history.rollups import AttemptCounts
+from django_skipqueue.parts.history.task_page import about_task
+from django_skipqueue.values import counting
+
+from ....app.failing import BAD_VALUE, UNAVAILABLE
+from ....console.admin.conftest import LIST, task_page
+from ..failing import count_ended, count_failures
+from .test_dashboard import make_rollup
+
+TASK = BAD_VALUE.task
+HOUR = 3_600.0
+
+pytestmark = pytest.mark.django_db
+
+
+def make_deployment(name: str, *, minutes: float) -> None:
+    Deployment.objects.create(name=name, first_at=Now() - timedelta(minutes=minutes))
+
+
+def attempt_counts(seconds: float, **numbers: Any) -> AttemptCounts:
+    number = sum(numbers.values())
+    times = counting.histogram([seconds] * number)
+    return AttemptCounts(
+        waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **numbers
+    )
+
+
+def test_the_charts_of_a_task_count_its_attempts_in_all_queues_by_hour() -> None:
+    count_ended(TASK, attempt_counts(2.0, completed=3), seconds_ago=5 * HOUR)
+    count_ended(TASK, attempt_counts(2.0, retried=1), seconds_ago=5 * HOUR, queue_name="mail")
+    count_ended("another.task", attempt_counts(9.0, completed=7), seconds_ago=5 * HOUR)
+    found = about_task(TASK)
+    assert found["queue_names"] == ["default", "mail"]
+    attempts, waited, ran = found["charts"]
+    assert {series.style: sum(series.values) for series in attempts.series} == {
+        "failed": 0,
+        "retried": 1,
+        "completed": 3,
+    }
+    assert attempts.series[2].values[-6] == 3
+    for chart in (waited, ran):
+        p50, p95 = (series.values[-6] for series in chart.series)
+        assert 1.5 <= p50 <= p95 <= 2.0
+
+
+def test_attempts_are_counted_by_deployment() -> None:
+    make_deployment("unused", minutes=300)
+    make_deployment("4f2a", minutes=200)
+    make_deployment("5b3c", minutes=60)
+    count_ended(TASK, attempt_counts(2.0, completed=3, failed=1), seconds_ago=100 * 60)
+    count_ended(TASK, attempt_counts(4.0, completed=1, retried=1), seconds_ago=30 * 60)
+    count_ended("another.task", attempt_counts(9.0, completed=7), seconds_ago=30 * 60)
+    newer, older = about_task(TASK)["deployments"]
+    assert (newer["name"], newer["attempts"], newer["failed"], newer["ran"]) == ("5b3c", "2", "50.0 %", "4.0 s")
+    assert (older["name"], older["attempts"], older["failed"], older["waited"]) == ("4f2a", "4", "25.0 %", "2.0 s")
+
+
+def test_the_page_of_a_task_lists_the_causes_of_its_failures_alone(operator: Client) -> None:
+    count_failures(BAD_VALUE)
+    count_failures(UNAVAILABLE)
+    text = operator.get(task_page(TASK)).text
+    assert BAD_VALUE.place in text
+    assert UNAVAILABLE.place not in text
+    assert "Deployments" not in text
+    assert "No attempt has failed in the last 7 days." in operator.get(task_page("another.task")).text
+
+
+def test_charts_mark_the_time_of_a_deployment(operator: Client) -> None:
+    cause = f"{LIST}failures/cause/?task={TASK}&cause=builtins.ValueError+in+{BAD_VALUE.place}"
+    count_failures(BAD_VALUE)
+    addresses = (f"{LIST}dashboard/", cause, task_page(TASK))
+    assert not [address for address in addresses if "skipqueue-change" in operator.get(address).text]
+    make_deployment("<4f2a>", minutes=30)
+    for address in addresses:
+        text = operator.get(address).text
+        assert '<line class="skipqueue-change"' in text
+        assert "<title>deployment &lt;4f2a&gt; since" in text
+        assert "<4f2a>" not in text
+
+
+def test_the_number_of_queries_does_not_grow_with_the_roll_ups(django_assert_num_queries: Any) -> None:
+    for number in range(8):
+        make_rollup(minutes=3, span=Span.EVER, queue=f"q{number}", task=TASK)
+        make_rollup(minutes=3, span=Span.HOUR, queue=f"q{number}", task=TASK, completed=1, ran=[1.0])
+        count_failures(BAD_VALUE._replace(place=f"f{number}"))
+    with django_assert_num_queries(6):
+        about_task(TASK)

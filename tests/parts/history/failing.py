@@ -1,0 +1,28 @@
+"""Counts failed and ended attempts in the roll-ups."""
+
+import time
+
+from django_skipqueue.parts.history import rollups
+from django_skipqueue.parts.history.rollups import AttemptCounts, FailedAttempts, rows_of_counts, rows_of_failures
+from django_skipqueue.values.records import Cause
+
+from ...app.rows import DEFAULT
+
+ONE = AttemptCounts(completed=1)
+
+
+def count_failures(
+    cause: Cause, number: int = 1, *, seconds_ago: float = 0.0, line: int | None = 42, job_id: int = 7
+) -> None:
+    """Count failed attempts as a worker does."""
+    at = time.time() - seconds_ago
+    counted = {(int(at // 60), cause): FailedAttempts(number, at, at, line, job_id)}
+    rollups.roll_up(DEFAULT, [], list(rows_of_failures(counted)))
+
+
+def count_ended(
+    task: str, counts: AttemptCounts = ONE, *, seconds_ago: float = 0.0, queue_name: str = "default"
+) -> None:
+    """Count ended attempts of this task as a worker does; without counts, one completed attempt."""
+    counted = {(int((time.time() - seconds_ago) // 60), queue_name, task): counts}
+    rollups.roll_up(DEFAULT, list(rows_of_counts(counted)), [])

@@ -1,0 +1,197 @@
+"""The failed attempts by their cause, read from the roll-ups."""
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+
+from django_skipqueue.models import FailureRollUp, Job
+from django_skipqueue.parts.history.causes import (
+    FailureCounts,
+    Standing,
+    acknowledge,
+    failing_causes,
+    failures_of,
+    last_messages,
+    unacknowledge,
+)
+from django_skipqueue.parts.history.rollups import AttemptCounts
+from django_skipqueue.values.records import Cause
+from django_skipqueue.values.redaction import MASK
+
+from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
+from ...app.rows import DEFAULT
+from .failing import count_ended, count_failures
+
+HOUR, DAY = 3600.0, 86_400.0
+
+pytestmark = pytest.mark.django_db
+
+
+def test_attempts_are_counted_within_an_hour_a_day_and_a_week() -> None:
+    for number, seconds_ago in ((1, 8 * DAY), (10, 3 * DAY), (100, 3 * HOUR), (1_000, 20 * 60), (10_000, 0)):
+        count_failures(UNAVAILABLE, number, seconds_ago=seconds_ago)
+    (found,) = failing_causes(DEFAULT, limit=10)
+    assert found.cause == UNAVAILABLE
+    assert (found.in_hour, found.in_day, found.in_week) == (11_000, 11_100, 11_110)
+    assert sum(found.by_hour.values()) == 11_110
+    assert found.by_hour[int(found.now.timestamp() // 3600)] >= 10_000
+    assert timedelta(days=8) <= found.now - found.first_at < timedelta(days=8, minutes=1)
+    assert found.now - found.last_at < timedelta(minutes=1)
+    assert (found.last_line, found.last_job_id) == (42, 7)
+    assert failures_of(DEFAULT, UNAVAILABLE)._replace(now=found.now) == found  # type: ignore[union-attr]
+
+
+def test_causes_of_the_last_ten_minutes_come_first_by_number_then_older_causes_by_time() -> None:
+    causes = [BAD_VALUE._replace(place=f"shop.jobs.f{number}") for number in range(4)]
+    count_failures(causes[0], 500, seconds_ago=4 * HOUR)
+    count_failures(causes[1], 2)
+    count_failures(causes[2], 400, seconds_ago=3 * HOUR)
+    count_failures(causes[3], 3, seconds_ago=5 * 60)
+    expected = [causes[3], causes[1], causes[2], causes[0]]
+    assert [each.cause for each in failing_causes(DEFAULT, limit=10)] == expected
+    assert [each.cause for each in failing_causes(DEFAULT, limit=1)] == expected[:1]
+
+
+class TestStanding:
+    @staticmethod
+    def standing_of(cause: Cause = BAD_VALUE) -> Standing:
+        found = failures_of(DEFAULT, cause)
+        assert found is not None
+        return found.standing
+
+    def test_a_cause_of_the_last_ten_minutes_is_failing(self) -> None:
+        count_failures(BAD_VALUE, seconds_ago=8 * 60)
+        count_ended(BAD_VALUE.task)
+        assert self.standing_of() == Standing.FAILING
+
+    @pytest.mark.parametrize("minutes", [24, 24 * 60, 6 * 24 * 60])
+    def test_a_cause_has_stopped_once_attempts_of_its_task_have_ended_since(self, minutes: int) -> None:
+        count_failures(BAD_VALUE, seconds_ago=minutes * 60)
+        count_ended(BAD_VALUE.task, seconds_ago=minutes * 60)
+        count_ended("another.task")
+        count_ended(BAD_VALUE.task, AttemptCounts(snoozed=3, recovered=1, lost=1), seconds_ago=60)
+        assert self.standing_of() == Standing.OPEN, "the attempts of the minute in which it failed say nothing"
+        seconds_ago = 60.0 * min(minutes - 3, 4 * 60)
+        count_ended(BAD_VALUE.task, AttemptCounts(retried=1), seconds_ago=seconds_ago, queue_name="mail")
+        assert self.standing_of() == Standing.STOPPED
+
+    def test_causes_are_listed_by_their_standing(self) -> None:
+        stopped, open_one = (BAD_VALUE._replace(task=name) for name in ("a.stopped", "a.open"))
+        count_failures(stopped, 9, seconds_ago=HOUR / 2)
+        count_ended(stopped.task, seconds_ago=120)
+        count_failures(open_one, seconds_ago=2 * HOUR)
+        count_failures(BAD_VALUE)
+        count_failures(UNAVAILABLE, 5)
+        acknowledge(DEFAULT, UNAVAILABLE, by="ann")
+        found = failing_causes(DEFAULT, limit=10)
+        assert [each.standing for each in found] == list(Standing)
+        assert [each.cause for each in found] == [BAD_VALUE, open_one, stopped, UNAVAILABLE]
+        assert [each.cause for each in failing_causes(DEFAULT, limit=10, task="a.open")] == [open_one]
+
+
+class TestAcknowledgement:
+    @staticmethod
+    def counts_of(cause: Cause = BAD_VALUE) -> FailureCounts:
+        found = failures_of(DEFAULT, cause)
+        assert found is not None
+        return found
+
+    def test_an_acknowledgement_keeps_who_when_and_why_until_it_is_taken_back(self) -> None:
+        assert not acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        count_failures(BAD_VALUE)
+        assert acknowledge(DEFAULT, BAD_VALUE, by="ann", note="ticket 12")
+        found = self.counts_of()
+        assert (found.is_acknowledged, found.acknowledged_by, found.note) == (True, "ann", "ticket 12")
+        assert found.acknowledged_at is not None
+        assert unacknowledge(DEFAULT, BAD_VALUE)
+        assert not unacknowledge(DEFAULT, BAD_VALUE)
+        found = self.counts_of()
+        assert (found.standing, found.acknowledged_at, found.note) == (Standing.FAILING, None, "")
+
+    def test_an_acknowledgement_holds_while_the_cause_goes_on_as_before(self) -> None:
+        count_failures(BAD_VALUE, 30)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        count_failures(BAD_VALUE, 59)
+        assert self.counts_of().is_acknowledged
+        count_failures(BAD_VALUE, 1)
+        assert not self.counts_of().is_acknowledged, "it fails three times as often"
+
+    def test_a_rise_to_a_few_failures_keeps_the_acknowledgement(self) -> None:
+        count_failures(BAD_VALUE, seconds_ago=HOUR)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        count_failures(BAD_VALUE, 19)
+        assert self.counts_of().is_acknowledged
+        count_failures(BAD_VALUE, 1)
+        assert not self.counts_of().is_acknowledged
+
+    def test_an_acknowledgement_ends_when_the_cause_comes_back_after_it_had_stopped(self) -> None:
+        count_failures(BAD_VALUE, seconds_ago=30 * 60)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
+        count_ended(BAD_VALUE.task, seconds_ago=15 * 60)
+        count_failures(BAD_VALUE, seconds_ago=60)
+        found = self.counts_of()
+        assert found.standing == Standing.FAILING
+        assert found.acknowledged_by == "ann", "the row still says who had acknowledged the cause"
+        acknowledge(DEFAULT, BAD_VALUE, by="bob")
+        count_failures(BAD_VALUE)
+        assert self.counts_of().is_acknowledged
+
+    def test_an_acknowledgement_holds_if_no_attempt_of_the_task_has_ended_in_between(self) -> None:
+        count_failures(BAD_VALUE, seconds_ago=30 * 60)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
+        count_ended("another.task", seconds_ago=15 * 60)
+        count_ended(BAD_VALUE.task, seconds_ago=30 * 60)
+        count_failures(BAD_VALUE)
+        assert self.counts_of().is_acknowledged
+
+    def test_an_acknowledgement_holds_after_a_pause_of_less_than_ten_minutes(self) -> None:
+        count_failures(BAD_VALUE, seconds_ago=9 * 60)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=9))
+        count_ended(BAD_VALUE.task, seconds_ago=5 * 60)
+        count_failures(BAD_VALUE)
+        assert self.counts_of().is_acknowledged
+
+
+def test_the_first_and_the_last_deployment_are_noted(settings: Any) -> None:
+    count_failures(UNAVAILABLE)
+    settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
+    count_failures(BAD_VALUE)
+    settings.SKIPQUEUE = {"DEPLOYMENT": "5b3c"}
+    count_failures(BAD_VALUE)
+    count_failures(UNAVAILABLE)
+    found = {each.cause: (each.first_deployment, each.last_deployment) for each in failing_causes(DEFAULT, limit=10)}
+    assert found == {BAD_VALUE: ("4f2a", "5b3c"), UNAVAILABLE: ("", "5b3c")}
+
+
+class TestLastMessages:
+    @staticmethod
+    def message_of_cause(**fields: Any) -> str | None:
+        errors = [{"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2\nat all"}]
+        count_failures(BAD_VALUE, job_id=make_failing(BAD_VALUE, **{"errors": errors, **fields}).pk)
+        return last_messages(DEFAULT, failing_causes(DEFAULT, limit=10)).get(BAD_VALUE)
+
+    def test_the_message_of_a_cause_is_the_first_line_without_secrets(self) -> None:
+        assert self.message_of_cause(kwargs={"password": "hunter2"}) == f"no {MASK}"
+
+    def test_there_is_no_message_if_the_last_error_of_the_job_has_another_cause(self) -> None:
+        assert self.message_of_cause(errors=[{"exception": "builtins.KeyError", "message": "x"}]) is None
+        Job.objects.all().delete()
+        assert last_messages(DEFAULT, failing_causes(DEFAULT, limit=10)) == {}
+
+    def test_there_is_no_message_if_the_arguments_are_too_large_to_be_read(self) -> None:
+        assert self.message_of_cause(args=[[secrets.token_hex(20_000)]]) is None
+
+
+def test_a_cause_that_was_last_seen_more_than_a_week_ago_is_left_out() -> None:
+    count_failures(UNAVAILABLE, seconds_ago=7.1 * DAY)
+    assert failing_causes(DEFAULT, limit=10) == []
+    found = failures_of(DEFAULT, UNAVAILABLE)
+    assert found is not None
+    assert (found.in_hour, found.in_day, found.in_week, found.by_hour) == (0, 0, 0, {})
+    assert failures_of(DEFAULT, BAD_VALUE) is None

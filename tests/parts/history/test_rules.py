@@ -1,0 +1,377 @@
+"""The rules of the history: what they find, what is usual by the roll-ups, and the texts of the findings."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+
+from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.models import FailureRollUp, Job, Queue, Worker
+from django_skipqueue.parts.history import rules
+from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.values.counting import histogram
+from django_skipqueue.values.records import Cause
+
+from ...app.failing import make_failing
+from ...app.rows import DEFAULT, make_job, make_worker
+from .failing import count_failures
+from .past import DAY, HOUR, MINUTE, count_attempts, write_depth
+
+pytestmark = pytest.mark.django_db
+
+TASK = "shop.jobs.send"
+KEY_ERROR_CAUSE = Cause(TASK, "builtins.KeyError", "shop.jobs.send")
+
+
+def findings(code: str) -> list[Finding]:
+    (rule,) = [rule for rule in rules.HISTORY_RULES if rule.code == code]
+    return [finding for finding in rule.findings(DEFAULT) if finding.severity != Severity.OK]
+
+
+def count_failed(number: int, cause: Cause = KEY_ERROR_CAUSE, *, ago: float = 0.0, **options: Any) -> None:
+    """Count this number of failed attempts, and their cause."""
+    count_attempts(cause.task, ago=ago, retried=number)
+    count_failures(cause, number, seconds_ago=ago, **options)
+
+
+class TestFailingTask:
+    def test_a_new_cause_is_critical_with_its_error_its_jobs_and_what_to_do(self) -> None:
+        fields = {"last_error": "KeyError: 'hunter22'", "kwargs": {"password": "hunter22"}}
+        jobs = [make_failing(KEY_ERROR_CAUSE, "scheduled", **fields) for _ in range(3)]
+        count_failed(6, job_id=jobs[0].pk, ago=5 * MINUTE)
+        count_failed(4, job_id=jobs[0].pk)
+        (finding,) = findings("failing-task")
+        assert finding.severity == "critical"
+        assert finding.title.startswith("shop.jobs.send has been failing since ")
+        assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts; jobs: 0 failed, 3 retrying")
+        assert finding.found == ("Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail.")
+        assert finding.command == (
+            "python manage.py skipqueue run-now --retrying --task shop.jobs.send "
+            "--exception 'builtins.KeyError in shop.jobs.send'"
+        )
+        assert finding.subject == TASK
+        assert finding.since is not None
+        assert finding.link is not None
+        assert finding.link.query == {"task": TASK, "cause": "builtins.KeyError in shop.jobs.send"}
+
+    def test_a_job_that_fails_alone_is_named_with_what_else_succeeds(self) -> None:
+        (job,) = [make_failing(KEY_ERROR_CAUSE, "scheduled")]
+        count_failed(9, job_id=job.pk)
+        count_attempts(completed=1)
+        (finding,) = findings("failing-task")
+        assert finding.title.startswith(f"Job {job.pk} of {TASK} has failed again and again since ")
+        assert finding.title.endswith(": KeyError: no, 9 failed attempts. Other attempts of the task succeed: 1")
+        assert finding.command == f"python manage.py skipqueue discard {job.pk}"
+        Job.objects.update(status="failed", finished_at=Now())
+        assert [each.command for each in findings("failing-task")] == [f"python manage.py skipqueue show {job.pk}"]
+        other = make_failing(KEY_ERROR_CAUSE, "scheduled")
+        (finding,) = findings("failing-task")
+        assert finding.title.startswith(f"{TASK} has been failing since "), "two jobs: the task is to blame"
+        assert finding.title.endswith("; jobs: 1 failed, 1 retrying")
+        other.delete()
+
+    def test_the_finding_names_the_deployment_in_which_a_new_cause_was_first_seen(self) -> None:
+        count_failed(6)
+        FailureRollUp.objects.update(first_deployment="4f2a")
+        (finding,) = findings("failing-task")
+        assert ", since deployment 4f2a: KeyError, 6 failed attempts" in finding.title
+
+    @pytest.mark.parametrize(
+        ("failed", "completed", "severity"), [(4, 0, None), (5, 0, "critical"), (5, 1, None), (9, 1, "critical")]
+    )
+    def test_a_new_cause_is_reported_from_five_failures_and_nine_of_ten_attempts_on(
+        self, failed: int, completed: int, severity: str | None
+    ) -> None:
+        count_failed(failed)
+        count_attempts(completed=completed)
+        assert [finding.severity for finding in findings("failing-task")] == [severity] * bool(severity)
+
+    def test_a_deploy_that_breaks_a_task_is_found(self) -> None:
+        for minutes in range(3, 10):
+            count_attempts(ago=minutes * MINUTE, completed=100)
+        count_failed(8, ago=2 * MINUTE)
+        count_attempts(ago=2 * MINUTE, completed=20)
+        assert findings("failing-task") == [], "8 of 728 attempts have failed"
+        count_failed(10, ago=MINUTE)
+        (finding,) = findings("failing-task")
+        assert finding.severity == "critical"
+        assert finding.found.startswith("Of the last 10 attempts 100 %")
+
+    def test_a_rare_new_cause_hides_no_old_cause(self) -> None:
+        count_failures(KEY_ERROR_CAUSE, seconds_ago=HOUR * 2)
+        for minutes in range(10):
+            count_failed(6, ago=minutes * MINUTE)
+        count_failed(1, Cause(TASK, "builtins.OSError", "shop.jobs.send"), ago=2 * MINUTE)
+        (finding,) = findings("failing-task")
+        assert "KeyError" in finding.title
+
+    @pytest.mark.parametrize(
+        ("failed", "completed", "severity"),
+        [(3, 17, None), (4, 16, "warning"), (4, 15, None), (10, 10, "critical"), (20, 81, None)],
+    )
+    def test_an_old_cause_is_reported_once_it_fails_a_fifth_of_twenty_attempts(
+        self, failed: int, completed: int, severity: str | None
+    ) -> None:
+        count_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
+        count_failed(failed)
+        count_attempts(completed=completed)
+        assert [finding.severity for finding in findings("failing-task")] == [severity] * bool(severity)
+
+    def test_a_failure_rate_of_each_day_at_this_hour_is_usual(self) -> None:
+        for day in range(1, 8):
+            count_failed(30, ago=day * DAY)
+            count_attempts(ago=day * DAY, completed=70)
+        count_failed(12)
+        count_attempts(completed=28)
+        assert findings("failing-task") == [], "30 % fail, as always"
+        count_failed(30)
+        (finding,) = findings("failing-task")
+        assert finding.severity == "critical"
+        assert "At this hour 30 % usually fail." in finding.found
+
+    def test_one_bad_day_is_not_usual(self) -> None:
+        for day in range(1, 8):
+            count_attempts(ago=day * DAY, completed=100)
+        count_failed(300, ago=DAY)
+        count_failed(30)
+        assert len(findings("failing-task")) == 1
+
+    def test_a_task_fails_since_the_last_minute_in_which_it_did_not_fail(self) -> None:
+        count_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
+        count_attempts(ago=40 * MINUTE, completed=30, retried=1)
+        for minutes in (30, 20, 5, 0):
+            count_failed(20, ago=minutes * MINUTE)
+        count_attempts(ago=20 * MINUTE, completed=20)
+        (finding,) = findings("failing-task")
+        assert finding.since is not None
+        ((now,),) = DEFAULT.rows("SELECT statement_timestamp()")
+        assert timedelta(minutes=29) < now - finding.since < timedelta(minutes=32)
+
+    def test_a_worker_that_dies_is_no_failure_of_the_task(self) -> None:
+        count_failures(Cause(TASK, WORKER_DIED, ""), 9)
+        count_attempts(recovered=9)
+        assert findings("failing-task") == []
+
+    def test_the_task_may_be_in_several_queues_and_its_job_gone(self) -> None:
+        count_attempts(queue_name="mail", retried=3)
+        count_attempts(queue_name="default", retried=3)
+        count_failures(KEY_ERROR_CAUSE, 6)
+        (finding,) = findings("failing-task")
+        assert ": KeyError, 6 failed attempts; jobs: 0 failed, 0 retrying" in finding.title
+        assert finding.command == (
+            "python manage.py skipqueue retry --failed --task shop.jobs.send "
+            "--exception 'builtins.KeyError in shop.jobs.send'"
+        )
+
+    def test_the_settings_change_the_threshold_or_switch_the_rule_off(self, settings: Any) -> None:
+        count_failures(KEY_ERROR_CAUSE, seconds_ago=5 * DAY)
+        count_failed(8)
+        count_attempts(completed=12)
+        settings.SKIPQUEUE = {"RULES": {"failing-task": 0.5}}
+        assert findings("failing-task") == []
+        settings.SKIPQUEUE = {"RULES": {"failing-task": None}}
+        count_failed(100)
+        assert findings("failing-task") == []
+
+
+DEATH = {"exception": WORKER_DIED, "message": "worker died: signal 9 (SIGKILL)"}
+
+
+def die(lost: dict[str, int], *, ago: float = 0.0, job_id: int = 7) -> None:
+    """Count the death of a worker that ran this number of jobs of each task."""
+    count_attempts("", "", ago=ago, deaths=1)
+    for task, number in lost.items():
+        count_attempts(task, ago=ago, recovered=number, deaths=1)
+        count_failures(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else 7)
+
+
+class TestWorkerDeaths:
+    def test_the_task_that_was_running_in_every_death_is_named(self) -> None:
+        die({TASK: 2})
+        assert findings("worker-deaths") == []
+        (last,) = [make_job("scheduled", errors=[DEATH])]
+        die({"shop.jobs.render": 1, TASK: 1}, ago=MINUTE, job_id=last.pk)
+        die({TASK: 1}, job_id=last.pk)
+        (finding,) = findings("worker-deaths")
+        assert finding.severity == "critical", "workers go on dying"
+        assert finding.title.startswith("Workers have been dying since ")
+        assert finding.title.endswith(f": in every one of 3 deaths {TASK} was running, and 5 running jobs were lost")
+        assert finding.found == "Each job that was lost runs again. Of the last one: worker died: signal 9 (SIGKILL)."
+        assert "--max-jobs-per-worker" in finding.advice
+        assert finding.command == "python manage.py runworker --max-memory-mb 500"
+        assert finding.subject == TASK
+
+    def test_a_task_that_was_running_in_most_deaths(self) -> None:
+        for _ in range(3):
+            die({TASK: 1})
+        die({"shop.jobs.render": 9})
+        (finding,) = findings("worker-deaths")
+        assert finding.title.endswith(f": in 3 of 4 deaths {TASK} was running, and 12 running jobs were lost")
+        assert finding.command == "python manage.py skipqueue status", "nobody knows of what they died"
+
+    def test_one_death_is_a_warning(self) -> None:
+        die({TASK: 3})
+        (finding,) = findings("worker-deaths")
+        assert finding.severity == "warning"
+        assert finding.title.startswith("A worker died at ")
+        assert finding.title.endswith(f" while {TASK} was running, and 3 running jobs were lost")
+
+    def test_the_begin_stays_while_workers_go_on_dying(self) -> None:
+        """The numbers count from the begin as well. A death before ten calm minutes is another incident."""
+        ((now,),) = DEFAULT.rows("SELECT statement_timestamp()")
+        for minutes in (90, 45, 37, 28, 19, 9):
+            die({TASK: 1}, ago=minutes * MINUTE)
+        die({TASK: 1})
+        (finding,) = findings("worker-deaths")
+        assert finding.since is not None
+        assert abs(now - finding.since - timedelta(minutes=45)) < timedelta(seconds=5)
+        assert f"in every one of 6 deaths {TASK} was running, and 6 running jobs were lost" in finding.title
+
+    def recover_jobs_of_dead_worker(self, worker: Worker) -> None:
+        """Count three jobs that were recovered because this worker died, and make the row of one of them."""
+        job = make_job("scheduled", errors=[{"exception": WORKER_DIED, "worker_id": worker.pk}])
+        die({TASK: 3}, job_id=job.pk)
+
+    def test_a_machine_that_died_is_named_by_its_workers(self) -> None:
+        one, two = (make_worker(name=f"web-1/{number}", heartbeat=timedelta(minutes=-5)) for number in (1, 2))
+        make_worker(name="long-ago/1", heartbeat=timedelta(minutes=-40))
+        make_worker(name="web-2/1")
+        self.recover_jobs_of_dead_worker(one)
+        (finding,) = findings("worker-deaths")
+        assert finding.severity == "warning"
+        assert finding.title.startswith("Workers and their supervisor have been gone since ")
+        assert {part.strip() for part in finding.title[:-28].rpartition(": ")[2].strip(".").split(",")} >= {two.name}
+        assert "long-ago" not in finding.title
+        assert finding.command == "python manage.py runworker"
+
+    def test_a_dead_worker_that_lost_no_job_is_not_blamed(self) -> None:
+        make_worker(name="idle/1", heartbeat=timedelta(minutes=-5))
+        self.recover_jobs_of_dead_worker(Worker(id="web-1/1:0123456789ab"))
+        (finding,) = findings("worker-deaths")
+        assert finding.title.startswith("A worker died at ")
+
+    def test_a_job_that_probably_kills_is_named(self) -> None:
+        job = make_job("scheduled", task=TASK, errors=[DEATH, DEATH], kwargs={"payment": 7, "token": "hunter22"})
+        for _ in range(3):
+            die({TASK: 1, "shop.jobs.render": 2}, job_id=job.pk)
+        count_attempts(completed=40)
+        (finding,) = findings("worker-deaths")
+        assert finding.severity == "critical"
+        arguments = 'token="••••••", payment=7'
+        assert finding.title.startswith(f"Job {job.pk} ({arguments}) of {TASK} kills each worker that runs it: since ")
+        assert finding.title.endswith(
+            " 3 workers have died, and 9 running jobs were lost. Other attempts of the task succeed: 40"
+        )
+        assert finding.command == f"python manage.py skipqueue discard {job.pk}"
+        assert finding.link is not None
+        assert finding.link.arguments == (job.pk,)
+        for _ in range(2):
+            die({TASK: 1}, job_id=job.pk)
+        (finding,) = findings("worker-deaths")
+        assert finding.title.startswith("Workers have been dying since "), (
+            "it was running in less than half of the deaths"
+        )
+
+    def test_jobs_that_are_proven_to_kill_are_named_and_no_other(self) -> None:
+        fields: dict[str, Any] = {"task": TASK, "errors": [DEATH]}
+        killers = [make_job("failed", deaths=["a", "b", "c"], **fields) for _ in range(5)]
+        last = make_job("failed", deaths=["a"], **fields)
+        for _ in range(9):
+            die({TASK: 1}, ago=MINUTE, job_id=last.pk)
+        (finding,) = findings("worker-deaths")
+        assert finding.title.startswith(
+            f"5 jobs of {TASK} kill each worker that runs them, jobs {killers[4].pk}, {killers[3].pk}"
+        )
+        assert str(last.pk) not in finding.title
+        assert finding.command == f"python manage.py skipqueue show {killers[4].pk}"
+
+    def test_deaths_of_eleven_minutes_ago_are_not_reported(self) -> None:
+        die({TASK: 9}, ago=11 * MINUTE)
+        assert findings("worker-deaths") == []
+
+
+def test_an_attempt_usually_takes_as_long_as_nearly_all_do() -> None:
+    count_attempts(completed=12, ran=histogram([2.0] * 12))
+    count_attempts(queue_name="mail", completed=12, ran=histogram([2.0] * 11 + [600.0]))
+    count_attempts("shop.jobs.rare", completed=4, ran=histogram([2.0] * 4))
+    usual = rules.usual_runs(DEFAULT, [TASK, "shop.jobs.rare", "shop.jobs.new"])
+    assert usual.keys() == {TASK}, "with fewer than five attempts nobody knows"
+    assert 1.5 <= usual[TASK] <= 2.0
+
+
+class TestGrowingQueue:
+    def let_queue_grow(self, before: int = 1_000, now: int = 9_000, **counts: Any) -> None:
+        write_depth(before, ago=9 * MINUTE, oldest=10.0)
+        write_depth(now, oldest=300.0)
+        count_attempts(**{"completed": 1_000} | counts)
+
+    def test_a_queue_grows_if_jobs_come_faster_than_they_are_run(self) -> None:
+        self.let_queue_grow()
+        (finding,) = findings("growing-queue")
+        assert finding.severity == "warning"
+        assert finding.title.startswith("Queue default has been growing since ")
+        assert finding.title.endswith(": 9,000 jobs wait, in ten minutes 9,000 came and 1,000 were run")
+        assert "take 1 h 30 min, if no other comes" in finding.found
+        assert finding.command == "python manage.py runworker --queues default"
+
+    def test_a_growing_queue_that_is_drained_soon_is_not_reported(self) -> None:
+        self.let_queue_grow(completed=6_000)
+        assert findings("growing-queue") == [], "the worker needs 15 minutes for the queue"
+
+    def test_a_queue_that_shrinks_does_not_grow(self) -> None:
+        self.let_queue_grow(before=9_900)
+        assert findings("growing-queue") == []
+
+    def test_a_queue_without_completed_jobs_is_left_to_other_rules(self) -> None:
+        self.let_queue_grow(completed=0)
+        assert findings("growing-queue") == []
+
+    def test_a_paused_queue_grows_on_purpose(self) -> None:
+        self.let_queue_grow()
+        Queue.pause("default")
+        assert findings("growing-queue") == []
+
+    def test_without_an_earlier_depth_a_queue_is_not_said_to_grow(self) -> None:
+        write_depth(9_000)
+        count_attempts(completed=1_000)
+        assert findings("growing-queue") == []
+
+    @pytest.mark.parametrize(("usual", "expected"), [(8_000, 0), (4_000, 1)])
+    def test_a_peak_of_every_night_is_usual(self, usual: int, expected: int) -> None:
+        for day in range(1, 8):
+            write_depth(usual, ago=day * DAY + HOUR)
+        self.let_queue_grow()
+        assert len(findings("growing-queue")) == expected
+
+    def test_the_settings_can_switch_the_rule_off_for_one_queue(self, settings: Any) -> None:
+        self.let_queue_grow()
+        settings.SKIPQUEUE = {"RULES": {"growing-queue": {"default": None}}}
+        assert findings("growing-queue") == []
+
+
+class TestRetryStorm:
+    def test_retries_due_within_five_minutes_that_need_all_slots_are_a_retry_storm(self) -> None:
+        make_worker(concurrency=2)
+        write_depth(0, ago=9 * MINUTE)
+        count_attempts(retried=10, ran_seconds=10 * 60.0)
+        for _ in range(9):
+            make_failing(KEY_ERROR_CAUSE, "scheduled", run_after=timedelta(minutes=1))
+        make_job("scheduled", run_after=timedelta(minutes=1))
+        assert findings("retry-storm") == []
+        make_failing(KEY_ERROR_CAUSE, "scheduled", run_after=timedelta(minutes=1))
+        (finding,) = findings("retry-storm")
+        assert finding.severity == "warning"
+        assert finding.title == (
+            "About 10 jobs of queue default are retried within five minutes, most of them of shop.jobs.send, and take "
+            "all slots"
+        )
+        assert finding.command == "python manage.py skipqueue postpone --retrying --queue default --for 30m"
+
+    def test_short_retries_or_retries_due_later_are_no_retry_storm(self) -> None:
+        make_worker(concurrency=2)
+        write_depth(0, ago=9 * MINUTE)
+        count_attempts(retried=10, ran_seconds=0.1)
+        for minutes in (1, 20):
+            make_failing(KEY_ERROR_CAUSE, "scheduled", run_after=timedelta(minutes=minutes))
+        assert findings("retry-storm") == []

@@ -1,0 +1,224 @@
+"""In one round trip a worker settles, admits and claims: which jobs it claims, and which jobs it leaves queued."""
+
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connection, transaction
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
+from django_skipqueue.queue.claim import CLAIM
+from django_skipqueue.queue.parameters import Admitted, ExchangeResult, claim_values, in_claim_order
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import ClaimedJob, QueuePosition
+
+from ...app.limit_rows import exchange, make_keyed
+from ...app.rows import make_job, state
+from ...app.sessions import Session
+
+store = Store("default")
+QUEUES = ["first", "default", "paused"]
+OTHER_WORKER = "of another worker"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def complete_and_claim(
+    *ended: Job, queue_names: Iterable[str] = ("default",), limit: int = 100, **options: Any
+) -> tuple[ExchangeResult, Admitted]:
+    """Complete these running jobs and claim, as their worker does."""
+    settlements = [Settlement(job.pk, job.lease, COMPLETED) for job in ended]
+    claimed_ids = [job.pk for job in ended]
+    return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=claimed_ids, **options)
+
+
+def claimed_ids(result: tuple[ExchangeResult, Admitted]) -> list[int]:
+    return [job.id for job in result[0].claimed()]
+
+
+def status_of(job: Job) -> str:
+    return str(state(job)["status"])
+
+
+def test_the_next_job_of_the_key_runs_without_being_queued_before() -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        before = number_of_updates(cursor)
+        assert claimed_ids(complete_and_claim(running)) == [waiting.pk]
+        assert number_of_updates(cursor) - before == 2, "one statement settles a job, and one claims a job"
+    row = state(waiting)
+    assert (row["status"], row["attempts"], row["lease"], row["locked_by"]) == ("running", 1, 1, "w")
+    assert row["started_at"] == row["locked_at"] is not None
+
+
+def test_an_admitted_job_is_claimed_in_its_order_among_the_queued_jobs() -> None:
+    running = make_keyed("k", "running")
+    urgent, usual, late = (make_job(priority=number) for number in (5, 1, -5))
+    waiting = make_keyed("k", priority=2)
+    result = complete_and_claim(running, limit=2)
+    assert claimed_ids(result) == [urgent.pk, waiting.pk]
+    assert result[1].counts == {"default": 1}
+    assert (status_of(usual), status_of(late)) == ("queued", "queued")
+
+
+def test_a_job_that_an_admitted_job_displaces_is_free_for_another_worker_at_once() -> None:
+    """A worker that claims at the same moment must not pass over the displaced job."""
+    make_keyed("k")
+    left = [make_job(priority=number) for number in (1, -5, -6)]
+    other = Session()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(LOCK_KEYS, {"ids": [], "keys": ["k"]})
+        cursor.execute(sql.CHOOSE_BY_KEY)
+        cursor.execute(CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
+        assert len(cursor.fetchall()) == 2
+        found = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
+    other.close()
+    assert [job.id for job in found] == [job.pk for job in left[1:]]
+
+
+def test_an_admitted_job_is_queued_if_the_worker_has_no_free_slot_for_it() -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k", priority=-1)
+    first = make_job()
+    result = complete_and_claim(running, limit=1)
+    assert claimed_ids(result) == [first.pk]
+    assert status_of(waiting) == "queued"
+    assert result[1].counts == {"default": 1}
+
+
+@pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no free slot", "no queue"])
+def test_an_admitted_job_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k")
+    result = complete_and_claim(running, **options)
+    assert claimed_ids(result) == []
+    assert status_of(waiting) == "queued"
+    assert result[1].counts == {"default": 1}
+
+
+@pytest.mark.parametrize(("queue_name", "expected_status"), [("elsewhere", "queued"), ("paused", "blocked")])
+def test_an_admitted_job_of_another_queue_is_queued_unless_paused(queue_name: str, expected_status: str) -> None:
+    Queue.pause("paused")
+    running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
+    result = complete_and_claim(running, queue_names=["default", "paused"])
+    assert claimed_ids(result) == []
+    assert status_of(waiting) == expected_status
+    assert result[1].counts == ({queue_name: 1} if expected_status == "queued" else {})
+
+
+def test_an_admitted_job_is_queued_if_the_claimed_arguments_are_large_already() -> None:
+    running = make_keyed("k", "running", capacity=2), make_keyed("k", "running", capacity=2)
+    large = make_keyed("k", capacity=2, priority=1, args=[secrets.token_hex(4_000_000)])
+    small = make_keyed("k", capacity=2)
+    assert claimed_ids(complete_and_claim(*running)) == [large.pk]
+    assert status_of(small) == "queued"
+
+
+def test_the_position_of_a_claim_does_not_hide_an_admitted_job() -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k", priority=9)
+    passed = make_job(priority=8)
+    position = {"default": QueuePosition(-1, 0.0, 0)}
+    assert claimed_ids(complete_and_claim(running, after=position)) == [waiting.pk]
+    assert status_of(passed) == "queued"
+
+
+def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> None:
+    running = make_keyed("k", "running")
+    with_rate = make_keyed("k", rate_key="r", rate_interval=60.0, rate_burst=1)
+    result = complete_and_claim(running)
+    assert claimed_ids(result) == []
+    assert (status_of(with_rate), state(with_rate)["gate"]) == ("blocked", "rate")
+    assert (result[1].counts, set(result[1].later)) == ({}, {"r"})
+
+
+def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:
+    running = make_keyed("k", "running", kind="fair", capacity=1)
+    fair = [make_keyed("k", kind="fair", capacity=1, run_after=timedelta(hours=-1)) for _ in range(2)]
+    queued = make_job()
+    assert claimed_ids(complete_and_claim(running, limit=2)) == [queued.pk, fair[0].pk]
+    rows = [state(job) for job in fair]
+    assert [row["status"] for row in rows] == ["running", "queued"]
+    assert {row["run_after"] > state(running)["finished_at"] - timedelta(seconds=60) for row in rows} == {True}
+
+
+class JobToMake(NamedTuple):
+    """The values of a job to make: without a key it is queued, with a key it waits for a permit."""
+
+    queue_name: str
+    priority: int
+    minutes: int
+    key: str
+    kind: str
+
+
+KEYS = {"a": ("concurrency", 1), "b": ("concurrency", 3), "s": ("halting", 1), "f": ("fair", 1)}
+jobs_to_make = st.builds(
+    JobToMake,
+    st.sampled_from([*QUEUES, "elsewhere"]),
+    st.integers(-1, 1),
+    st.integers(0, 3),
+    st.sampled_from(["", *KEYS]),
+    st.just(""),
+)
+
+
+@given(jobs=st.lists(jobs_to_make, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
+@settings(max_examples=60, deadline=None)
+def test_the_exchange_claims_the_jobs_that_an_admission_and_then_a_claim_would(
+    jobs: list[JobToMake], limit: int, ended: set[str]
+) -> None:
+    """Hypothesis makes the jobs. The one statement and the two statements must claim and admit the same jobs."""
+    Job.objects.all().delete()
+    Queue.pause("paused")
+    for waiting in jobs:
+        key = waiting.key or None
+        kind, capacity = KEYS.get(waiting.key, (None, None))
+        make_job(
+            "blocked" if key else "queued",
+            queue_name=waiting.queue_name,
+            priority=waiting.priority,
+            run_after=timedelta(minutes=-waiting.minutes),
+            limit_key=key,
+            limit_kind=kind,
+            capacity=capacity,
+        )
+    ended_ids = [make_keyed(key, "completed", kind=KEYS[key][0], capacity=KEYS[key][1]).pk for key in sorted(ended)]
+    values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER_WORKER)
+    seen = [
+        result_of_statements(ended_ids, statements)
+        for statements in (
+            [(sql.ADMIT_BY_KEY, None), (CLAIM, values)],
+            [(sql.CHOOSE_BY_KEY, None), (CLAIM_OR_ADMIT, values)],
+        )
+    ]
+    assert seen[0] == seen[1]
+
+
+def result_of_statements(ended_ids: list[int], statements: list[tuple[str, Any]]) -> Any:
+    """The claimed and admitted jobs, and the statuses of all jobs, in a transaction that is rolled back."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(LOCK_KEYS, {"ids": ended_ids, "keys": []})
+        (admit, _), (claim, values) = statements
+        cursor.execute(admit)
+        admitted = sorted((name, number) for name, number, *_ in cursor.fetchall())
+        cursor.execute(claim, values)
+        claimed = in_claim_order((ClaimedJob._make((*row, 0.0)) for row in cursor.fetchall()), QUEUES)
+        cursor.execute("SELECT id, status, lease, attempts, locked_by FROM skipqueue_job ORDER BY id")
+        rows = cursor.fetchall()
+        cursor.execute("ROLLBACK")
+    return admitted, [(job.id, job.lease, job.attempt) for job in claimed], rows
+
+
+def number_of_updates(cursor: Any) -> int:
+    cursor.execute("SELECT pg_stat_force_next_flush()")
+    cursor.execute("SELECT pg_stat_get_tuples_updated('skipqueue_job'::regclass)")
+    ((number,),) = cursor.fetchall()
+    return int(number)

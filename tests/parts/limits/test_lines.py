@@ -1,0 +1,101 @@
+"""`Line`: the jobs of one limit in one worker. As many run as the worker has permits, and the others wait in line."""
+
+import time
+from typing import Any
+
+import pytest
+
+from django_skipqueue.parts.limits.exchange import Line, Lines
+from django_skipqueue.values.records import ClaimedJob
+
+
+def keyed(id: int, key: str | None = "k") -> ClaimedJob:
+    return ClaimedJob(id, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", permit_key=key)
+
+
+@pytest.fixture
+def line_with_two_permits() -> Line:
+    """The line of a worker with two permits: two jobs run, and three jobs wait."""
+    made = Line()
+    for id in range(5):
+        made.add_lease(keyed(id), permits=1 if id < 2 else 0)
+        assert made.enter(keyed(id)) == ([keyed(id)] if id < 2 else [])
+    return made
+
+
+def test_when_a_job_ends_the_next_job_in_line_begins(line_with_two_permits: Line) -> None:
+    assert [line_with_two_permits.leave((id, 1)) for id in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
+    assert line_with_two_permits.enter(keyed(5)) == [keyed(5)], "both permits are free"
+
+
+def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line_with_two_permits: Line) -> None:
+    line_with_two_permits.remove_leases([(0, 1), (1, 1), (2, 1)])
+    assert line_with_two_permits.permits == 2
+    line_with_two_permits.remove_leases([(3, 1)])
+    assert line_with_two_permits.permits == 1
+    assert line_with_two_permits.leave((0, 1)) is None, "the other running job has the permit"
+    assert line_with_two_permits.leave((1, 1)) == keyed(2)
+
+
+def test_leases_that_take_the_place_of_other_leases_keep_the_permits(line_with_two_permits: Line) -> None:
+    for id in range(5, 8):
+        line_with_two_permits.add_lease(keyed(id), permits=0)
+    line_with_two_permits.remove_leases([(id, 1) for id in range(5)])
+    assert line_with_two_permits.permits == 2
+
+
+def test_a_lease_that_may_have_been_settled_counts_for_no_permit(line_with_two_permits: Line) -> None:
+    line_with_two_permits.remove_leases([], unknown=[(id, 1) for id in range(4)])
+    assert line_with_two_permits.permits == 1
+    line_with_two_permits.remove_leases([(id, 1) for id in range(4)])
+    assert line_with_two_permits.permits == 1
+    line_with_two_permits.remove_leases([(4, 1)])
+    assert line_with_two_permits.permits == 0
+
+
+def test_waiting_jobs_are_withdrawn_if_no_job_has_begun_for_long(line_with_two_permits: Line) -> None:
+    assert line_with_two_permits.withdraw(since=time.monotonic() - 60) == []
+    assert line_with_two_permits.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
+    assert line_with_two_permits.leave((0, 1)) is None
+
+
+def test_a_job_that_is_withdrawn_from_its_runner_frees_its_permit(line_with_two_permits: Line) -> None:
+    line_with_two_permits.withdrawn((0, 1))
+    assert line_with_two_permits.enter(keyed(9)) == [keyed(2)]
+
+
+def test_jobs_without_a_limit_do_not_wait() -> None:
+    lines = Lines()
+    plain = keyed(1, key=None)
+    lines.claimed([plain])
+    assert lines.enter(plain) == [plain]
+    assert lines.follow(plain) is None
+    lines.gone([plain])
+
+
+def test_a_key_is_forgotten_with_its_last_lease() -> None:
+    lines = Lines()
+    lines.claimed([keyed(1)])
+    lines.claimed([keyed(2)], ahead=True)
+    assert lines.enter(keyed(1)) == [keyed(1)]
+    assert lines.enter(keyed(2)) == []
+    assert lines.has_waiting
+    lines.unknown([keyed(1)])
+    lines.gone([keyed(1), keyed(2)])
+    assert lines.get("k") is None
+    left: Any = lines.follow(keyed(1))
+    assert left is None
+
+
+def test_the_late_end_of_a_settled_job_frees_no_permit_of_other_jobs() -> None:
+    """The thread of a job may report its end late: after other jobs of the key were claimed."""
+    lines = Lines()
+    lines.claimed([keyed(1)])
+    lines.enter(keyed(1))
+    lines.gone([keyed(1)])
+    lines.claimed([keyed(2)])
+    lines.claimed([keyed(3)], ahead=True)
+    assert lines.enter(keyed(2)) == [keyed(2)]
+    assert lines.follow(keyed(1)) is None
+    assert lines.enter(keyed(3)) == [], "the running job has the permit"
+    assert lines.follow(keyed(2)) == keyed(3)

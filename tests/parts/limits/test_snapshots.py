@@ -1,0 +1,95 @@
+"""The admission of a sequence's next job while an old snapshot keeps the index entries of all its finished jobs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
+
+from ...app.limit_rows import make_keyed
+from ...app.sessions import connect
+from ...queue.test_sql import nodes
+
+FINISHED = 3_000
+
+INSERT = """
+INSERT INTO skipqueue_job (
+    queue_name, task, args, kwargs, status, gate, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
+)
+SELECT 'default', 'a.task', '[]', '{}', 'blocked', 'limit', 0, now(), now(), 'k', %(kind)s, 1
+FROM generate_series(1, %(count)s)
+"""
+
+STEPS = (
+    "status = 'queued', gate = NULL",
+    "status = 'running', locked_at = now(), started_at = now()",
+    "status = 'completed', locked_at = NULL, finished_at = now()",
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["sequence", "halting"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of the sequence: one that goes on after a failed job, or one that halts."""
+    return str(request.param)
+
+
+@pytest.fixture
+def connection_with_finished_jobs(kind: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a table with many finished jobs of the key `k`, while another session has an old snapshot."""
+    with connect() as connection, connect() as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM skipqueue_job")
+        connection.execute(INSERT, {"kind": kind, "count": FINISHED})
+        for step in STEPS:
+            connection.execute(f"UPDATE skipqueue_job SET {step} WHERE limit_key = 'k'")
+        connection.execute("ANALYZE skipqueue_job")
+        yield connection
+
+
+def pages_read_by_each_scan(connection_with_finished_jobs: psycopg.Connection[Any], index: str) -> list[int]:
+    """How many pages an admission reads in each of its scans of this index, in the order of the scans."""
+    ((plan,),) = connection_with_finished_jobs.execute(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.ADMIT_BY_KEY}"
+    ).fetchall()
+    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Index Name") == f"skipqueue_job_{index}"]
+    return [scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] for scan in scans if scan["Actual Loops"]]
+
+
+def complete_job(connection_with_finished_jobs: psycopg.Connection[Any], id: int) -> None:
+    connection_with_finished_jobs.execute(f"UPDATE skipqueue_job SET {STEPS[-1]} WHERE id = %s", [id])
+
+
+def test_the_next_job_of_a_sequence_is_found_by_one_index_scan(
+    connection_with_finished_jobs: psycopg.Connection[Any], kind: str
+) -> None:
+    """PostgreSQL reads the entries of the finished jobs only once, and no entries of jobs that held the permit."""
+    job = make_keyed("k", "running", kind=kind)
+    waiting = [make_keyed("k", kind=kind) for _ in range(2)]
+    with connection_with_finished_jobs.transaction():
+        complete_job(connection_with_finished_jobs, job.pk)
+        connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
+        assert pages_read_by_each_scan(connection_with_finished_jobs, "limit_held") == []
+    for each, status in zip(waiting, ("queued", "blocked"), strict=True):
+        each.refresh_from_db()
+        assert each.status == status
+    with connection_with_finished_jobs.transaction():
+        complete_job(connection_with_finished_jobs, waiting[0].pk)
+        connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [waiting[0].pk], "keys": []})
+        head, rest = pages_read_by_each_scan(connection_with_finished_jobs, "limit_waiting")
+    assert rest < 10 < FINISHED / 100 < head
+
+
+def test_a_session_that_did_not_end_the_job_counts_the_permits(
+    connection_with_finished_jobs: psycopg.Connection[Any], kind: str
+) -> None:
+    job = make_keyed("k", "running", kind=kind)
+    make_keyed("k", kind=kind)
+    complete_job(connection_with_finished_jobs, job.pk)
+    with connection_with_finished_jobs.transaction():
+        connection_with_finished_jobs.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
+        assert len(pages_read_by_each_scan(connection_with_finished_jobs, "limit_held")) == 1

@@ -1,0 +1,201 @@
+"""`lost_leases`: how a lease has ended, as far as the job's row shows it."""
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from django_skipqueue.models import Job
+from django_skipqueue.queue.parameters import ExchangeResult
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, LostLease, Outcome, Settlement
+
+from ..app.rows import make_job
+from ..harness.table import Row
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ERROR = {"message": "no", "attempt": 1, "worker": "w", "duration_ms": 1.5, "traceback": "line 1"}
+OTHER_ERROR = ERROR | {"duration_ms": 2.5}
+RETRY_LATER = Outcome("scheduled", delay=60, last_error="ValueError: no", error=ERROR)
+RETRY_NOW = Outcome("scheduled", last_error="ValueError: no", error=ERROR)
+SNOOZE = Outcome("scheduled", delay=60, refund=1)
+UNKNOWN = Outcome("scheduled", delay=60, refund=1, last_error="UnknownTask: no", is_unknown=True)
+FAILED = Outcome("failed", last_error="ValueError: no", error=ERROR)
+DISCARDED = Outcome("discarded", last_error="not wanted", error=ERROR)
+OUTCOMES = {
+    "completed": COMPLETED,
+    "retry later": RETRY_LATER,
+    "retry now": RETRY_NOW,
+    "snooze": SNOOZE,
+    "unknown task": UNKNOWN,
+    "failed": FAILED,
+    "discarded": DISCARDED,
+}
+WAITING = {name: outcome for name, outcome in OUTCOMES.items() if outcome.status == "scheduled"}
+WITH_ERROR = {name: outcome for name, outcome in OUTCOMES.items() if outcome.error}
+
+
+def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
+    return Settlement(job.pk, job.lease, outcome, 1.0, 2.0)
+
+
+def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
+    """Check that settling writes nothing, and return what the row tells about the lost lease."""
+    assert store.settle([settlement(job, outcome)]) == set()
+    return store.lost_leases([(job.pk, job.lease)])[job.pk, job.lease]
+
+
+def written_status(job: Job, outcome: Outcome) -> str | None:
+    lost = lost_lease(job, outcome)
+    assert lost.cancel_reason is None
+    return lost.written_status(outcome)
+
+
+def claim_again() -> None:
+    [job] = Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
+    assert job.locked_by == "other"
+
+
+DEATHS: list[Any] = [None, ["another:0123456789ab"]]
+"""Values of the column `deaths`: no worker, or one worker, has died with the job before."""
+
+
+def test_a_written_outcome_is_recognized_after_the_lease_is_lost(row: Row) -> None:
+    for (name, outcome), deaths in product(OUTCOMES.items(), DEATHS):
+        with row(name, deaths=deaths):
+            job = make_job("running", deaths=deaths)
+            store.settle([settlement(job, outcome)])
+            assert written_status(job, outcome) == outcome.status
+
+
+def test_a_retry_that_was_run_now_or_postponed_is_recognized(row: Row) -> None:
+    for name, outcome in WAITING.items():
+        with row(name):
+            job = make_job("running")
+            store.settle([settlement(job, outcome)])
+            if outcome.delay:
+                store.run_now([job.pk])
+            else:
+                store.discard([job.pk])
+            assert written_status(job, outcome) == "scheduled"
+
+
+def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun(row: Row) -> None:
+    for name, outcome in WITH_ERROR.items():
+        with row(name):
+            job = make_job("running")
+            store.settle([settlement(job, outcome)])
+            store.run_now([job.pk])
+            store.retry([job.pk])
+            claim_again()
+            assert written_status(job, outcome) == outcome.status
+
+
+def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> None:
+    job = make_job("running")
+    store.settle([settlement(job, SNOOZE)])
+    store.run_now([job.pk])
+    claim_again()
+    assert written_status(job, SNOOZE) is None
+
+
+def test_a_cancelled_job_is_cancelled_whatever_the_outcome(row: Row) -> None:
+    for (name, outcome), is_error_kept in product(OUTCOMES.items(), [False, True]):
+        with row(name, is_error_kept=is_error_kept):
+            job = make_job("running")
+            store.cancel([job.pk], reason="not wanted")
+            if is_error_kept:
+                store.append_cancelled_errors([settlement(job, outcome)])
+            lost = lost_lease(job, outcome)
+            assert (lost.cancel_reason, lost.written_status(outcome)) == ("not wanted", None)
+
+
+def test_a_discard_by_the_task_is_recognized_after_a_cancel_and_a_retry() -> None:
+    made = make_job("queued")
+    store.cancel([made.pk], reason="not wanted")
+    store.retry([made.pk])
+    [job] = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    store.settle([settlement(job, DISCARDED)])
+    assert written_status(job, DISCARDED) == "discarded"
+
+
+def test_malformed_operations_in_a_row_do_not_break_the_statement(row: Row) -> None:
+    forms: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
+    for operations in forms:
+        with row(operations=operations):
+            job, other = (make_job("running", operations=operations) for _ in range(2))
+            store.settle([settlement(job, DISCARDED)])
+            assert written_status(job, DISCARDED) == "discarded"
+            store.cancel([other.pk], reason="not wanted")
+            assert lost_lease(other).cancel_reason == "not wanted"
+
+
+def take_by_recovery(job: Job) -> None:
+    assert store.recover(worker_ids=[job.locked_by])
+
+
+def take_by_release(job: Job) -> None:
+    assert store.release([(job.pk, job.lease)])
+
+
+def delete(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).delete()
+
+
+def test_an_outcome_counts_as_lost_if_the_job_was_taken_from_its_worker(row: Row) -> None:
+    takers = [take_by_recovery, take_by_release, delete]
+    for (name, outcome), max_attempts, deaths, take_job in product(OUTCOMES.items(), [1, 2], DEATHS, takers):
+        with row(name, max_attempts=max_attempts, deaths=deaths, take=take_job.__name__):
+            job = make_job("running", max_attempts=max_attempts, deaths=deaths)
+            take_job(job)
+            assert written_status(job, outcome) is None
+            if Job.objects.filter(status="queued").exists():
+                claim_again()
+                assert written_status(job, outcome) is None
+
+
+def test_the_error_of_another_attempt_is_not_taken_for_the_error_of_this_attempt(row: Row) -> None:
+    for name, outcome in WITH_ERROR.items():
+        with row(name):
+            job = make_job("running", max_attempts=2, errors=[OTHER_ERROR])
+            take_by_recovery(job)
+            claim_again()
+            assert written_status(job, outcome) is None
+
+
+def test_a_job_that_its_task_has_completed_is_completed_whatever_the_outcome() -> None:
+    job = make_job("running")
+    store.settle([settlement(job, Outcome("completed", result='{"a": 1}'))])
+    assert lost_lease(job, RETRY_LATER).is_completed
+    assert written_status(job, RETRY_LATER) == "completed"
+
+
+def test_a_valid_lease_is_not_reported_as_lost() -> None:
+    job = make_job("running")
+    assert store.lost_leases([(job.pk, job.lease)]) == {}
+
+
+def test_outcomes_written_before_a_claim_that_failed_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that PostgreSQL refuses is written in parts, each committed; the claim that follows meets an outage."""
+    good, bad = make_job("running"), make_job("running")
+    exchange = Store.exchange
+
+    def lose_connection_in_the_claim(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        batch = list(settlements)
+        if not batch:
+            raise OperationalError("the connection is gone")
+        return exchange(self, batch, **options)
+
+    monkeypatch.setattr(Store, "exchange", lose_connection_in_the_claim)
+    refused = Outcome("completed", result="{oops")
+    with pytest.raises(OperationalError, match="the connection is gone"):
+        store.exchange(
+            [settlement(good), settlement(bad, refused)], queue_names=["default"], limit=1, worker_id="worker"
+        )
+    assert written_status(good, COMPLETED) == "completed"
+    assert written_status(bad, refused) == "failed"

@@ -1,0 +1,510 @@
+"""`admit`, `recover` and `prune` work in limited batches, by the database's clock."""
+
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import now
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.queue.gates import sweep_gates_soon
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.records import RecoveredJob
+
+from ..app.rows import FINISHED, STATUSES, UNFINISHED, make_job, make_worker, state
+from ..app.waiting import within
+from ..harness.table import Row
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+ONE_HOUR = timedelta(hours=1)
+ONE_SECOND = timedelta(seconds=1)
+
+
+class TestAdmit:
+    @pytest.mark.core
+    def test_only_scheduled_jobs_are_admitted(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status, run_after=-ONE_SECOND)
+                assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
+                after = state(job)
+                assert after.pop("status") == ("queued" if status == "scheduled" else status)
+                assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
+
+    def test_a_job_that_is_not_due_stays_scheduled(self) -> None:
+        make_job("scheduled", run_after=ONE_HOUR)
+        assert store.admit().by_queue == {}
+
+    def test_admitted_jobs_are_counted_by_queue(self) -> None:
+        for queue in ("mail", "default", "mail"):
+            make_job("scheduled", queue_name=queue, run_after=-ONE_HOUR)
+        assert store.admit().by_queue == {"mail": 2, "default": 1}
+
+    def test_a_batch_has_a_limit_and_the_most_overdue_go_first(self) -> None:
+        made = [make_job("scheduled", run_after=-ONE_SECOND * number) for number in (1, 4, 2, 3, 5)]
+        assert store.admit(limit=2).by_queue == {"default": 2}
+        assert set(Job.objects.queued()) == {made[1], made[4]}
+        assert store.admit(limit=2).by_queue == {"default": 2}
+        assert store.admit(limit=2).by_queue == {"default": 1}
+        assert store.admit(limit=2).by_queue == {}
+
+    def test_next_due_is_the_time_until_the_next_scheduled_job(self) -> None:
+        assert store.next_due() is None
+        make_job("queued", run_after=-ONE_HOUR)
+        assert store.next_due() is None
+        make_job("scheduled", run_after=ONE_HOUR * 2)
+        make_job("scheduled", run_after=ONE_HOUR)
+        assert 3590 < (store.next_due() or 0) <= 3600
+        make_job("scheduled", run_after=-ONE_HOUR)
+        assert -3700 < (store.next_due() or 0) <= -3600
+
+
+class TestRecover:
+    @pytest.mark.core
+    def test_only_running_jobs_are_recovered(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status, locked_at=-ONE_HOUR, locked_by="gone")
+                by_age, by_worker = store.recover(worker_timeout=60), store.recover(worker_ids=["gone"])
+                assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
+                assert by_worker == []
+
+    @pytest.mark.core
+    @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
+    def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_an_error(self, by: dict[str, Any]) -> None:
+        job = make_job(
+            "running", locked_at=-ONE_HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
+        )
+        (recovered,) = store.recover(**by, reason="killed by signal 9")
+        assert job.locked_at is not None
+        at = recovered.recovered_at
+        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}", at)
+        assert abs(at - job.locked_at - ONE_HOUR) < timedelta(minutes=1)
+        after = state(job)
+        assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
+        assert (after["finished_at"], after["run_after"]) == (None, job.run_after)
+        assert after["last_error"] == "WorkerDied: killed by signal 9"
+        (error,) = after["errors"]
+        assert error["duration_ms"] == pytest.approx(3_600_000, rel=0.01)
+        assert {
+            name: error[name] for name in ("attempt", "worker", "worker_id", "exception", "message", "traceback")
+        } == {
+            "attempt": 2,
+            "worker": "gone",
+            "worker_id": "gone",
+            "exception": "django_skipqueue.exceptions.WorkerDied",
+            "message": "killed by signal 9",
+            "traceback": "",
+        }
+        assert error["at"]
+
+    def test_the_error_names_the_worker_where_its_row_is_still_there(self) -> None:
+        worker = make_worker(name="web-1", heartbeat=-ONE_HOUR)
+        job = make_job("running", locked_at=-ONE_HOUR, locked_by=str(worker.pk))
+        store.recover(worker_timeout=60)
+        assert state(job)["errors"][0]["worker"] == "web-1"
+
+    @pytest.mark.core
+    def test_a_job_recovered_in_its_last_attempt_fails(self) -> None:
+        job = make_job("running", locked_at=-ONE_HOUR, attempts=3, max_attempts=3)
+        (recovered,) = store.recover(worker_timeout=60)
+        after = state(job)
+        assert recovered.status == after["status"] == "failed"
+        assert after["finished_at"]
+        assert after["lease"] == 2
+
+    def test_after_a_second_death_in_a_row_a_job_waits_for_up_to_half_a_minute(self) -> None:
+        made = [make_job("running", attempts=2, deaths=["first"], locked_by="gone") for _ in range(20)]
+        recovered = store.recover(worker_ids=["gone"])
+        assert {job.status for job in recovered} == {"scheduled"}
+        waits = {Job.objects.get(pk=job.pk).run_after for job in made}
+        assert len(waits) == 20, "each job waits for another time"
+        assert all(timedelta(0) < wait - now() + ONE_SECOND < timedelta(seconds=31) for wait in waits)
+
+    def test_at_the_third_death_in_a_row_a_job_fails_whatever_its_attempts(self) -> None:
+        job = make_job("running", attempts=3, max_attempts=100, deaths=["first", "second"], locked_by="gone")
+        (recovered,) = store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
+        after = state(job)
+        assert recovered.status == after["status"] == "failed"
+        assert after["finished_at"] is not None
+        message = "worker died: signal 9 (SIGKILL); three workers in a row died while they ran this job, "
+        assert after["last_error"] == f"WorkerDied: {message}so it is not run again"
+        assert after["errors"][-1]["message"].startswith(message)
+
+    def test_the_first_death_is_noted(self) -> None:
+        job = make_job("running", attempts=3, errors=[{"attempt": 2, "exception": "ValueError"}], locked_by="gone")
+        assert [each.status for each in store.recover(worker_ids=["gone"])] == ["queued"]
+        assert state(job)["deaths"] == ["gone"]
+
+    @pytest.mark.parametrize("before", [["alive"], ["alive", "dead"], ["dead", "alive"]], ids=str)
+    def test_one_worker_that_loses_a_job_again_and_again_counts_once(self, before: list[str]) -> None:
+        """The worker never died, so the job is not the cause of its death."""
+        job = make_job("running", attempts=6, deaths=before, locked_by="alive")
+        store.recover(worker_ids=["alive"])
+        after = state(job)
+        assert (after["deaths"], after["status"]) == (before, ["queued", "scheduled"][len(before) - 1])
+
+    def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
+        job = make_job("failed", attempts=3, deaths=["a", "b", "c"])
+        for number, expected in enumerate(("queued", "scheduled", "failed")):
+            if job.status == "failed":
+                assert store.retry([job.pk])
+            Job.objects.filter(pk=job.pk).update(status="queued")
+            Job.objects.claim(queue_names=["default"], worker_id=f"gone {number}")
+            (recovered,) = store.recover(worker_ids=[f"gone {number}"])
+            assert recovered.status == expected
+            job.refresh_from_db()
+
+    def test_errors_are_capped(self) -> None:
+        job = make_job("running", locked_at=-ONE_HOUR, errors=[{"attempt": number} for number in range(10)])
+        store.recover(worker_timeout=60)
+        errors = state(job)["errors"]
+        assert [entry["attempt"] for entry in errors] == [*range(1, 10), 1]
+
+    def test_a_worker_that_is_alive_keeps_its_jobs_however_old_they_are(self) -> None:
+        worker = make_worker(heartbeat=-30 * ONE_SECOND)
+        make_job("running", locked_at=-1000 * ONE_HOUR, locked_by=str(worker.pk))
+        assert store.recover(worker_timeout=60) == []
+        assert len(store.recover(worker_timeout=29)) == 1
+
+    @pytest.mark.core
+    def test_a_worker_without_a_heartbeat_loses_its_jobs_after_the_worker_timeout(self) -> None:
+        stale, live = make_worker(heartbeat=-61 * ONE_SECOND), make_worker(heartbeat=-30 * ONE_SECOND)
+        lost = make_job("running", locked_at=-ONE_HOUR, locked_by=str(stale.pk))
+        make_job("running", locked_at=-ONE_HOUR, locked_by=str(live.pk))
+        assert [each.id for each in store.recover(worker_timeout=60)] == [lost.pk]
+
+    def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
+        """The jobs of a carrier run even if all its relays are gone."""
+        carrier = make_worker(heartbeat=-ONE_HOUR, is_external=True)
+        make_job("running", locked_at=-ONE_HOUR, locked_by=carrier.pk)
+        assert store.recover(worker_timeout=60) == []
+        assert store.recover_without_worker(locked_before=now()) == []
+        Worker.objects.update(is_external=False)
+        assert len(store.recover(worker_timeout=60)) == 1
+
+    def test_a_job_just_claimed_is_left_alone_though_its_worker_has_no_row_yet(self) -> None:
+        make_job("running", locked_at=-59 * ONE_SECOND, locked_by="gone:0123456789ab")
+        assert store.recover(worker_timeout=60) == []
+        assert len(store.recover(worker_timeout=58)) == 1
+
+    def test_a_loop_written_by_hand_keeps_its_job_by_its_own_heartbeat(self) -> None:
+        job = make_job("running", locked_at=-ONE_HOUR, locked_by="by hand")
+        assert store.heartbeat_job((job.pk, job.lease))
+        assert store.recover(worker_timeout=60) == []
+        Job.objects.update(locked_at=job.locked_at)
+        assert len(store.recover(worker_timeout=60)) == 1
+
+    def test_a_holder_without_a_row_loses_its_jobs_if_it_was_silent_since_a_time(self) -> None:
+        """Neither the database's clock nor the heartbeat of a worker with a row changes this."""
+        worker = make_worker(heartbeat=-ONE_HOUR)
+        make_job("running", locked_at=-ONE_HOUR, locked_by=worker.pk)
+        lost = make_job("running", locked_at=-61 * ONE_SECOND, locked_by="by hand")
+        make_job("running", locked_at=-59 * ONE_SECOND, locked_by="by hand")
+        recovered = store.recover_without_worker(locked_before=now() - 60 * ONE_SECOND)
+        assert [job.id for job in recovered] == [lost.pk]
+
+    def test_recover_takes_all_jobs_of_the_named_workers_and_no_other_jobs(self) -> None:
+        dead, live = make_worker(), make_worker()
+        lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
+        make_job("running", locked_by=str(live.pk), locked_at=-ONE_HOUR)
+        assert [each.id for each in store.recover(worker_ids=[str(dead.pk)])] == [job.pk for job in lost]
+        assert store.recover(worker_ids=[]) == []
+
+    def test_the_worker_timeout_is_a_setting(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"WORKER_TIMEOUT": 5000}
+        make_job("running", locked_at=-ONE_HOUR)
+        assert store.recover() == []
+        settings.SKIPQUEUE = {"WORKER_TIMEOUT": 3000}
+        assert len(store.recover()) == 1
+
+    def test_a_batch_has_a_limit_and_the_oldest_go_first(self) -> None:
+        made = [make_job("running", locked_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
+        assert {each.id for each in store.recover(worker_timeout=60, limit=2)} == {made[1].pk, made[3].pk}
+        assert len(store.recover(worker_timeout=60, limit=2)) == 2
+        assert store.recover(worker_timeout=60, limit=2) == []
+
+    def test_a_reason_that_no_text_column_takes_stops_no_recovery(self) -> None:
+        make_job("running", locked_at=-ONE_HOUR)
+        assert len(store.recover(worker_timeout=60, reason="a\0b")) == 1
+
+
+class TestPrune:
+    @pytest.fixture
+    def set_retention(self, settings: Any) -> Callable[..., None]:
+        def set_retention(**retention: Any) -> None:
+            settings.SKIPQUEUE = {"RETENTION": retention}
+
+        return set_retention
+
+    @pytest.mark.core
+    def test_only_finished_jobs_are_pruned(self, set_retention: Callable[..., None], row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                set_retention(completed=0, failed=0, discarded=0)
+                make_job(status)
+                assert store.prune() == ({status: 1} if status in FINISHED else {})
+                assert Job.objects.count() == (status not in FINISHED)
+
+    @pytest.mark.core
+    def test_each_status_has_a_retention_of_its_own(self, set_retention: Callable[..., None], row: Row) -> None:
+        cases: list[tuple[Any, int]] = [
+            (None, 3),
+            (0, 0),
+            (3600, 2),
+            (5400.5, 2),
+            (timedelta(hours=3), 3),
+            (timedelta(minutes=1), 1),
+        ]
+        for status, (kept, left) in product(FINISHED, cases):
+            with row(status=status, kept=kept, left=left):
+                set_retention(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
+                for finished in FINISHED:
+                    for age in (ONE_HOUR * 2, timedelta(minutes=30), timedelta(0)):
+                        make_job(finished, finished_at=-age)
+                assert store.prune() == ({status: 3 - left} if left < 3 else {})
+                assert Job.objects.filter(status=status).count() == left
+                assert Job.objects.exclude(status=status).count() == 6
+
+    def test_the_defaults_are_a_day_a_week_and_a_month(self) -> None:
+        for status, days in (("completed", 1), ("discarded", 7), ("failed", 30)):
+            make_job(status, finished_at=-timedelta(days=days) - ONE_HOUR)
+            make_job(status, finished_at=-timedelta(days=days) + ONE_HOUR)
+        assert store.prune() == {"completed": 1, "discarded": 1, "failed": 1}
+        assert Job.objects.count() == 3
+
+    def test_a_batch_has_a_limit_and_the_oldest_go_first(self, set_retention: Callable[..., None]) -> None:
+        set_retention(completed=0)
+        made = [make_job("completed", finished_at=-ONE_HOUR * number) for number in (1, 4, 2, 3)]
+        assert store.prune(limit=2) == {"completed": 2}
+        assert set(Job.objects.all()) == {made[0], made[2]}
+
+    def test_the_limit_holds_over_all_statuses_together(self, set_retention: Callable[..., None]) -> None:
+        set_retention(completed=0, failed=0, discarded=0)
+        for status in FINISHED * 3:
+            make_job(status)
+        assert sum(store.prune(limit=4).values()) == 4
+        assert sum(store.prune(limit=4).values()) == 4
+        assert sum(store.prune(limit=4).values()) == 1
+        assert store.prune(limit=4) == {}
+
+
+class TestRetentionOfItsOwn:
+    """A job may be kept for a shorter time than its status says."""
+
+    def test_a_job_is_deleted_when_its_own_retention_is_over(self, db: None, row: Row) -> None:
+        for status in FINISHED:
+            with row(status):
+                own_retention = {status: 60}
+                gone = make_job(status, finished_at=timedelta(seconds=-61), retention=own_retention)
+                early = make_job(status, finished_at=timedelta(seconds=-50), retention=own_retention)
+                plain = make_job(status, finished_at=timedelta(seconds=-61))
+                assert store.prune() == {status: 1}
+                assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
+                assert gone.pk not in {early.pk, plain.pk}
+
+    def test_a_status_without_its_own_retention_keeps_the_setting(self, db: None) -> None:
+        make_job("failed", finished_at=timedelta(days=-3), retention={"completed": 60})
+        assert store.prune() == {}
+        make_job("failed", finished_at=timedelta(days=-400), retention={"completed": 60})
+        assert store.prune() == {"failed": 1}
+
+    def test_a_job_that_is_not_finished_is_kept(self, db: None, row: Row) -> None:
+        for status in UNFINISHED:
+            with row(status):
+                make_job(status, retention={"completed": 0, "failed": 0, "discarded": 0})
+                assert store.prune() == {}
+
+    def test_the_time_zone_of_the_session_does_not_change_a_jobs_retention(self, db: None) -> None:
+        make_job("completed", finished_at=timedelta(seconds=-50), retention={"completed": 60})
+        make_job("completed", finished_at=timedelta(seconds=-70), retention={"completed": 60})
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
+        assert store.prune() == {"completed": 1}
+
+
+class TestPruneLag:
+    """`prune_lag`: the seconds for which the next job to delete has been past its retention."""
+
+    def test_without_jobs_to_prune_there_is_no_lag(self) -> None:
+        make_job("queued")
+        make_job("completed", finished_at=-ONE_HOUR)
+        assert store.prune_lag() == 0.0
+
+    def test_the_lag_is_that_of_the_status_furthest_behind(self) -> None:
+        make_job("completed", finished_at=timedelta(days=-1, hours=-3))
+        make_job("completed", finished_at=timedelta(days=-1, hours=-2))
+        make_job("failed", finished_at=timedelta(days=-30, hours=-1))
+        assert store.prune_lag() == pytest.approx(3 * 3600, abs=60)
+
+    def test_a_status_that_is_kept_for_ever_is_never_behind(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": None}}
+        make_job("completed", finished_at=timedelta(days=-1000))
+        assert store.prune_lag() == 0.0
+
+    def test_the_lag_counts_a_retention_of_a_job(self) -> None:
+        make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 60})
+        make_job("failed", finished_at=-ONE_HOUR, retention={"completed": 60})
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
+        assert store.prune_lag() == pytest.approx(3540, abs=60)
+
+    def test_after_a_prune_there_is_no_lag(self) -> None:
+        make_job("failed", finished_at=timedelta(days=-31))
+        assert store.prune_lag() == pytest.approx(86_400, abs=60)
+        assert store.prune() == {"failed": 1}
+        assert store.prune_lag() == 0.0
+
+
+@pytest.mark.parametrize(("verb", "most"), [("admit", 5), ("recover", 1), ("prune", 2), ("next_due", 6)])
+def test_admit_recover_and_prune_are_a_few_statements_each(verb: str, most: int, settings: Any) -> None:
+    """An admission is one statement for each gate, or two if it sweeps; a prune locks and then deletes."""
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    store.admit()  # finishes a sweep that another test may have left unfinished
+    sweep_gates_soon(store)
+    make_job("scheduled", run_after=-ONE_HOUR)
+    make_job("running", locked_at=-ONE_HOUR)
+    make_job("completed")
+    with CaptureQueriesContext(connection) as queries, transaction.atomic():
+        assert getattr(store, verb)()
+    statements = [query for query in queries if "SAVEPOINT" not in query["sql"]]
+    assert 0 < len(statements) <= most
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", ["admit", "recover", "prune"])
+def test_rows_that_another_session_has_locked_are_skipped(
+    verb: str, connect: Callable[..., Any], settings: Any
+) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    status = {"admit": "scheduled", "recover": "running", "prune": "completed"}[verb]
+    locked, free = (make_job(status, run_after=-ONE_HOUR, locked_at=-ONE_HOUR) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")
+        assert getattr(store, verb)()
+        cursor.execute("RESET lock_timeout")
+    assert Job.objects.get(pk=locked.pk).status == status
+    assert not Job.objects.filter(pk=free.pk, status=status).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_job_does_not_stop_the_pruning_of_other_jobs_with_their_own_retention(
+    connect: Callable[..., Any],
+) -> None:
+    locked, _ = (make_job("completed", finished_at=-ONE_HOUR, retention={"completed": 1}) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    with within(10):
+        assert store.prune() == {"completed": 1}
+    assert list(Job.objects.all()) == [locked]
+
+
+class TestWorkers:
+    @staticmethod
+    def description(**changes: Any) -> dict[str, Any]:
+        return {
+            "id": f"web-1:{secrets.token_hex(6)}",
+            "name": "web-1",
+            "hostname": "host",
+            "pid": 42,
+            "queues": ["mail", "default"],
+            "concurrency": 4,
+            "deployment": "4f2a",
+        } | changes
+
+    def test_the_first_heartbeat_makes_the_row(self) -> None:
+        described = self.description()
+        store.heartbeat_workers([described])
+        row = state(Worker.objects.get())
+        assert {name: row[name] for name in described} == described
+        assert row["started_at"] == row["heartbeat_at"]
+
+    def test_a_later_heartbeat_changes_only_the_time(self) -> None:
+        described = self.description()
+        worker = make_worker(id=described["id"], heartbeat=-ONE_HOUR, started_at=now() - ONE_HOUR)
+        before = state(worker)
+        store.heartbeat_workers([described])
+        after = state(Worker.objects.get())
+        assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= ONE_HOUR
+        assert after == before
+
+    def test_heartbeats_of_many_workers_are_one_statement(self) -> None:
+        described = [self.description() for _ in range(5)]
+        with CaptureQueriesContext(connection) as queries:
+            store.heartbeat_workers(described)
+        assert len(queries) == 1
+        assert Worker.objects.count() == 5
+
+    def test_the_row_of_a_carrier_says_what_the_settings_say_now(self) -> None:
+        described = self.description() | {"is_external": True}
+        store.heartbeat_workers([described])
+        assert state(Worker.objects.get())["is_external"]
+        changes = {"queues": ["pdf"], "concurrency": 2_000}
+        store.heartbeat_workers([described | changes])
+        row = state(Worker.objects.get())
+        assert {name: row[name] for name in described} == described | changes
+
+    def test_the_row_of_a_worker_is_not_marked_as_a_carrier(self) -> None:
+        store.heartbeat_workers([self.description()])
+        assert not Worker.objects.get().is_external
+
+    def test_an_empty_list_of_heartbeats_writes_nothing(self) -> None:
+        store.heartbeat_workers([])
+        assert not Worker.objects.exists()
+
+    def test_a_stopped_worker_is_removed(self) -> None:
+        stopped, other = make_worker(), make_worker()
+        store.delete_workers([str(stopped.pk)])
+        assert list(Worker.objects.all()) == [other]
+
+    def test_a_dead_worker_is_forgotten_once_it_holds_no_job(self) -> None:
+        dead, live = make_worker(heartbeat=-ONE_HOUR), make_worker()
+        job = make_job("running", locked_by=str(dead.pk), locked_at=-ONE_HOUR)
+        store.prune_workers([dead.pk, live.pk], age=60)
+        assert Worker.objects.count() == 2
+        store.recover(worker_ids=[job.locked_by])
+        store.prune_workers([live.pk], age=60)
+        assert Worker.objects.count() == 2
+        store.prune_workers([dead.pk, live.pk], age=60)
+        assert list(Worker.objects.all()) == [live]
+
+    def test_a_carrier_is_never_forgotten(self) -> None:
+        carrier, dead = make_worker(heartbeat=-ONE_HOUR, is_external=True), make_worker(heartbeat=-ONE_HOUR)
+        store.prune_workers([carrier.pk, dead.pk], age=60)
+        assert list(Worker.objects.all()) == [carrier]
+
+    def test_heartbeat_worker_returns_the_previous_and_the_new_heartbeat(self) -> None:
+        worker = make_worker(heartbeat=-ONE_HOUR)
+        before, written, _ = store.heartbeat_worker(worker.pk) or (None, None, None)
+        assert before == worker.heartbeat_at
+        worker.refresh_from_db()
+        assert written == worker.heartbeat_at
+        assert store.heartbeat_worker("gone:0123456789ab") is None
+
+    def test_heartbeats_come_with_the_databases_time(self) -> None:
+        assert store.heartbeats()[1] == {}
+        worker = make_worker(heartbeat=-ONE_HOUR)
+        moment, heartbeats = store.heartbeats()
+        assert heartbeats == {worker.pk: worker.heartbeat_at}
+        assert moment - worker.heartbeat_at >= ONE_HOUR
+
+    def test_the_heartbeats_of_carriers_are_left_out(self) -> None:
+        make_worker(is_external=True)
+        _, heartbeats = store.heartbeats()
+        assert heartbeats == {}
+
+    def test_live_workers_are_found_by_the_databases_clock(self, settings: Any) -> None:
+        make_worker(heartbeat=-61 * ONE_SECOND)
+        fresh = make_worker(heartbeat=-30 * ONE_SECOND)
+        assert list(Worker.objects.live()) == [fresh]
+        assert list(Worker.objects.live(worker_timeout=29)) == []
+        settings.SKIPQUEUE = {"WORKER_TIMEOUT": 3600}
+        assert Worker.objects.live().count() == 2

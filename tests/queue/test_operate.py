@@ -1,0 +1,494 @@
+"""The verbs of operators change many jobs at once, and are recorded in the rows."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job
+from django_skipqueue.queue.operate import RETRY
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, multiply, state
+from ..app.sessions import Session
+from ..harness.processes import statuses
+from ..harness.table import Row
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+ONE_HOUR = timedelta(hours=1)
+
+ALLOWED_STATUS_BY_VERB = {
+    "retry": "failed",
+    "discard": "queued",
+    "cancel": "running",
+    "run_now": "scheduled",
+    "postpone": "scheduled",
+    "reschedule": "scheduled",
+    "change_queue": "queued",
+    "change_priority": "scheduled",
+}
+"""For each verb, a status of a job that allows the verb."""
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "postpone": {"run_after": 2 * ONE_HOUR},
+    "reschedule": {"run_after": 2 * ONE_HOUR},
+    "change_queue": {"queue_name": "mail"},
+    "change_priority": {"priority": 7},
+}
+
+
+def apply_verb(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
+    changed: dict[int, str] = getattr(store, verb)(ids, **OPTIONS.get(verb, {}), **noted)
+    return changed
+
+
+def test_a_by_or_a_reason_that_is_no_string_is_refused(row: Row) -> None:
+    values: list[Any] = [5, None, b"ann"]
+    for verb, name, value in product(ALLOWED_STATUS_BY_VERB, ["by", "reason"], values):
+        with row(verb=verb, name=name, value=value):
+            job = make_job(ALLOWED_STATUS_BY_VERB[verb])
+            with pytest.raises(InvalidOption, match=f"{name} must be a str, not "):
+                apply_verb(verb, [job.pk], **{name: value})
+            job.refresh_from_db()
+            assert job.status == ALLOWED_STATUS_BY_VERB[verb]
+
+
+@pytest.mark.parametrize("over", ["x", None, [60]], ids=repr)
+def test_a_retry_with_an_invalid_over_is_refused(over: Any) -> None:
+    with pytest.raises(InvalidOption, match="over must be a number of seconds or a timedelta, not "):
+        store.retry([make_job("failed").pk], over=over)
+
+
+class TestRetry:
+    def test_only_failed_and_discarded_jobs_are_retried(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert store.retry([job.pk]).keys() == ({job.pk} if status in ("failed", "discarded") else set())
+                assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
+
+    def test_a_retried_job_is_due_at_once_and_keeps_its_history(self) -> None:
+        job = make_job(
+            "failed", attempts=10, max_attempts=10, lease=20, run_after=-ONE_HOUR, finished_at=-ONE_HOUR,
+            last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
+        )  # fmt: skip
+        store.retry([job.pk])
+        after = state(job)
+        assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
+        assert after["run_after"] - job.run_after >= ONE_HOUR
+        changed = {name for name in after if after[name] != getattr(job, name)}
+        assert changed == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
+        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed.attempts == 1
+
+    def test_a_job_whose_unique_key_another_job_holds_is_not_retried(self) -> None:
+        for status in UNFINISHED:
+            failed = make_job("failed", unique_key=status)
+            make_job(status, unique_key=status)
+            other = make_job("failed")
+            assert store.retry([failed.pk, other.pk]).keys() == {other.pk}
+            assert state(failed)["status"] == "failed"
+
+    def test_a_unique_key_that_only_finished_jobs_have_is_free(self) -> None:
+        job = make_job("failed", unique_key="k")
+        make_job("completed", unique_key="k")
+        assert store.retry([job.pk]).keys() == {job.pk}
+
+    def test_the_newest_of_several_jobs_with_one_key_is_retried(self) -> None:
+        older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
+        completed = make_job("completed", unique_key="k")
+        with_another_key = make_job("failed", unique_key="another")
+        everything = [older.pk, newest.pk, discarded.pk, completed.pk, with_another_key.pk]
+        assert store.retry(everything).keys() == {discarded.pk, with_another_key.pk}
+        assert store.retry(everything).keys() == set()
+
+    def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
+        job = make_job("failed")
+        assert store.retry(iter([job.pk, job.pk, 10**15])).keys() == {job.pk}
+        assert store.retry([]).keys() == set()
+
+    def test_many_jobs_are_changed_in_one_statement(self) -> None:
+        made = [make_job("failed", unique_key=str(number)) for number in range(50)]
+        with CaptureQueriesContext(connection) as queries:
+            assert len(store.retry([job.pk for job in made])) == 50
+        assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
+
+    def test_a_retry_of_many_jobs_reads_each_job_once(self) -> None:
+        multiply(make_job("failed"), 2_999)
+        ids = list(Job.objects.values_list("pk", flat=True))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {RETRY}", {"ids": ids, "over": 0, "by": "", "reason": ""}
+            )
+            ((document,),) = cursor.fetchall()
+        assert document[0]["Plan"]["Shared Hit Blocks"] < 30 * len(ids)
+        assert set(statuses()) == {"queued"}
+
+    def test_a_retry_in_a_transaction_is_part_of_the_transaction(self) -> None:
+        job = make_job("failed")
+        with transaction.atomic():
+            assert store.retry([job.pk])
+            transaction.set_rollback(True)
+        assert state(job)["status"] == "failed"
+
+
+@pytest.mark.django_db
+def test_a_retry_restarts_the_grace_period_of_an_unknown_task() -> None:
+    job = make_job("failed", unknown_since=Now(), deaths=["w"], metadata={"own": 5})
+    store.retry([job.pk])
+    job.refresh_from_db()
+    assert (job.unknown_since, job.deaths, job.metadata) == (None, None, {"own": 5})
+
+
+class TestDiscard:
+    def test_only_jobs_that_wait_are_discarded(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                allowed = status in WAITING
+                assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
+                after = state(job)
+                if allowed:
+                    ended = (after["status"], after["last_error"], after["lease"])
+                    assert ended == ("discarded", "not needed", job.lease + 1)
+                    assert after["finished_at"]
+                else:
+                    assert after == {name: getattr(job, name) for name in after}
+
+    def test_a_discarded_job_frees_its_unique_key(self) -> None:
+        job = make_job(unique_key="k")
+        store.discard([job.pk])
+        assert make_job(unique_key="k").pk != job.pk
+
+    def test_ids_may_be_any_iterable_with_unknown_and_repeated_ids(self) -> None:
+        job = make_job()
+        assert store.discard(iter([job.pk, job.pk, 10**15])).keys() == {job.pk}
+        assert store.discard([]).keys() == set()
+
+    def test_many_jobs_are_changed_in_one_statement(self) -> None:
+        made = [make_job() for _ in range(50)]
+        with CaptureQueriesContext(connection) as queries:
+            assert len(store.discard([job.pk for job in made])) == 50
+        assert len(queries) == 1
+
+    def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
+        job = make_job()
+        assert store.discard([job.pk], reason="a\0b").keys() == {job.pk}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rows_that_another_session_has_locked_are_skipped(row: Row, connect: Callable[..., Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")
+        for verb, status in ALLOWED_STATUS_BY_VERB.items():
+            with row(verb), connect(autocommit=False) as other:
+                locked, free = make_job(status), make_job(status)
+                other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+                assert apply_verb(verb, [locked.pk, free.pk]).keys() == {free.pk}
+        cursor.execute("RESET lock_timeout")
+
+
+class TestCancel:
+    def test_every_job_that_is_not_finished_is_discarded(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status, last_error="before")
+                before, alive = state(job), status in UNFINISHED
+                assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if alive else set())
+                after = state(job)
+                if not alive:
+                    assert after == before
+                    continue
+                ended = (after["status"], after["last_error"], after["lease"])
+                assert ended == ("discarded", "no\nmore", job.lease + 1)
+                assert after["finished_at"] is not None
+                assert after["locked_at"] is None
+
+    def test_cancel_of_a_job_returns_whether_it_was_cancelled(self) -> None:
+        job = make_job("running")
+        assert job.cancel()
+        assert job.status == "discarded"
+        assert not job.cancel()
+
+    def test_an_outcome_settled_after_a_cancel_is_not_written(self) -> None:
+        job = make_job("running")
+        assert store.lost_leases([(job.pk, job.lease)]) == {}
+        store.cancel([job.pk], reason="no")
+        assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
+        lost = store.lost_leases([(job.pk, job.lease), (10**12, 1)])
+        assert {ref: lease.cancel_reason for ref, lease in lost.items()} == {
+            (job.pk, job.lease): "no",
+            (10**12, 1): None,
+        }
+
+    def test_a_cancelled_job_that_was_retried_has_no_cancel_reason(self) -> None:
+        job = make_job("running")
+        store.cancel([job.pk])
+        store.retry([job.pk])
+        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert lost.cancel_reason is None
+
+    def test_a_cancel_is_reported_only_for_the_lease_that_it_ended(self) -> None:
+        job = make_job("running", locked_by="dead")
+        store.recover(worker_ids=["dead"])
+        (again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        store.cancel([job.pk], reason="no")
+        lost = store.lost_leases([(job.pk, job.lease), (job.pk, again.lease)])
+        assert lost[job.pk, job.lease].cancel_reason is None
+        assert lost[job.pk, again.lease].cancel_reason == "no"
+
+    def test_a_job_that_was_completed_under_the_lease_was_not_cancelled(self) -> None:
+        job = make_job("running")
+        store.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert (lost.is_completed, lost.cancel_reason) == (True, None)
+
+
+class TestRunNow:
+    def test_only_scheduled_jobs_are_run_now(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert store.run_now([job.pk]).keys() == ({job.pk} if status == "scheduled" else set())
+                assert state(job)["status"] == ("queued" if status == "scheduled" else status)
+
+    def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
+        job = make_job("scheduled", attempts=3, lease=7, run_after=ONE_HOUR, errors=[{"attempt": 3}])
+        assert store.run_now([job.pk])
+        after = state(job)
+        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        assert job.run_after - after["run_after"] > 0.9 * ONE_HOUR
+        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed.attempts == 4
+
+    def test_run_now_keeps_the_time_of_an_overdue_job(self) -> None:
+        job = make_job("scheduled", run_after=-ONE_HOUR)
+        store.run_now([job.pk])
+        assert state(job)["run_after"] == job.run_after
+
+
+class TestPostpone:
+    def test_only_jobs_that_wait_are_postponed(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                allowed = status in WAITING
+                assert store.postpone([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if allowed else set())
+                assert state(job)["status"] == ("scheduled" if allowed else status)
+
+    def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
+        job = make_job(run_after=-ONE_HOUR)
+        store.postpone([job.pk], ONE_HOUR)
+        (operation,) = (after := state(job))["operations"]
+        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == ONE_HOUR
+        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+
+    def test_a_job_is_postponed_to_a_datetime(self) -> None:
+        job = make_job("scheduled")
+        until = datetime(2100, 1, 1, tzinfo=UTC)
+        assert job.postpone(until)
+        assert (job.status, state(job)["run_after"]) == ("scheduled", until)
+
+    def test_a_postpone_makes_no_job_due_earlier(self) -> None:
+        job = make_job("scheduled", run_after=24 * ONE_HOUR)
+        assert store.postpone([job.pk], ONE_HOUR).keys() == set()
+        assert state(job) == {name: getattr(job, name) for name in state(job)}
+
+
+class TestReschedule:
+    def test_only_jobs_that_wait_are_rescheduled(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert store.reschedule([job.pk], 2 * ONE_HOUR).keys() == ({job.pk} if status in WAITING else set())
+
+    def test_the_time_may_be_later_or_earlier_and_the_gates_decide(self, row: Row) -> None:
+        for hours, status in {48: "scheduled", 2: "scheduled", -2: "queued"}.items():
+            with row(hours=hours):
+                job = make_job("scheduled", run_after=24 * ONE_HOUR, attempts=2)
+                assert store.reschedule([job.pk], hours * ONE_HOUR) == {job.pk: status}
+                (operation,) = (after := state(job))["operations"]
+                assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * ONE_HOUR
+                assert datetime.fromisoformat(operation["from"]) == job.run_after
+                assert datetime.fromisoformat(operation["to"]) == after["run_after"]
+                changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
+                assert {name for name in after if after[name] != getattr(job, name)} == changed
+
+
+class TestChanges:
+    def test_only_waiting_jobs_are_changed_and_only_once(self, row: Row) -> None:
+        for verb, status in product(["change_queue", "change_priority"], STATUSES):
+            with row(verb=verb, status=status):
+                job = make_job(status)
+                [(column, value)] = OPTIONS[verb].items()
+                assert apply_verb(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
+                assert state(job)[column] == (value if status in WAITING else getattr(job, column))
+                assert apply_verb(verb, [job.pk]) == {}, "the job already has the value"
+
+    def test_the_old_and_the_new_value_are_recorded(self) -> None:
+        job = make_job(priority=3)
+        job.change_queue("mail", by="ann")
+        job.change_priority(-5, by="ben")
+        noted = [(each["by"], each["from"], each["to"]) for each in state(job)["operations"]]
+        assert noted == [("ann", "default", "mail"), ("ben", 3, -5)]
+        assert (job.queue_name, job.priority) == ("mail", -5)
+
+    def test_a_job_is_claimed_from_its_new_queue_alone(self) -> None:
+        job = make_job()
+        job.change_queue("mail")
+        assert Job.objects.claim(queue_names=["default"], worker_id="w") == []
+        assert Job.objects.claim(queue_names=["mail"], worker_id="w") == [job]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_job_that_is_being_claimed_is_left_alone(self, session: Callable[[], Session]) -> None:
+        job = make_job()
+        other = session()
+        other.begin()
+        other(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
+        assert apply_verb("change_queue", [job.pk]) == apply_verb("change_priority", [job.pk]) == {}
+        other.commit()
+        assert apply_verb("change_queue", [job.pk]) == {}
+        assert state(job)["queue_name"] == "default"
+
+
+class TestSpread:
+    def test_retries_are_spread_over_a_time(self) -> None:
+        jobs = [make_job("failed") for _ in range(60)]
+        store.retry([job.pk for job in jobs], over=ONE_HOUR)
+        rows = [state(job) for job in jobs]
+        assert {row["status"] for row in rows} == {"scheduled"}
+        delays = [row["run_after"] - datetime.fromisoformat(row["operations"][0]["at"]) for row in rows]
+        assert all(timedelta(0) <= delay <= ONE_HOUR for delay in delays)
+        assert max(delays) - min(delays) > ONE_HOUR / 2, "by chance, this fails once in 10^16 runs"
+
+    def test_after_a_spread_retry_the_object_has_the_new_status(self) -> None:
+        job = make_job("failed")
+        assert job.retry(over=60.0)
+        assert job.status == state(job)["status"] == "scheduled"
+
+
+class TestOperations:
+    def test_each_verb_is_recorded_in_the_row(self, row: Row) -> None:
+        for verb, status in ALLOWED_STATUS_BY_VERB.items():
+            with row(verb):
+                job = make_job(status, attempts=3)
+                assert job.operations is None
+                assert apply_verb(verb, [job.pk], by="anna", reason="the shop was down")
+                (operation,) = state(job)["operations"]
+                assert datetime.fromisoformat(operation.pop("at")).tzinfo
+                values = {operation.pop("from", None), operation.pop("to", None)}
+                assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
+                assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
+
+    def test_a_verb_that_changes_nothing_is_not_recorded(self, row: Row) -> None:
+        for verb in ALLOWED_STATUS_BY_VERB:
+            with row(verb):
+                job = make_job("completed")
+                assert not apply_verb(verb, [job.pk], by="anna")
+                assert state(job)["operations"] is None
+
+    def test_operations_are_in_order_and_have_the_number_of_attempts(self) -> None:
+        job = make_job("failed", attempts=10)
+        job.retry(by="anna")
+        job.postpone(ONE_HOUR, by="ben")
+        job.run_now()
+        job.cancel("no more", by="cem")
+        noted = [(each["verb"], each["by"], each["reason"], each["attempts"]) for each in state(job)["operations"]]
+        assert noted == [
+            ("retry", "anna", "", 10),
+            ("postpone", "ben", "", 0),
+            ("run_now", "", "", 0),
+            ("cancel", "cem", "no more", 0),
+        ]
+
+    def test_the_newest_fifty_operations_are_kept(self, row: Row) -> None:
+        for verb, status in ALLOWED_STATUS_BY_VERB.items():
+            with row(verb):
+                job = make_job(status, operations=[{"verb": "old", "attempts": number} for number in range(50)])
+                apply_verb(verb, [job.pk])
+                kept = state(job)["operations"]
+                assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
+                assert kept[-1]["verb"] == verb
+
+    def test_a_name_and_a_reason_of_any_kind_are_written_as_far_as_possible(self) -> None:
+        job = make_job("failed")
+        assert job.retry(by="x" * 1000 + "\0", reason="\udcff\0" + "y" * 1000)
+        (operation,) = state(job)["operations"]
+        assert len(operation["by"]) == 200
+        assert len(operation["reason"]) == 500
+
+    @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
+    def test_the_last_error_names_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
+        ended = {
+            f"{done} by hand.": {},
+            f"{done} by anna.": {"by": "anna"},
+            f"{done} by anna: no use": {"by": "anna", "reason": "no use"},
+            "no use": {"reason": "no use"},
+        }
+        for last_error, noted in ended.items():
+            job = make_job()
+            assert apply_verb(verb, [job.pk], **noted)
+            assert state(job)["last_error"] == last_error
+
+
+class TestKeepErrors:
+    """The error of an attempt whose job had been cancelled is appended to the row."""
+
+    ERROR = {"attempt": 1, "exception": "x.JobCancelled", "message": "it hung", "traceback": "…", "duration_ms": 12.5}
+    ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
+
+    def append_error(self, job: Job, outcome: Outcome = ENDED) -> bool:
+        return store.append_cancelled_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
+
+    def test_a_cancelled_job_keeps_the_error_of_its_attempt_and_nothing_else_changes(self) -> None:
+        job = make_job("running", locked_by="w:0123456789ab")
+        job.cancel("it hung")
+        before = state(job)
+        assert self.append_error(job)
+        after = state(job)
+        (kept,) = after.pop("errors")
+        assert kept == self.ERROR | {"at": kept["at"], "worker_id": "w:0123456789ab"}
+        assert after == {name: value for name, value in before.items() if name != "errors"}
+
+    def test_an_error_that_is_sent_twice_is_kept_once(self) -> None:
+        job = make_job("running")
+        job.cancel()
+        assert [self.append_error(job), self.append_error(job)] == [True, False]
+
+    def test_the_last_ten_errors_are_kept(self) -> None:
+        job = make_job("running", errors=[{"attempt": number} for number in range(10)])
+        job.cancel()
+        assert self.append_error(job)
+        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
+
+    @pytest.mark.parametrize("after", ["retry", "settle", "another attempt", "nothing"])
+    def test_a_job_that_was_not_cancelled_or_has_moved_on_keeps_nothing(self, after: str) -> None:
+        job = make_job("running")
+        if after == "retry":
+            store.cancel([job.pk])
+            store.retry([job.pk])
+        elif after == "settle":
+            store.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        elif after == "another attempt":
+            store.recover(worker_ids=["w"])
+            Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
+            store.cancel([job.pk])
+            Job.objects.update(errors=[])  # of the recovery
+        assert not self.append_error(job)
+        assert state(job)["errors"] == []
+
+    def test_an_attempt_without_an_error_appends_nothing(self, django_assert_num_queries: Any) -> None:
+        job = make_job("running")
+        with django_assert_num_queries(0):
+            assert not self.append_error(job, COMPLETED)

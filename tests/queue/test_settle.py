@@ -1,0 +1,619 @@
+"""`settle`, `exchange`, `release`, `heartbeat`: only the holder of the lease writes the outcome of an attempt."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.models import Job
+from django_skipqueue.queue import settle as statements
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
+
+from ..app import jobs
+from ..app.rows import FINISHED, lease_of, make_job, settle_and_claim, state
+from ..harness.table import Row
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RETRY_LATER = Outcome("scheduled", delay=60, last_error="ValueError: no", error={"message": "no", "attempt": 1})
+RETRY_NOW = Outcome("scheduled", last_error="ValueError: no", error={"message": "no", "attempt": 1})
+SNOOZE = Outcome("scheduled", delay=60, refund=1)
+FAILED = Outcome("failed", last_error="ValueError: no", error={"message": "no", "attempt": 1})
+DISCARDED = Outcome("discarded", last_error="not wanted", error={"message": "not wanted", "attempt": 1})
+OUTCOMES = {
+    "completed": (COMPLETED, "completed"),
+    "retry later": (RETRY_LATER, "scheduled"),
+    "retry now": (RETRY_NOW, "queued"),
+    "snooze": (SNOOZE, "scheduled"),
+    "failed": (FAILED, "failed"),
+    "discarded": (DISCARDED, "discarded"),
+}
+
+
+def settle(settlements: Iterable[Settlement]) -> set[int]:
+    return store.settle(settlements)
+
+
+def settle_beside_a_claim(settlements: Iterable[Settlement]) -> set[int]:
+    settled, claimed = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
+    assert claimed == []
+    return {id for id, _ in settled}
+
+
+WITH_BOTH_WAYS_TO_SETTLE = pytest.mark.parametrize(
+    "settle_jobs", [settle, settle_beside_a_claim], ids=["settle", "settle_and_claim"]
+)
+SettleFunction = Callable[[Iterable[Settlement]], set[int]]
+
+
+def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
+    return Settlement(job.pk, job.lease, outcome)
+
+
+def claim_new(count: int = 1, **fields: Any) -> list[Job]:
+    for _ in range(count):
+        make_job(**fields)
+    return Job.objects.claim(queue_names=["default"], limit=count, worker_id="w")
+
+
+class TestTransitions:
+    @pytest.mark.core
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_each_outcome_changes_the_row_as_expected(self, row: Row, settle_jobs: SettleFunction) -> None:
+        for name, (outcome, status) in OUTCOMES.items():
+            with row(name):
+                (job,) = claim_new(max_attempts=5)
+                assert settle_jobs([settlement(job, outcome)]) == {job.pk}
+                after = state(job)
+                assert after["status"] == status
+                assert after["lease"] == job.lease + 1, "settling ends the lease"
+                assert after["locked_at"] is None
+                assert after["locked_by"] == "w", "the row still names the last worker"
+                assert (after["finished_at"] is not None) == (status in FINISHED)
+                assert after["attempts"] == 1 - outcome.refund
+                assert after["last_error"] == (outcome.last_error or "")
+                assert len(after["errors"]) == (outcome.error is not None)
+
+    @pytest.mark.core
+    def test_a_delay_counts_from_the_databases_clock(self) -> None:
+        (job,) = claim_new()
+        settle([settlement(job, RETRY_LATER)])
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT run_after - statement_timestamp() FROM skipqueue_job")
+            (left,) = cursor.fetchone()
+        assert timedelta(seconds=55) < left <= timedelta(seconds=60)
+
+    def test_a_retry_without_a_delay_is_queued_behind_waiting_jobs(self) -> None:
+        first, second = claim_new(1)[0], make_job()
+        settle([settlement(first, RETRY_NOW)])
+        order = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
+        assert order == [second.pk, first.pk]
+
+    def test_a_finished_job_keeps_its_run_after(self) -> None:
+        (job,) = claim_new()
+        settle([settlement(job)])
+        assert state(job)["run_after"] == job.run_after
+
+    @pytest.mark.parametrize("attempts", [1, 5, 9])
+    def test_a_snooze_never_uses_up_the_attempts(self, attempts: int) -> None:
+        (job,) = claim_new(attempts=attempts - 1)
+        for _ in range(3):
+            settle([settlement(job, Outcome("scheduled", refund=1))])
+            (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+            assert job.attempts == attempts
+
+    @pytest.mark.core
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_a_result_comes_back_equal(self, row: Row, settle_jobs: SettleFunction) -> None:
+        for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
+            with row(result):
+                (job,) = claim_new()
+                settle_jobs([settlement(job, Outcome("completed", result=result))])
+                assert Job.objects.get().result == json.loads(result)
+
+    def test_a_task_that_returns_nothing_has_the_result_null(self) -> None:
+        (job,) = claim_new()
+        settle([settlement(job)])
+        assert Job.objects.filter(result__isnull=True).exists()
+
+    def test_the_last_error_stays_readable_after_a_success(self) -> None:
+        (job,) = claim_new()
+        settle([settlement(job, RETRY_NOW)])
+        (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        settle([settlement(job)])
+        after = state(job)
+        assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
+
+    def test_unknown_since_is_when_the_first_worker_did_not_know_the_task(self) -> None:
+        (job,) = claim_new()
+        settle([settlement(job, Outcome("scheduled", is_unknown=True))])
+        since = state(job)["unknown_since"]
+        assert since == job.locked_at
+        (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        settle([settlement(job, Outcome("scheduled", is_unknown=True))])
+        assert state(job)["unknown_since"] == since
+
+    @pytest.mark.parametrize(
+        "outcome", [COMPLETED, RETRY_NOW, Outcome("scheduled", refund=1)], ids=["completed", "retried", "snoozed"]
+    )
+    def test_an_outcome_of_a_known_task_clears_unknown_since_and_the_deaths(self, outcome: Outcome) -> None:
+        (job,) = claim_new(unknown_since=Now(), deaths=["w"])
+        settle([settlement(job, outcome)])
+        after = state(job)
+        assert (after["unknown_since"], after["deaths"]) == (None, None)
+
+    def test_a_worker_that_does_not_know_the_task_keeps_the_deaths(self) -> None:
+        """In a rolling deploy, workers of the old code claim a job between workers that die of it."""
+        (job,) = claim_new(deaths=["w"])
+        settle([settlement(job, Outcome("scheduled", is_unknown=True))])
+        assert state(job)["deaths"] == ["w"]
+
+    def test_a_refused_outcome_is_raised_with_raises(self) -> None:
+        (job,) = claim_new()
+        with pytest.raises(DatabaseError), transaction.atomic():
+            store.settle([settlement(job, Outcome("completed", result="{oops"))], raises=True)
+        assert state(job)["status"] == "running"
+
+    @pytest.mark.core
+    def test_errors_are_kept_up_to_ten_the_oldest_going_first_and_timed_by_the_database(self) -> None:
+        (job,) = claim_new(max_attempts=20)
+        for number in range(1, 13):
+            entry = error_entry(ValueError(f"number {number}"), attempt=number, worker="me", duration_ms=1)
+            settle([settlement(job, Outcome("scheduled", last_error=f"e{number}", error=entry))])
+            (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        errors = state(job)["errors"]
+        assert [entry["attempt"] for entry in errors] == list(range(3, 13))
+        assert [entry["message"] for entry in errors] == [f"number {number}" for number in range(3, 13)]
+        assert [entry["at"] for entry in errors] == sorted(entry["at"] for entry in errors)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT bool_and((entry ->> 'at')::timestamptz BETWEEN enqueued_at AND statement_timestamp()) "
+                "FROM skipqueue_job, jsonb_array_elements(errors) AS entry"
+            )
+            assert cursor.fetchone() == (True,)
+        described = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
+        assert set(errors[0]) == {*described, "at", "worker_id"}
+
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_settling_an_empty_batch_sends_no_statement(self, settle_jobs: SettleFunction) -> None:
+        assert settle_jobs([]) == set()
+        with CaptureQueriesContext(connection) as queries:
+            assert settle(iter([])) == set()
+        assert not queries.captured_queries
+
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_a_batch_is_settled_in_one_statement_that_returns_the_written_jobs(
+        self, settle_jobs: SettleFunction
+    ) -> None:
+        running = claim_new(30)
+        mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(running)]
+        gone = running[4]
+        store.release([lease_of(gone)])
+        with CaptureQueriesContext(connection) as queries:
+            assert settle_jobs(iter(mixed)) == {job.pk for job in running} - {gone.pk}
+        assert len(queries) <= 1
+        counts = {
+            status: Job.objects.filter(status=status).count()
+            for status in ("completed", "scheduled", "failed", "queued")
+        }
+        assert counts == {"completed": 10, "scheduled": 9, "failed": 10, "queued": 1}
+
+    @pytest.mark.core
+    def test_settle_and_claim_settles_and_claims_in_one_transaction(self) -> None:
+        running, waiting = claim_new(3), [make_job() for _ in range(5)]
+        settled, taken = settle_and_claim(map(settlement, running), queue_names=["default"], limit=4, worker_id="me")
+        assert settled == {lease_of(job) for job in running}
+        assert [job.id for job in taken] == [job.pk for job in waiting[:4]]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(DISTINCT xmin::text) FROM skipqueue_job WHERE lease > 0")
+            assert cursor.fetchone() == (1,)
+
+    def test_a_retry_without_a_delay_is_not_claimed_in_the_round_trip_that_settles_it(self) -> None:
+        (job,) = claim_new()
+        other = make_job()
+        _, taken = settle_and_claim([settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w")
+        assert [each.id for each in taken] == [other.pk]
+
+
+def recover(job: Job) -> None:
+    assert store.recover(worker_ids=[job.locked_by])
+
+
+def release(job: Job) -> None:
+    assert store.release([lease_of(job)])
+
+
+def retry_by_hand(job: Job) -> None:
+    assert settle([settlement(job, FAILED)])
+    assert store.retry([job.pk])
+
+
+def complete(job: Job) -> None:
+    assert settle([settlement(job)])
+
+
+def settle_to_retry(job: Job) -> None:
+    assert settle([settlement(job, RETRY_NOW)])
+
+
+def snooze(job: Job) -> None:
+    assert settle([settlement(job, SNOOZE)])
+
+
+def release_stray(job: Job) -> None:
+    assert store.release_orphans(job.locked_by, known=[])
+
+
+def release_and_let_another_claim(job: Job) -> None:
+    release(job)
+    assert Job.objects.claim(queue_names=["default"], limit=1, worker_id="another")
+
+
+def recover_and_let_another_claim(job: Job) -> None:
+    recover(job)
+    assert Job.objects.claim(queue_names=["default"], limit=1, worker_id="another")
+
+
+def recover_and_let_the_same_claim(job: Job) -> None:
+    recover(job)
+    assert Job.objects.claim(queue_names=["default"], limit=1, worker_id=job.locked_by)
+
+
+def release_and_discard(job: Job) -> None:
+    release(job)
+    assert store.discard([job.pk])
+
+
+def delete(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).delete()
+
+
+WAYS_TO_LOSE_A_LEASE = [
+    recover,
+    release,
+    retry_by_hand,
+    complete,
+    settle_to_retry,
+    snooze,
+    release_stray,
+    release_and_let_another_claim,
+    recover_and_let_another_claim,
+    recover_and_let_the_same_claim,
+    release_and_discard,
+    delete,
+]
+
+
+class TestFences:
+    """A lease that is no longer valid writes nothing."""
+
+    @pytest.mark.core
+    @WITH_BOTH_WAYS_TO_SETTLE
+    def test_a_stale_lease_cannot_settle(self, row: Row, settle_jobs: SettleFunction) -> None:
+        for lose in WAYS_TO_LOSE_A_LEASE:
+            with row(lose.__name__):
+                stale, *live = claim_new(1 + len(OUTCOMES))
+                lose(stale)
+                before = list(Job.objects.filter(pk=stale.pk).values())
+                live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
+                for outcome, _ in OUTCOMES.values():
+                    companion = settlement(live.pop()) if live else None
+                    written = settle_jobs([settlement(stale, outcome), *([companion] if companion else [])])
+                    assert written == ({companion.job_id} if companion else set()), (
+                        "other jobs of the batch are settled"
+                    )
+                    assert list(Job.objects.filter(pk=stale.pk).values()) == before
+
+    def test_a_stale_lease_cannot_release(self, row: Row) -> None:
+        for lose in WAYS_TO_LOSE_A_LEASE:
+            with row(lose.__name__):
+                stale, _ = claim_new(2)
+                lose(stale)
+                before = list(Job.objects.order_by("pk").values())
+                assert store.release([lease_of(stale)]) == set()
+                assert list(Job.objects.order_by("pk").values()) == before
+
+    def test_a_stale_lease_cannot_heartbeat(self, row: Row) -> None:
+        for lose in WAYS_TO_LOSE_A_LEASE:
+            with row(lose.__name__):
+                stale, _ = claim_new(2)
+                lose(stale)
+                before = list(Job.objects.order_by("pk").values())
+                assert store.heartbeat_job(lease_of(stale)) is False
+                assert list(Job.objects.order_by("pk").values()) == before
+
+
+def test_only_one_of_two_outcomes_of_an_attempt_in_a_batch_is_written() -> None:
+    (job,) = claim_new()
+    assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
+    after = state(job)
+    assert after["lease"] == job.lease + 1
+    assert (after["status"], len(after["errors"])) in [("completed", 0), ("failed", 1)]
+
+
+WITH_NOTES = Outcome(
+    "completed", notes=json.dumps({"progress": {"lease": 1, "value": 0.5}, "log": {"lease": 1, "lines": []}})
+)
+ONLY_A_REASON = Outcome("discarded", last_error="not wanted")
+OUTCOME_BY_KIND = {
+    "plain": COMPLETED,
+    "error": RETRY_LATER,
+    "reason": ONLY_A_REASON,
+    "notes": WITH_NOTES,
+    "snooze": SNOOZE,
+}
+
+
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_each_combination_of_outcomes_in_one_batch_is_written(row: Row, settle_jobs: SettleFunction) -> None:
+    """Each mix of outcomes must choose a statement that writes all of them."""
+    for names in [
+        names for size in range(1, len(OUTCOME_BY_KIND) + 1) for names in combinations(OUTCOME_BY_KIND, size)
+    ]:
+        with row(" ".join(names)):
+            running = dict(zip(names, claim_new(len(names)), strict=True))
+            written = settle_jobs([settlement(job, OUTCOME_BY_KIND[name]) for name, job in running.items()])
+            assert written == {job.pk for job in running.values()}
+            for name, job in running.items():
+                job.refresh_from_db()
+                assert bool(job.errors) == (name == "error")
+                assert job.last_error == (OUTCOME_BY_KIND[name].last_error or "")
+                assert [bool(job.progress), bool(job.logs)] == [name == "notes"] * 2
+                assert bool(job.operations) == (name == "snooze")
+
+
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_an_empty_reason_replaces_the_last_error(settle_jobs: SettleFunction) -> None:
+    (job,) = claim_new(last_error="ValueError: no")
+    settle_jobs([settlement(job, Outcome("discarded", last_error=""))])
+    assert state(job)["last_error"] == ""
+
+
+def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
+    before = make_job(attempts=3, lease=9)
+    (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    assert store.release([lease_of(job)]) == {job.pk}
+    after = state(job)
+    assert after.pop("lease") == 11
+    assert after == {name: getattr(before, name) for name in after}
+
+
+def test_many_jobs_are_released_in_one_statement() -> None:
+    running = claim_new(20)
+    with CaptureQueriesContext(connection) as queries:
+        assert store.release(map(lease_of, running)) == {job.pk for job in running}
+    assert len([query for query in queries if "pg_notify" not in query["sql"]]) == 1
+    assert store.release([]) == set()
+
+
+def test_locked_rows_are_found_without_waiting(
+    connect: Callable[..., psycopg.Connection[Any]],
+) -> None:
+    locked, free, gone, passed_on = claim_new(4)
+    leases = [lease_of(locked), lease_of(free), lease_of(gone), lease_of(passed_on)]
+    Job.objects.filter(pk=gone.pk).delete()
+    store.release([lease_of(passed_on)])
+    with connect(autocommit=False) as other:
+        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, passed_on.pk]])
+        assert store.locked(leases) == {locked.pk}
+    assert store.locked(leases) == set()
+    assert store.locked([]) == set()
+
+
+def test_heartbeat_job_changes_only_locked_at() -> None:
+    make_job()
+    (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    assert job.locked_at is not None
+    Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
+    assert store.heartbeat_job(lease_of(job)) is True
+    after = state(job)
+    assert after.pop("locked_at") > job.locked_at
+    assert after == {name: getattr(job, name) for name in after}
+
+
+UNSTORABLE_OUTCOMES = {
+    "NUL in the result": Outcome("completed", result='"a\\u0000b"'),
+    "NUL in a key of the result": Outcome("completed", result='{"a\\u0000": 1}'),
+    "half a surrogate pair": Outcome("completed", result='"\\ud800"'),
+    "a result that is not JSON": Outcome("completed", result="{oops"),
+    "NaN": Outcome("completed", result="NaN"),
+    "an empty result": Outcome("completed", result=" "),
+    "a number beyond numeric": Outcome("completed", result="1e200000"),
+    "NUL in the last error": Outcome("failed", last_error="a\0b", error={"attempt": 1}),
+    "NUL in the error": Outcome("failed", last_error="ab", error={"attempt": 1, "message": "a\0b"}),
+    "surrogate in the error": Outcome("failed", error={"attempt": 1, "message": "\ud800"}),
+    "a delay for ever": Outcome("scheduled", delay=float("inf")),
+    "a delay of nan": Outcome("scheduled", delay=float("nan")),
+    "a delay beyond time": Outcome("scheduled", delay=1e300),
+    "a delay beyond the calendar": Outcome("scheduled", delay=1e13),
+}
+
+
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(
+    row: Row, settle_jobs: SettleFunction
+) -> None:
+    for name, outcome in UNSTORABLE_OUTCOMES.items():
+        with row(name):
+            running = claim_new(4)
+            bad = running[1]
+            batch = [settlement(job, outcome if job is bad else COMPLETED) for job in running]
+            assert settle_jobs(batch) == {job.pk for job in running}
+            assert {state(job)["status"] for job in running if job is not bad} == {"completed"}
+            after = state(bad)
+            assert after["status"] == "failed"
+            assert after["last_error"]
+            assert after["errors"][-1]["exception"]
+            assert after["errors"][-1]["message"]
+            assert len(after["errors"]) == 1
+
+
+DELAY_BEYOND_THE_CALENDAR = Outcome("scheduled", delay=1e12)
+
+
+def test_a_job_whose_failure_is_refused_as_well_is_left_running_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A trigger or a constraint that the project has added may refuse every update of a row."""
+    bad, good = claim_new(2)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {bad.pk} OR lease < 2)")
+    try:
+        assert settle([settlement(bad), settlement(good)]) == {good.pk}
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+    assert state(bad)["status"] == "running"
+    assert f"outcome refused id={bad.pk} error=" in caplog.text
+
+
+@pytest.mark.parametrize("condition", ["result IS NULL", "lease < 2"])  # refuses the outcome, or the failure as well
+def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: pytest.LogCaptureFixture) -> None:
+    (bad,) = claim_new(args=["ada", "hunter22hunter22"])
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK ({condition}) NOT VALID")
+    try:
+        settle([settlement(bad, Outcome("completed", result="1"))])
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+    after = state(bad)
+    everything_written = f"{after['last_error']} {after['errors']} {caplog.text}"
+    assert "violates check constraint" in everything_written
+    assert "hunter22" not in everything_written
+
+
+@WITH_BOTH_WAYS_TO_SETTLE
+def test_a_delay_that_no_row_can_have_fails_its_own_job(settle_jobs: SettleFunction) -> None:
+    bad, good = claim_new(2)
+    assert settle_jobs([settlement(bad, DELAY_BEYOND_THE_CALENDAR), settlement(good)]) == {bad.pk, good.pk}
+    assert (state(bad)["status"], state(good)["status"]) == ("failed", "completed")
+
+
+def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
+    stale, live = claim_new(2)
+    release(stale)
+    assert settle([settlement(stale, Outcome("completed", result="{oops")), settlement(live)]) == {live.pk}
+    assert state(stale)["status"] == "queued"
+
+
+def test_a_refused_outcome_does_not_prevent_the_claim_in_its_round_trip() -> None:
+    (bad,) = claim_new()
+    make_job()
+    settled, taken = settle_and_claim(
+        [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
+    )
+    assert settled == {lease_of(bad)}
+    assert len(taken) == 1
+    assert {job.id for job in taken} == set(Job.objects.running().values_list("pk", flat=True))
+
+
+def test_a_failed_notify_does_not_lose_the_result_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round trip is committed: a worker that loses its result holds jobs that it does not know."""
+    monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
+    (retried,) = claim_new()
+    waiting = make_job(queue_name="other")
+    settled, taken = settle_and_claim(
+        [settlement(retried, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
+    )
+    assert settled == {lease_of(retried)}
+    assert [job.id for job in taken] == [waiting.pk]
+
+
+def test_a_refused_outcome_does_not_break_its_transaction() -> None:
+    bad, good = claim_new(2)
+    with transaction.atomic():
+        before = make_job()
+        batch = [settlement(bad, Outcome("completed", result='"\\u0000"')), settlement(good)]
+        assert settle(batch) == {bad.pk, good.pk}
+        after = make_job()
+    assert [state(job)["status"] for job in (bad, good, before, after)] == ["failed", "completed", "queued", "queued"]
+
+
+def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., psycopg.Connection[Any]]) -> None:
+    (job,) = claim_new()
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job FOR UPDATE")
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '50ms'")
+        try:
+            with pytest.raises(DatabaseError, match="lock timeout"):
+                settle([settlement(job)])
+            with pytest.raises(DatabaseError, match="lock timeout"):
+                settle_beside_a_claim([settlement(job)])
+        finally:
+            cursor.execute("RESET lock_timeout")
+    assert state(job)["status"] == "running"
+
+
+def test_the_connection_is_usable_after_a_refused_round_trip() -> None:
+    (bad,) = claim_new()
+    settle_and_claim(
+        [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
+    )
+    assert jobs.noop.defer().pk
+    assert len(settle_and_claim([], queue_names=["default"], limit=5, worker_id="me")[1]) == 1
+
+
+def test_a_failure_of_ten_megabytes_is_settled() -> None:
+    (job,) = claim_new()
+    error = ValueError("x" * 10_000_000)
+    settle([settlement(job, Outcome("failed", error=error_entry(error, attempt=1, worker="w", duration_ms=1)))])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT octet_length(errors::text) FROM skipqueue_job")
+        assert cursor.fetchone()[0] < 30_000
+
+
+class TestSnoozes:
+    def claim_and_snooze(self, job: Job, times: int = 1) -> list[Any]:
+        for _ in range(times):
+            (running,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
+            assert settle([Settlement(job.pk, running.lease, replace(SNOOZE, delay=0))])
+        return Job.objects.get(pk=job.pk).operations or []
+
+    def test_snoozes_in_a_row_are_one_entry(self) -> None:
+        job = make_job()
+        (entry,) = self.claim_and_snooze(job)
+        assert entry.items() >= {"verb": "snooze", "by": "web-1/2", "attempts": 1, "times": 1}.items()
+        (entry,) = self.claim_and_snooze(job, 3)
+        assert entry["times"] == 4
+        store.postpone([job.pk], timedelta(days=1), by="ann")
+        store.run_now([job.pk], by="ann")
+        assert [(each["verb"], each.get("times")) for each in self.claim_and_snooze(job, 2)] == [
+            ("snooze", 4),
+            ("postpone", None),
+            ("run_now", None),
+            ("snooze", 2),
+        ]
+
+    def test_the_newest_fifty_operations_are_kept(self) -> None:
+        full = [{"at": "2026-01-01T00:00:00Z", "verb": "retry", "by": str(number)} for number in range(50)]
+        job = make_job(operations=full)
+        operations = self.claim_and_snooze(job)
+        assert len(operations) == 50
+        assert (operations[0]["by"], operations[-1]["verb"]) == ("1", "snooze")
+        assert self.claim_and_snooze(job)[0]["by"] == "1"
+
+    def test_a_malformed_operation_in_the_row_does_not_prevent_a_snooze(self, row: Row) -> None:
+        written: list[Any] = ["x", None, {}, 2.5, 1e300]
+        for times in written:
+            with row(times=times):
+                job = make_job(operations=[{"verb": "snooze", "times": times}])
+                assert len(self.claim_and_snooze(job)) == 1
+
+    def test_only_a_snooze_is_recorded_as_an_operation(self, row: Row) -> None:
+        for outcome in (COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)):
+            with row(outcome=outcome):
+                job = make_job("running")
+                assert settle([settlement(job, outcome), settlement(make_job("running"), SNOOZE)])
+                assert Job.objects.get(pk=job.pk).operations is None
