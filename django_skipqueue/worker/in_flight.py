@@ -260,7 +260,7 @@ class InFlightJobs:
         for attempt in list(self._pool.attempts):
             for part in attempt.parts:
                 with self._control.handling_errors():
-                    part.released(self._store)
+                    part.released(self.store)
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0

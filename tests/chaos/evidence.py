@@ -102,7 +102,7 @@ class Change(NamedTuple):
         error = self.error or ""
         if self.after == "running":
             if (self.holder, self.lease) == (self.holder_before, self.lease_before):
-                return "count_anew" if self.attempts == 1 else "illegal"
+                return "reset_attempts" if self.attempts == 1 else "illegal"
             if self.holder == self.holder_before or self.attempts != self.attempts_before:
                 return "illegal"
             return "hand_over" if self.lease == self.lease_before else "take_over"
@@ -287,7 +287,7 @@ class Evidence:
         """All leases, each with the change that ended it."""
         ends, begins = {}, []
         for change in self.changes:
-            if change.verb in ("hand_over", "count_anew"):
+            if change.verb in ("hand_over", "reset_attempts"):
                 continue
             if change.before == "running":
                 ends[change.job, change.lease_before] = change

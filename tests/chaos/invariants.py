@@ -37,7 +37,7 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 5.0
 """Seconds at most from the enqueue of an urgent job, or from the claim of any job, to its start."""
 
-KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "count_anew")
+KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over", "reset_attempts")
 """The kinds of changes that do not increase the lease."""
 
 LAST_BREATH = 0.2

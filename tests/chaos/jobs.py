@@ -284,7 +284,7 @@ def _effect(context: JobContext, seconds: float) -> Result:
 def _note(context: JobContext, what: str) -> str:
     """Write what a step does, in the transaction that records the step."""
     with connection.cursor() as cursor:
-        row = [context.job_id, context.lease, what]
+        row: tuple[int, int, str] = (context.job_id, context.lease, what)
         cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", row)
     return what
 

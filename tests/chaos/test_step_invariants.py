@@ -5,78 +5,78 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from .evidence import Evidence
+from .evidence_builder import EvidenceBuilder, without_violations
 from .invariants import INVARIANTS
 from .step_invariants import EFFECTS, STEPS, signals_arrive, steps_are_in_order, steps_happen_once
-from .story import Story, uneventful
 
-Forgery = Callable[[Story], None]
+Forgery = Callable[[EvidenceBuilder], None]
 
 JOB = 7
 
 
-def with_steps() -> Story:
+def with_steps() -> EvidenceBuilder:
     """A job goes through its steps, with a sleep and a wait, and takes its signal."""
-    story = uneventful()
-    story.defer(JOB)
-    story.claim(JOB)
-    story.change(JOB, "running", "scheduled", lease=2, attempts=0, holder="")
-    story.change(JOB, "scheduled", "queued")
-    story.claim(JOB)
-    story.change(JOB, "running", "running", attempts=1)
-    story.change(JOB, "running", "blocked", lease=4, attempts=0, holder="")
-    story.change(JOB, "blocked", "queued")
-    story.claim(JOB)
-    story.write(JOB, *EFFECTS)
-    story.settle(JOB)
-    story.evidence.with_steps = {JOB}
-    story.evidence.recorded = {JOB: STEPS}
-    story.evidence.signals = {JOB: ["yes"]}
-    story.evidence.taken = {JOB: "yes"}
-    return story
+    builder = without_violations()
+    builder.defer(JOB)
+    builder.claim(JOB)
+    builder.change(JOB, "running", "scheduled", lease=2, attempts=0, holder="")
+    builder.change(JOB, "scheduled", "queued")
+    builder.claim(JOB)
+    builder.change(JOB, "running", "running", attempts=1)
+    builder.change(JOB, "running", "blocked", lease=4, attempts=0, holder="")
+    builder.change(JOB, "blocked", "queued")
+    builder.claim(JOB)
+    builder.write_entries(JOB, *EFFECTS)
+    builder.settle(JOB)
+    builder.evidence.with_steps = {JOB}
+    builder.evidence.recorded = {JOB: STEPS}
+    builder.evidence.signals = {JOB: ["yes"]}
+    builder.evidence.taken = {JOB: "yes"}
+    return builder
 
 
-def repeat_an_item(story: Story) -> None:
-    story.write(JOB, "step item 1")
+def repeat_an_item(builder: EvidenceBuilder) -> None:
+    builder.write_entries(JOB, "step item 1")
 
 
-def leave_a_step_out(story: Story) -> None:
-    story.evidence.entries.remove(next(entry for entry in story.evidence.entries if entry.what == "step last"))
+def leave_a_step_out(builder: EvidenceBuilder) -> None:
+    builder.evidence.entries.remove(next(entry for entry in builder.evidence.entries if entry.what == "step last"))
 
 
-def repeat_a_step_of_a_failed_job(story: Story) -> None:
-    story.evidence.statuses[JOB] = "failed"
-    story.write(JOB, "step account")
+def repeat_a_step_of_a_failed_job(builder: EvidenceBuilder) -> None:
+    builder.evidence.statuses[JOB] = "failed"
+    builder.write_entries(JOB, "step account")
 
 
-def lose_a_record(story: Story) -> None:
-    story.evidence.recorded = {JOB: STEPS[:-1]}
+def lose_a_record(builder: EvidenceBuilder) -> None:
+    builder.evidence.recorded = {JOB: STEPS[:-1]}
 
 
-def record_in_another_order(story: Story) -> None:
-    story.evidence.recorded = {JOB: (*STEPS[1:], STEPS[0])}
+def record_in_another_order(builder: EvidenceBuilder) -> None:
+    builder.evidence.recorded = {JOB: (*STEPS[1:], STEPS[0])}
 
 
-def do_the_last_step_first(story: Story) -> None:
-    last = next(entry for entry in story.evidence.entries if entry.what == "step last")
-    story.evidence.entries.remove(last)
-    story.evidence.entries.insert(0, last)
+def do_the_last_step_first(builder: EvidenceBuilder) -> None:
+    last = next(entry for entry in builder.evidence.entries if entry.what == "step last")
+    builder.evidence.entries.remove(last)
+    builder.evidence.entries.insert(0, last)
 
 
-def send_a_signal_twice(story: Story) -> None:
-    story.evidence.statuses[JOB] = "failed"
-    story.evidence.signals = {JOB: ["yes", "no"]}
+def send_a_signal_twice(builder: EvidenceBuilder) -> None:
+    builder.evidence.statuses[JOB] = "failed"
+    builder.evidence.signals = {JOB: ["yes", "no"]}
 
 
-def take_a_signal_that_was_rolled_back(story: Story) -> None:
-    story.evidence.signals = {}
+def take_a_signal_that_was_rolled_back(builder: EvidenceBuilder) -> None:
+    builder.evidence.signals = {}
 
 
-def take_another_signal(story: Story) -> None:
-    story.evidence.taken = {JOB: "no"}
+def take_another_signal(builder: EvidenceBuilder) -> None:
+    builder.evidence.taken = {JOB: "no"}
 
 
-def take_none(story: Story) -> None:
-    story.evidence.taken = {}
+def take_none(builder: EvidenceBuilder) -> None:
+    builder.evidence.taken = {}
 
 
 FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
@@ -95,9 +95,9 @@ FORGERIES: list[tuple[Callable[[Evidence], Iterator[str]], Forgery, str]] = [
 
 @pytest.mark.parametrize(("invariant", "forge", "expected"), FORGERIES)
 def test_a_violation_is_found(invariant: Callable[[Evidence], Iterator[str]], forge: Forgery, expected: str) -> None:
-    story = with_steps()
-    forge(story)
-    (violation,) = invariant(story.evidence)
+    builder = with_steps()
+    forge(builder)
+    (violation,) = invariant(builder.evidence)
     assert violation.startswith(expected)
 
 
@@ -109,20 +109,20 @@ def test_nothing_is_found_in_a_job_that_goes_through_its_steps() -> None:
 
 
 def test_a_cancelled_job_may_have_done_some_of_its_steps() -> None:
-    story = with_steps()
-    story.evidence.statuses[JOB] = "discarded"
-    story.evidence.entries = [
-        entry for entry in story.evidence.entries if entry.job != JOB or entry.what == "step account"
+    builder = with_steps()
+    builder.evidence.statuses[JOB] = "discarded"
+    builder.evidence.entries = [
+        entry for entry in builder.evidence.entries if entry.job != JOB or entry.what == "step account"
     ]
-    story.evidence.recorded = {}
-    assert [list(invariant(story.evidence)) for invariant in (steps_happen_once, steps_are_in_order)] == [[], []]
+    builder.evidence.recorded = {}
+    assert [list(invariant(builder.evidence)) for invariant in (steps_happen_once, steps_are_in_order)] == [[], []]
 
 
 def test_only_the_begin_of_a_new_count_may_change_the_attempts_of_a_running_job() -> None:
-    story = with_steps()
-    story.defer(8)
-    story.claim(8)
-    story.change(8, "running", "running", attempts=2)
-    story.settle(8)
-    violations = [violation for invariant in INVARIANTS for violation in invariant(story.evidence)]
+    builder = with_steps()
+    builder.defer(8)
+    builder.claim(8)
+    builder.change(8, "running", "running", attempts=2)
+    builder.settle(8)
+    violations = [violation for invariant in INVARIANTS for violation in invariant(builder.evidence)]
     assert violations == ["job 8 went from running to running"]

@@ -34,6 +34,7 @@ def shown_steps(found: JobSteps) -> dict[str, Any]:
             }
             for step in found.steps
         ],
+        "left_out": found.left_out,
         "signals": [{"signal": signal, "value": _as_text(found.shown(signal.payload))} for signal in found.signals],
         "children": _shown_children(found.children),
         "parents": found.parents,

@@ -15,12 +15,12 @@ from django.db import connections, transaction
 
 from ...conf import settings
 from ...events.log_format import job_name
-from ...exceptions import InvalidArguments, InvalidOption, LeaseLost, SignalTimeout
+from ...exceptions import InvalidOption, LeaseLost, SignalTimeout
 from ...queue.store import Store
-from ...values.codec import decode, encode, size_of
+from ...values.codec import decode
 from ...values.outcomes import Delay, EndAttempt, Outcome, checked_seconds
 from .record import Entry, RecordedStep, record_step, steps_of, take_signal
-from .signals import check_name
+from .signals import as_stored_json, check_name
 
 if TYPE_CHECKING:
     from ...jobs.codecs import Codec
@@ -266,13 +266,7 @@ def encoded(name: str, result: Any, codec: "Codec | None") -> str | None:
     if result is None:
         return None
     what = f"The result of the step {name!r}"
-    text = encode(what, result if codec is None else codec.encode(what, result))
-    if (size := size_of(text)) > settings.max_result_bytes:
-        raise InvalidArguments(
-            f"{what} is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "
-            "Store what is large elsewhere, and return its key."
-        )
-    return text
+    return as_stored_json(what, result if codec is None else codec.encode(what, result))
 
 
 def as_stored(result: Any, stored: str | None, codec: "Codec | None") -> Any:

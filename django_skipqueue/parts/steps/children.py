@@ -81,8 +81,18 @@ FORGET_CHILDREN = """
 DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
-# operators, after the cancel or discard of jobs → the children of these that have not begun. Indexes: the primary keys.
-UNBEGUN_CHILDREN = """
+# operators, after the cancel or discard of jobs → the children of these that have not begun. The jobs no longer wait
+# for signals: after a retry, their tasks come to the wait again. Indexes: the primary keys.
+END_WAITS = """
+WITH ended AS (
+    UPDATE skipqueue_step
+    SET is_waiting = NULL
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND is_waiting
+    RETURNING job_id
+),
+let_go AS (
+    UPDATE skipqueue_job SET held = NULL WHERE id = ANY (ARRAY (SELECT job_id FROM ended))
+)
 SELECT child.job_id
 FROM
     skipqueue_step AS step
@@ -161,7 +171,7 @@ def on_operate(store: Store, verb: str, ids: Sequence[int]) -> None:
     if verb in AFTER_VERBS:
         store.rows(AFTER_VERBS[verb], {"ids": as_array(ids)})
     elif verb in ("cancel", "discard"):
-        unbegun = [id for (id,) in store.rows(UNBEGUN_CHILDREN, {"ids": as_array(ids)})]
+        unbegun = [id for (id,) in store.rows(END_WAITS, {"ids": as_array(ids)})]
         if unbegun:
             parents = ", ".join(job_name(store.alias, id) for id in ids[:3])
             store.discard(unbegun, reason=f"The job that waits for it has ended: {parents}.")

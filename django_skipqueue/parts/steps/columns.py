@@ -3,7 +3,6 @@
 from ...values.part import PartColumns
 
 COLUMNS = PartColumns(
-    are_kept=False,
     pieces={
         # A child is kept until the step that waits for it has recorded its result. Indexes: child_job, the primary key.
         "unless_needed": """

@@ -30,24 +30,23 @@ from ...models.copies import copy_refusal
 from ...models.job import AbstractJob
 from ...queue.parameters import as_array
 from ...queue.store import Store
-from ...values.codec import encode
 from ...values.exposition import Metric
 from ...values.part import later
 from .operate import retry_from
-from .signals import check_name, send_signal
+from .signals import as_stored_json, check_name, send_signal
 from .verbs import run_again_from
 
 ADMIN = f"{__package__}.admin"
 
 MOST_RECORDS_LISTED = 200
-"""Steps, signals and children that the page of a job lists."""
+"""Steps, signals and children that the page of a job lists: the last steps, the first signals and children."""
 
 MOST_LEVELS_OF_CHILDREN = 5
 """Levels of children of children."""
 
 # steps → the number of jobs that wait for signals and the seconds since the first of them, of signals that nobody has
 # taken likewise, and the number of sleeping jobs: at most 10,000 of each are counted. Indexes: waiting and sleeping of
-# steps, oldest of signals.
+# steps, oldest of signals, the primary key of jobs.
 STEP_COUNTS = """
 SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
 FROM
@@ -66,11 +65,13 @@ FROM
     (
         SELECT count(*) AS number
         FROM (
-            SELECT
+            SELECT job_id
             FROM skipqueue_step
             WHERE kind = 'sleep' AND wakes_at > statement_timestamp()
+            ORDER BY wakes_at
             LIMIT 10000
         ) AS step
+        WHERE EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id AND job.status = 'scheduled')
     ) AS sleeping
 LIMIT 1
 """
@@ -204,7 +205,7 @@ class JobSteps:
         if records := getattr(job, "records", None):
             return cls._archived(job, records)
         alias = _alias(job)
-        steps = list(JobStep.objects.using(alias).filter(job_id=job.pk).order_by("number")[:MOST_RECORDS_LISTED])
+        steps = list(JobStep.objects.using(alias).filter(job_id=job.pk).order_by("-number")[:MOST_RECORDS_LISTED])[::-1]
         signals = list(JobSignal.objects.using(alias).filter(job_id=job.pk).order_by("sent_at")[:MOST_RECORDS_LISTED])
         parents = (
             JobChild.objects.using(alias)
@@ -218,10 +219,15 @@ class JobSteps:
     @classmethod
     def _archived(cls, job: Any, records: Mapping[str, Any]) -> "JobSteps":
         """Made from what the archive keeps."""
-        steps = [_from_json(JobStep, row) for row in records["steps"][:MOST_RECORDS_LISTED]]
+        steps = [_from_json(JobStep, row) for row in records["steps"][-MOST_RECORDS_LISTED:]]
         signals = [_from_json(JobSignal, row) for row in (records["signals"] or ())[:MOST_RECORDS_LISTED]]
         rows = [_from_json(JobChild, row) for row in (records["children"] or ())[:MOST_RECORDS_LISTED]]
         return cls(job, steps, signals, _as_children(rows, _alias(job)), ())
+
+    @property
+    def left_out(self) -> int:
+        """The number of the first steps that are not in `steps`."""
+        return self.steps[0].number - 1 if self.steps else 0
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.signals or self.parents)
@@ -340,6 +346,8 @@ def export(job: Any) -> Mapping[str, Any]:
 def lines_about(job: Any) -> Iterator[str]:
     """What `skipqueue show` prints: a line for each step, signal and child."""
     found = JobSteps.of(job)
+    if found.left_out:
+        yield f"steps before these: {found.left_out}"
     for step in found.steps:
         yield f"{step.kind} {step.name}: {state_of_step(step, job)}"
     for signal in found.signals:
@@ -394,9 +402,11 @@ def _json(text: str) -> Any:
     """The value of `--payload`. Raises `ArgumentTypeError`."""
     try:
         value = json.loads(text)
-        encode("payload", value)
-    except (ValueError, InvalidArguments) as error:
+        as_stored_json("The payload", value)
+    except ValueError as error:
         raise ArgumentTypeError(f"{text!r} is no JSON: {error}") from None
+    except InvalidArguments as error:
+        raise ArgumentTypeError(str(error)) from None
     return value
 
 
@@ -430,7 +440,7 @@ PAYLOAD = VerbOption(
     field=lambda: forms.JSONField(
         label=_("Payload"),
         help_text=_("JSON, such as {“approved”: true}. Without a payload, the task gets None."),
-        validators=[refusing(lambda value: encode("payload", value), _("This JSON cannot be stored."))],
+        validators=[refusing(lambda value: as_stored_json("The payload", value), _("This JSON cannot be stored."))],
         required=False,
         widget=forms.Textarea({"rows": 4, "class": "vLargeTextField"}),
     ),

@@ -42,26 +42,28 @@ class Cursor:
 
     def __init__(self, steps: "AttemptSteps", name: str, place: Place) -> None:
         self._steps, self._name = steps, name
-        self.place = self._written = place
+        self.place = self.written = place
         self._written_at = self._started_at = time.monotonic()
 
     def is_due(self) -> bool:
-        return self._written != self.place and time.monotonic() - self._written_at >= WRITE_SECONDS
+        return self.written != self.place and time.monotonic() - self._written_at >= WRITE_SECONDS
 
     def write(self, store: Store) -> Entry | None:
         """Write the place if it has changed. Raises `LeaseLost`."""
-        return None if self.place == self._written else self._write(store, is_open=True)
+        return None if self.place == self.written else self._write(store, is_open=True)
 
     def end(self, store: Store) -> Entry:
         """Record that the loop is over. Raises `LeaseLost`."""
         return self._write(store, is_open=False)
 
-    def forget_write(self) -> None:
-        """The last write was rolled back."""
-        self._written = Place(-1, None)
-
     def _write(self, store: Store, *, is_open: bool) -> Entry:
         place = self.place
+        entry = self.record(store, place, is_open=is_open)
+        self.written, self._written_at = place, time.monotonic()
+        return entry
+
+    def record(self, store: Store, place: Place, *, is_open: bool = True) -> Entry:
+        """Record this place in the open transaction, or at once. Raises `LeaseLost`."""
         entry = self._steps.entry(
             self._name,
             "each",
@@ -70,7 +72,6 @@ class Cursor:
             is_open=is_open,
         )
         self._steps.require_lease(record_step(store, self._steps.ref, entry))
-        self._written, self._written_at = place, time.monotonic()
         return entry
 
 
@@ -78,6 +79,8 @@ def loop(steps: "AttemptSteps", name: str, items: Any, by: str) -> Iterator[Any]
     """The items that are not finished. An item is finished when the next one is asked for."""
     source = source_of(name, items, by)
     cursor = _begin(steps, name)
+    if cursor is not None:
+        steps.add_cursor(cursor)
     return iter(()) if cursor is None else _items(steps, cursor, source)
 
 
@@ -97,19 +100,16 @@ def call_each(
     cursor = _begin(steps, name)
     if cursor is None:
         return
+    if not atomic:  # the place of an atomic loop is committed with each item, and nobody else may write it
+        steps.add_cursor(cursor)
     for key, item in source(cursor.place.last):
         _pause(steps, cursor)
-        before, after = cursor.place, Place(cursor.place.done + 1, key)
+        after = Place(cursor.place.done + 1, key)
         if atomic:
-            try:
-                with transaction.atomic(using=steps.store.alias):
-                    function(item)
-                    cursor.place = after
-                    entry = cursor.write(steps.store)
-            except BaseException:
-                cursor.place = before
-                cursor.forget_write()
-                raise
+            with transaction.atomic(using=steps.store.alias):
+                function(item)
+                entry = cursor.record(steps.store, after)
+            cursor.place = cursor.written = after
             steps.counted(entry)
         else:
             function(item)
@@ -123,9 +123,7 @@ def _begin(steps: "AttemptSteps", name: str) -> Cursor | None:
     if recorded is not None and recorded.is_over:
         return None
     place = Place(0, None) if recorded is None or recorded.result is None else Place(**decode(recorded.result))
-    cursor = Cursor(steps, name, place)
-    steps.add_cursor(cursor)
-    return cursor
+    return Cursor(steps, name, place)
 
 
 def _pause(steps: "AttemptSteps", cursor: Cursor) -> None:
@@ -165,6 +163,7 @@ def _rows_of(name: str, items: "QuerySet[Any]", by: str) -> Source:
         (query.combinator, f"this one is a {query.combinator}"),
         (query.distinct or query.distinct_fields, "this one has distinct()"),
         (query.order_by or query.extra_order_by, "this one has an order of its own: leave out order_by()"),
+        (not query.standard_ordering, "this one is reversed: leave out reverse()"),
         (items._iterable_class is not ModelIterable, "this one has values in place of model instances"),
     ):
         if is_wrong:

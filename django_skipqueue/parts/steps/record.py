@@ -123,7 +123,7 @@ SELECT
 FROM found
 ON CONFLICT (job_id, name) DO UPDATE
 SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = excluded.result, error = excluded.error,
-    is_waiting = excluded.is_waiting
+    wakes_at = excluded.wakes_at, is_waiting = excluded.is_waiting
 RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
 """,
     held=HELD,

@@ -6,11 +6,12 @@ A signal is a row of its own. Invariant: sending one locks no job, so it waits f
 from collections.abc import Collection
 from typing import Any
 
-from ...exceptions import InvalidOption
+from ...conf import settings
+from ...exceptions import InvalidArguments, InvalidOption
 from ...queue.parameters import as_array
 from ...queue.store import Store
 from ...values.bounds import check_key
-from ...values.codec import encode
+from ...values.codec import encode, size_of
 from .wake import wake_after_commit
 
 # users, operators, in their transaction → the ids of the jobs that have got the signal. A job that is finished gets
@@ -34,6 +35,17 @@ def check_name(name: object) -> str:
     return name
 
 
+def as_stored_json(what: str, value: object) -> str:
+    """The result of a step, or the payload of a signal, as JSON. Raises `InvalidArguments` if it cannot be stored."""
+    text = encode(what, value)
+    if (size := size_of(text)) > settings.max_result_bytes:
+        raise InvalidArguments(
+            f"{what} is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "
+            "Store what is large elsewhere, and give its key."
+        )
+    return text
+
+
 def send_signal(
     store: Store, ids: Collection[int], name: str, payload: Any = None, *, by: str = "", reason: str = ""
 ) -> list[int]:
@@ -44,7 +56,7 @@ def send_signal(
     values = {
         "ids": as_array(ids),
         "name": check_name(name),
-        "payload": encode("payload", payload),
+        "payload": as_stored_json("The payload", payload),
         "by": by,
         "reason": reason,
     }

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from ...events.events import AttemptsEnded, AttemptsRetrying, Event, JobsAdmitted
 from ...queue.fragments import entering, joined
-from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from ...queue.notify import GATES_PAYLOAD, notify_supervisors, wake
 from ...queue.parameters import BATCH_ROWS, as_array
 from ...values.records import NEVER, Attempt, ClaimedJob, GateResult
 from ...worker.loop import Periodic
@@ -133,7 +133,7 @@ def wake_jobs(store: "Store", ids: Collection[int], *, limit: int = BATCH_ROWS) 
         if status == "queued":
             counts[queue_name] = counts.get(queue_name, 0) + 1
     if any(status == "blocked" for _, status in rows):  # they wait at the gate of limits now
-        notify_supervisors(store, LIMITS_PAYLOAD)
+        notify_supervisors(store, GATES_PAYLOAD)
     return counts
 
 

@@ -219,7 +219,7 @@ class Pool:
 
     def stop_at_boundaries(self) -> None:
         """Tell the attempts that the worker stops."""
-        self._executor.stop.set()
+        self.executor.stop.set()
 
     def stop(self) -> None:
         """End the runners, after all jobs have ended. Waits at most `RUNNERS_END_SECONDS`."""

@@ -164,6 +164,33 @@ def test_discarding_the_parent_discards_the_children_that_have_not_begun() -> No
     assert again(begun).status == "completed"
 
 
+def test_a_retry_of_a_cancelled_parent_finds_its_children_discarded() -> None:
+    made = in_batch.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    assert made.cancel()
+    assert statuses() == {"discarded": 3}
+    assert made.retry()
+    run_jobs()
+    assert again(made).status == "failed"
+    assert "did not complete" in made.last_error
+
+
+def test_a_parent_that_is_retried_while_a_child_still_runs_waits_for_the_child() -> None:
+    made = in_batch.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    [begun, other] = Job.objects.claim(queue_names=["default"], worker_id="w", limit=2)
+    assert made.cancel()
+    assert made.retry()
+    run_jobs()
+    assert again(made).status == "blocked"
+    run(begun)
+    run(other)
+    run_jobs()
+    assert (again(made).status, made.result) == ("completed", [2, 4])
+
+
 def test_a_cancel_that_is_rolled_back_leaves_the_children() -> None:
     made = in_batch.defer()
     [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")

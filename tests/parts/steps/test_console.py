@@ -14,6 +14,7 @@ from django.urls import reverse
 from django_skipqueue import JobContext, job
 from django_skipqueue.models import ArchivedJob, Dependency, Job, JobChild, JobSignal, JobStep
 from django_skipqueue.parts.archive.move import make_partitions
+from django_skipqueue.parts.steps import console
 from django_skipqueue.parts.steps.console import CONSOLE, step_counts, untaken_signals
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -256,6 +257,15 @@ def test_the_dashboard_counts(admin_client: Client) -> None:
     assert "Between two steps" in admin_client.get(address).content.decode()
 
 
+def test_what_is_cancelled_neither_waits_nor_sleeps() -> None:
+    waiting()
+    parent.defer()
+    run_jobs()
+    assert Job.objects.unfinished().cancel() == 2
+    counts = step_counts(store)
+    assert (counts.waiting, counts.sleeping) == (0, 0)
+
+
 def test_the_counts() -> None:
     waiting().signal("other")
     parent.defer()
@@ -290,6 +300,21 @@ def test_skipqueue_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wait approved: waits until" in text
     call_command("skipqueue", "status")
     assert "Jobs that wait for signals: 1" in capsys.readouterr().out
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_last_steps_of_many_are_listed(
+    admin_client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "MOST_RECORDS_LISTED", 3)
+    made = waiting()
+    page = page_of(admin_client, made)
+    assert "waits until" in page, "where the job is now"
+    assert "The first 2 steps are not listed." in page
+    call_command("skipqueue", "show", str(made.pk))
+    text = capsys.readouterr().out
+    assert "steps before these: 2" in text
+    assert "step account" not in text
 
 
 def test_what_is_recorded_goes_with_a_deleted_job() -> None:

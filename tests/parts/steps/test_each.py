@@ -1,6 +1,7 @@
 """`context.each`: a loop goes on after the last item that it has finished."""
 
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +14,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.exceptions import InvalidOption, LeaseLost
+from django_skipqueue.jobs.context import AttemptHandle, current_attempt
 from django_skipqueue.models import Job, JobStep, Worker
 from django_skipqueue.parts.steps import each
+from django_skipqueue.parts.steps.attempt import AttemptSteps
+from django_skipqueue.parts.steps.record import Entry, record_step
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.records import LeaseRef
 
 from ...app.models import Ledger
 from ...app.waiting import wait_until
@@ -141,6 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "set": (lambda: {1, 2}, {}, "a query set, or a sequence"),
     "text": (lambda: "abc", {}, "a query set, or a sequence"),
     "ordered": (lambda: Ledger.objects.order_by("entry"), {}, "an order of its own"),
+    "reversed": (lambda: Ledger.objects.reverse(), {}, "is reversed"),
     "sliced": (lambda: Ledger.objects.all()[:5], {}, "is sliced"),
     "distinct": (lambda: Ledger.objects.distinct(), {}, "distinct"),
     "values": (lambda: Ledger.objects.values("pk"), {}, "values in place of model instances"),
@@ -207,6 +214,53 @@ def test_an_atomic_item_without_the_lease_is_rolled_back() -> None:
     assert not Ledger.objects.filter(worker="taken").exists()
 
 
+def pay_once(row: Ledger) -> None:
+    Ledger.objects.create(entry=row.entry, worker="once")
+
+
+@job(takes_context=True, name="steps.released_within_an_item")
+def released_within_an_item(context: JobContext) -> None:
+    context.each("all", Ledger.objects.filter(worker=""), pay_once, atomic=True)
+
+
+def test_a_release_within_an_atomic_item_does_not_pass_over_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control loop's thread may write the cursors of an attempt at any moment."""
+    fill(3)
+    record = record_step
+
+    def record_and_die(store: Store, ref: LeaseRef, entry: Entry) -> bool:
+        if '"done":1' in str(entry.result).replace(" ", ""):
+            monkeypatch.undo()
+            (steps,) = [part for part in current().parts if isinstance(part, AttemptSteps)]
+            in_other_thread(lambda: steps.released(Store("default")))
+            raise ValueError("the item is rolled back")
+        return record(store, ref, entry)
+
+    monkeypatch.setattr(each, "record_step", record_and_die)
+    made = released_within_an_item.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "completed"
+    assert sorted(Ledger.objects.filter(worker="once").values_list("entry", flat=True)) == ["0", "1", "2"]
+
+
+def current() -> AttemptHandle:
+    attempt = current_attempt.get()
+    assert attempt is not None
+    return attempt
+
+
+def in_other_thread(call: Callable[[], None]) -> None:
+    def run() -> None:
+        try:
+            call()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
 @job(takes_context=True, name="steps.async_loops")
 async def async_loops(context: JobContext, kind: str) -> None:
     async def awork(row: Ledger) -> None:
@@ -239,7 +293,7 @@ def slow_start(context: JobContext) -> None:
             raise ValueError(number)
 
 
-def test_a_cursor_that_has_moved_begins_the_count_of_attempts_anew() -> None:
+def test_a_cursor_that_has_moved_resets_the_number_of_attempts() -> None:
     made = slow_start.defer()
     run_jobs(include_scheduled=True)
     assert again(made).status == "completed"

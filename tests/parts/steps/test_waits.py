@@ -18,7 +18,7 @@ from django_skipqueue.parts.steps import wake
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.worker.attempts.executor import Executor
-from django_skipqueue.worker.by_hand import run_attempt
+from django_skipqueue.worker.by_hand import run, run_attempt
 
 from ...app.sessions import Session
 from ...app.waiting import wait_until
@@ -184,6 +184,17 @@ def test_a_signal_is_part_of_the_transaction() -> None:
     assert again(made).status == "queued"
 
 
+def test_a_job_that_runs_by_hand_waits_for_its_signal() -> None:
+    made = waits.defer()
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    assert (claimed.status, again(made).status, made.attempts) == ("blocked", "blocked", 0)
+    assert made.signal("approved", 1)
+    [claimed] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(claimed)
+    assert (again(made).status, made.result) == ("completed", 1)
+
+
 def test_a_query_set_sends_to_each() -> None:
     made = [waiting(), waiting(), waits.defer()]
     assert Job.objects.filter(task="steps.waits").signal("approved", 1) == 3
@@ -199,7 +210,13 @@ def test_async_code_sends_signals_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind"), [(("",), InvalidOption), ((5,), InvalidOption), (("a", {1}), InvalidArguments)]
+    ("arguments", "kind"),
+    [
+        (("",), InvalidOption),
+        ((5,), InvalidOption),
+        (("a", {1}), InvalidArguments),
+        (("a", "x" * 2_000_000), InvalidArguments),
+    ],
 )
 def test_a_signal_that_cannot_be_stored(arguments: Any, kind: type[Exception]) -> None:
     made = waits.defer()
@@ -234,6 +251,18 @@ def test_a_wait_with_a_timeout_ends_and_stays_ended() -> None:
     assert calls == ["The signal 'approved' did not come in time."] * 2
 
 
+def test_a_timeout_may_be_added_to_a_job_that_waits_already() -> None:
+    made = waits.defer()
+    [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
+    run_attempt(Executor(worker="w", database="default"), claimed)
+    assert store.recover(worker_ids=["w"])  # before the settle
+    Job.objects.update(kwargs={"timeout": 60})  # as if the new code had it
+    run_jobs()
+    assert again(made).status == "blocked"
+    run_jobs(until=timedelta(seconds=70))
+    assert "did not come in time" in again(made).last_error
+
+
 def test_no_time_at_all_only_looks() -> None:
     made = times_out.defer(0)
     run_jobs(include_scheduled=True)
@@ -258,20 +287,29 @@ def test_a_waiting_job_that_is_cancelled_and_retried_waits_on() -> None:
     assert made.cancel()
     assert not made.signal("approved", 1)
     assert made.retry()
+    run_jobs()
     assert again(made).status == "blocked"
     assert made.signal("approved", 2)
     run_jobs()
     assert (again(made).status, made.result) == ("completed", 2)
 
 
-def test_a_timeout_of_a_cancelled_job_leaves_the_index() -> None:
+@pytest.mark.parametrize("verb", ["cancel", "discard"])
+def test_a_cancelled_job_waits_no_longer(verb: str) -> None:
     made = waiting(timeout=60)
-    assert made.cancel()
-    JobStep.objects.filter(name="approved").update(wakes_at=F("started_at"))
-    store.admit()
+    assert getattr(made, verb)()
     assert (again(made).status, made.held) == ("discarded", None)
     assert not JobStep.objects.filter(is_waiting=True).exists()
     assert store.next_due() is None
+
+
+def test_a_timeout_of_a_job_that_failed_while_it_waited_leaves_the_index() -> None:
+    made = waiting(timeout=60)
+    Job.objects.update(status="failed", gate=None, finished_at=F("enqueued_at"))  # as after too many dead workers
+    JobStep.objects.filter(name="approved").update(wakes_at=F("started_at"))
+    store.admit()
+    assert (again(made).status, made.held) == ("failed", None)
+    assert not JobStep.objects.filter(is_waiting=True).exists()
 
 
 def test_what_a_deleted_job_has_left_goes() -> None:
