@@ -95,7 +95,7 @@ def test_a_signal_is_sent_by_the_form(admin_client: Client) -> None:
     made.refresh_from_db()
     assert made.result == {"by": "Ada"}
     late = admin_client.post(address, {**answer, "payload": ""}, follow=True).content.decode()
-    assert f"did nothing: job {made.pk} is completed now" in late
+    assert f"did nothing, because job {made.pk} is now completed." in late
     assert "approved" in page_of(admin_client, made)
 
 
