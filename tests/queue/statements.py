@@ -26,6 +26,7 @@ from django_skipqueue.parts.rates import queues as rated_queues
 from django_skipqueue.parts.rates import services as rate_services
 from django_skipqueue.parts.rates import states as rates_now
 from django_skipqueue.parts.steps import children as of_children
+from django_skipqueue.parts.steps import console as steps_now
 from django_skipqueue.parts.steps import operate as operate_steps
 from django_skipqueue.parts.steps import record as record_steps
 from django_skipqueue.parts.steps import signals as send_signals
@@ -68,6 +69,7 @@ MODULES: tuple[ModuleType, ...] = (
     rated_queues,
     rate_services,
     of_children,
+    steps_now,
     operate_steps,
     record_steps,
     send_signals,

@@ -23,9 +23,7 @@ from ...queue.store import Store
 from ...worker.loop import Periodic
 from .models import ArchivedJob
 
-_COLUMNS = ", ".join(
-    field.attname for field in ArchivedJob._meta.local_concrete_fields if field.attname != "records"
-)
+_COLUMNS = ", ".join(field.attname for field in ArchivedJob._meta.local_concrete_fields if field.attname != "records")
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. A single statement
 # moves the rows, so that a job is always in exactly one of the tables. A job that is also past the archive's retention

@@ -87,7 +87,7 @@ END_WAITS = """
 WITH ended AS (
     UPDATE skipqueue_step
     SET is_waiting = NULL
-    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND is_waiting
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND COALESCE(is_waiting, false)
     RETURNING job_id
 ),
 let_go AS (
@@ -106,29 +106,39 @@ WHERE
     AND job.finished_at IS NULL
 """
 
+# The sleeps of these jobs that are not over. COALESCE keeps the planner from reading the index of all sleeps.
+ASLEEP = """asleep AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_step
+    WHERE
+        job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(kind, '') = 'sleep'
+        AND wakes_at > statement_timestamp()
+)"""
+
 # operators, after `run now`: the sleep of these jobs is over. Index: the primary key.
-END_SLEEPS = """
-UPDATE skipqueue_step
+END_SLEEPS = joined(
+    """
+WITH {asleep}
+UPDATE skipqueue_step AS step
 SET wakes_at = statement_timestamp()
-WHERE
-    job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-    AND kind = 'sleep'
-    AND wakes_at > statement_timestamp()
-RETURNING job_id
-"""
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
+RETURNING step.job_id
+""",
+    asleep=ASLEEP,
+)
 
 # operators, after another due time was given to jobs: a sleep ends when its job is due. Indexes: the primary keys.
-MOVE_SLEEPS = """
+MOVE_SLEEPS = joined(
+    """
+WITH {asleep}
 UPDATE skipqueue_step AS step
-SET wakes_at = job.run_after
-FROM skipqueue_job AS job
-WHERE
-    step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-    AND step.kind = 'sleep'
-    AND step.wakes_at > statement_timestamp()
-    AND job.id = step.job_id
+SET wakes_at = (SELECT run_after FROM skipqueue_job AS job WHERE job.id = step.job_id)
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
 RETURNING step.job_id
-"""
+""",
+    asleep=ASLEEP,
+)
 
 # operators, after a retry: what the job has failed at last is tried again. Index: the primary key.
 REOPEN_FAILED = """

@@ -4,16 +4,18 @@ from ...values.part import PartColumns
 
 COLUMNS = PartColumns(
     pieces={
-        # A child is kept until the step that waits for it has recorded its result. Indexes: child_job, the primary key.
+        # A child is kept until the step that waits for it has recorded its result. For a subquery with a LIMIT, the
+        # planner never reads a whole table, as it may for a join. Indexes: child_job, the primary keys.
         "unless_needed": """
-            AND NOT EXISTS (
-                SELECT
+            AND (
+                SELECT true
                 FROM
                     skipqueue_child AS child
                     JOIN skipqueue_step AS step ON step.job_id = child.parent_id AND step.name = child.name
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
-            )""",
+                LIMIT 1
+            ) IS NULL""",
         # The archive keeps the first 1,000 children of a job. Indexes: the primary keys.
         "kept_records": """(
         SELECT jsonb_build_object(

@@ -20,7 +20,7 @@ SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])
 # steps of each job, with their signals and children: the job waits for none of them. Indexes: the primary keys.
 FORGET_STEPS = """
 WITH first AS MATERIALIZED (
-    SELECT step.job_id, step.number
+    SELECT step.job_id AS id, step.number
     FROM
         skipqueue_step AS step
         JOIN skipqueue_job AS job ON job.id = step.job_id
@@ -34,7 +34,7 @@ WITH first AS MATERIALIZED (
 forgotten AS MATERIALIZED (
     DELETE FROM skipqueue_step AS step
     USING first
-    WHERE step.job_id = first.job_id AND step.number >= first.number
+    WHERE step.job_id = first.id AND step.number >= first.number
     RETURNING step.job_id, step.name, step.kind
 ),
 signals AS (
@@ -57,7 +57,7 @@ needs AS (
     USING children
     WHERE needs.job_id = children.parent_id AND needs.needs_job_id = children.job_id
 )
-UPDATE skipqueue_job SET held = NULL WHERE id = ANY (ARRAY (SELECT job_id FROM first)) RETURNING id
+UPDATE skipqueue_job AS job SET held = NULL WHERE job.id = ANY (ARRAY (SELECT id FROM first)) RETURNING job.id
 """
 
 # operators, after they have made copies of jobs. Gives each copy the steps that its original had recorded before the

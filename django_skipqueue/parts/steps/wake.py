@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ...queue.store import Store
 
 # the sender of a signal, after its commit; worker, after a settle; gate → queue and status of the jobs that go on. A
-# job that somebody has finished while it waited only waits no more. Index: the primary keys.
+# job that somebody has finished while it waited only waits no more. COALESCE keeps the planner from reading the index
+# of all waiting jobs. Index: the primary keys, and untaken of signals.
 WAKE = joined(
     """
 WITH ready AS MATERIALIZED (
@@ -31,7 +32,7 @@ WITH ready AS MATERIALIZED (
         JOIN skipqueue_job AS job ON job.id = step.job_id
     WHERE
         step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-        AND step.is_waiting
+        AND COALESCE(step.is_waiting, false)
         AND job.status <> 'running'
         AND (
             step.wakes_at <= statement_timestamp()
@@ -49,7 +50,7 @@ gone AS (
     DELETE FROM skipqueue_step AS step
     WHERE
         step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-        AND step.is_waiting
+        AND COALESCE(step.is_waiting, false)
         AND NOT EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id)
 ),
 woken AS (
@@ -99,11 +100,11 @@ UNION ALL
 SELECT
     untaken.job_id,
     untaken.name,
-    EXISTS (
-        SELECT
+    (
+        SELECT COALESCE(step.is_waiting, false)
         FROM skipqueue_step AS step
-        WHERE step.job_id = untaken.job_id AND step.name = untaken.name AND step.is_waiting
-    )
+        WHERE step.job_id = untaken.job_id AND step.name = untaken.name
+    ) IS TRUE
 FROM untaken
 """
 
@@ -118,7 +119,7 @@ SELECT
         ORDER BY wakes_at
         LIMIT 1
     ),
-    EXISTS (SELECT FROM skipqueue_signal WHERE taken_at IS NULL)
+    (SELECT true FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY job_id, name LIMIT 1) IS TRUE
 """
 
 WAKE_CHECK = 1.0
