@@ -126,10 +126,12 @@ class InFlightJobs:
         return bool(self._pool.finished)
 
     def take_finished(self) -> list[Attempt]:
-        """The attempts to settle. Jobs whose attempts have ended because the worker stops are released here."""
+        """Return the attempts to settle. Jobs whose attempts have ended because the worker stops are released here."""
         finished = self._pool.take_finished()
-        if self._is_stopping and any(attempt.outcome.is_release for attempt in finished):
-            self._release_unlocked([each.job for each in finished if each.outcome.is_release], interrupted=True)
+        if self._is_stopping and (released := [attempt for attempt in finished if attempt.outcome.is_release]):
+            with self._control.handling_errors():
+                self.exchanges.write_notes.write_last(released)
+            self._release_unlocked([attempt.job for attempt in released], interrupted=True)
             finished = [attempt for attempt in finished if not attempt.outcome.is_release]
         return finished
 

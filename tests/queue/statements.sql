@@ -658,14 +658,15 @@ FROM
             AND status = kept.status
             AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[])
-            AND NOT EXISTS (
-                SELECT
+            AND (
+                SELECT true
                 FROM
                     skipqueue_child AS child
                     JOIN skipqueue_step AS step ON step.job_id = child.parent_id AND step.name = child.name
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
-            )
+                LIMIT 1
+            ) IS NULL
         ORDER BY finished_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
@@ -681,14 +682,15 @@ FROM (
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
             <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
         AND id <> ALL (%(skipped)s::bigint[])
-            AND NOT EXISTS (
-                SELECT
+            AND (
+                SELECT true
                 FROM
                     skipqueue_child AS child
                     JOIN skipqueue_step AS step ON step.job_id = child.parent_id AND step.name = child.name
                     JOIN skipqueue_job AS parent ON parent.id = child.parent_id
                 WHERE child.job_id = job.id AND step.recorded_at IS NULL AND parent.finished_at IS NULL
-            )
+                LIMIT 1
+            ) IS NULL
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -5245,7 +5247,7 @@ DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = AN
 WITH ended AS (
     UPDATE skipqueue_step
     SET is_waiting = NULL
-    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND is_waiting
+    WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND COALESCE(is_waiting, false)
     RETURNING job_id
 ),
 let_go AS (
@@ -5264,23 +5266,31 @@ WHERE
     AND job.finished_at IS NULL
 
 -- END_SLEEPS (parts.steps.children)
-UPDATE skipqueue_step
+WITH asleep AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_step
+    WHERE
+        job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(kind, '') = 'sleep'
+        AND wakes_at > statement_timestamp()
+)
+UPDATE skipqueue_step AS step
 SET wakes_at = statement_timestamp()
-WHERE
-    job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-    AND kind = 'sleep'
-    AND wakes_at > statement_timestamp()
-RETURNING job_id
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
+RETURNING step.job_id
 
 -- MOVE_SLEEPS (parts.steps.children)
+WITH asleep AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_step
+    WHERE
+        job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+        AND COALESCE(kind, '') = 'sleep'
+        AND wakes_at > statement_timestamp()
+)
 UPDATE skipqueue_step AS step
-SET wakes_at = job.run_after
-FROM skipqueue_job AS job
-WHERE
-    step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-    AND step.kind = 'sleep'
-    AND step.wakes_at > statement_timestamp()
-    AND job.id = step.job_id
+SET wakes_at = (SELECT run_after FROM skipqueue_job AS job WHERE job.id = step.job_id)
+WHERE step.ctid = ANY (ARRAY (SELECT place FROM asleep))
 RETURNING step.job_id
 
 -- REOPEN_FAILED (parts.steps.children)
@@ -5295,12 +5305,64 @@ FROM (
 WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
 RETURNING step.job_id
 
+-- STEP_COUNTS (parts.steps.console)
+SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
+FROM
+    (
+        SELECT
+            count(*) AS number,
+            COALESCE(extract(epoch FROM statement_timestamp() - min(started_at)), 0)::float8 AS seconds
+        FROM (SELECT started_at FROM skipqueue_step WHERE is_waiting ORDER BY started_at LIMIT 10000) AS step
+    ) AS waiting,
+    (
+        SELECT
+            count(*) AS number,
+            COALESCE(extract(epoch FROM statement_timestamp() - min(sent_at)), 0)::float8 AS seconds
+        FROM (SELECT sent_at FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY sent_at LIMIT 10000) AS signal
+    ) AS untaken,
+    (
+        SELECT count(*) AS number
+        FROM (
+            SELECT job_id
+            FROM skipqueue_step
+            WHERE kind = 'sleep' AND wakes_at > statement_timestamp()
+            ORDER BY wakes_at
+            LIMIT 10000
+        ) AS step
+        WHERE EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id AND job.status = 'scheduled')
+    ) AS sleeping
+LIMIT 1
+
+-- UNTAKEN (parts.steps.console)
+SELECT signal.job_id, job.task, signal.name, signal.sent_at
+FROM
+    (
+        SELECT job_id, name, sent_at
+        FROM skipqueue_signal
+        WHERE taken_at IS NULL AND sent_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY sent_at
+        LIMIT 1000
+    ) AS signal
+    JOIN skipqueue_job AS job ON job.id = signal.job_id
+WHERE job.finished_at IS NULL
+ORDER BY signal.sent_at
+LIMIT 100
+
+-- FORGET (parts.steps.console)
+WITH steps AS (
+    DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+),
+signals AS (
+    DELETE FROM skipqueue_signal WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+)
+DELETE FROM skipqueue_child WHERE parent_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+
 -- WITH_STEP (parts.steps.operate)
 SELECT job_id FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND name = %(step)s
 
 -- FORGET_STEPS (parts.steps.operate)
 WITH first AS MATERIALIZED (
-    SELECT step.job_id, step.number
+    SELECT step.job_id AS id, step.number
     FROM
         skipqueue_step AS step
         JOIN skipqueue_job AS job ON job.id = step.job_id
@@ -5314,7 +5376,7 @@ WITH first AS MATERIALIZED (
 forgotten AS MATERIALIZED (
     DELETE FROM skipqueue_step AS step
     USING first
-    WHERE step.job_id = first.job_id AND step.number >= first.number
+    WHERE step.job_id = first.id AND step.number >= first.number
     RETURNING step.job_id, step.name, step.kind
 ),
 signals AS (
@@ -5337,7 +5399,7 @@ needs AS (
     USING children
     WHERE needs.job_id = children.parent_id AND needs.needs_job_id = children.job_id
 )
-UPDATE skipqueue_job SET held = NULL WHERE id = ANY (ARRAY (SELECT job_id FROM first)) RETURNING id
+UPDATE skipqueue_job AS job SET held = NULL WHERE job.id = ANY (ARRAY (SELECT id FROM first)) RETURNING job.id
 
 -- COPY_STEPS (parts.steps.operate)
 INSERT INTO skipqueue_step
@@ -5469,7 +5531,7 @@ WITH ready AS MATERIALIZED (
         JOIN skipqueue_job AS job ON job.id = step.job_id
     WHERE
         step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-        AND step.is_waiting
+        AND COALESCE(step.is_waiting, false)
         AND job.status <> 'running'
         AND (
             step.wakes_at <= statement_timestamp()
@@ -5487,7 +5549,7 @@ gone AS (
     DELETE FROM skipqueue_step AS step
     WHERE
         step.job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-        AND step.is_waiting
+        AND COALESCE(step.is_waiting, false)
         AND NOT EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id)
 ),
 woken AS (
@@ -5531,11 +5593,11 @@ UNION ALL
 SELECT
     untaken.job_id,
     untaken.name,
-    EXISTS (
-        SELECT
+    (
+        SELECT COALESCE(step.is_waiting, false)
         FROM skipqueue_step AS step
-        WHERE step.job_id = untaken.job_id AND step.name = untaken.name AND step.is_waiting
-    )
+        WHERE step.job_id = untaken.job_id AND step.name = untaken.name
+    ) IS TRUE
 FROM untaken
 
 -- NEXT_READY (parts.steps.wake)
@@ -5547,7 +5609,7 @@ SELECT
         ORDER BY wakes_at
         LIMIT 1
     ),
-    EXISTS (SELECT FROM skipqueue_signal WHERE taken_at IS NULL)
+    (SELECT true FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY job_id, name LIMIT 1) IS TRUE
 
 -- CARRIERS_NOW (contrib.celery.console)
 WITH held AS MATERIALIZED (
@@ -5668,58 +5730,6 @@ WHERE
     AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY age DESC
 LIMIT 100
-
--- STEP_COUNTS (parts.steps.console)
-SELECT waiting.number, waiting.seconds, untaken.number, untaken.seconds, sleeping.number
-FROM
-    (
-        SELECT
-            count(*) AS number,
-            COALESCE(extract(epoch FROM statement_timestamp() - min(started_at)), 0)::float8 AS seconds
-        FROM (SELECT started_at FROM skipqueue_step WHERE is_waiting ORDER BY started_at LIMIT 10000) AS step
-    ) AS waiting,
-    (
-        SELECT
-            count(*) AS number,
-            COALESCE(extract(epoch FROM statement_timestamp() - min(sent_at)), 0)::float8 AS seconds
-        FROM (SELECT sent_at FROM skipqueue_signal WHERE taken_at IS NULL ORDER BY sent_at LIMIT 10000) AS signal
-    ) AS untaken,
-    (
-        SELECT count(*) AS number
-        FROM (
-            SELECT job_id
-            FROM skipqueue_step
-            WHERE kind = 'sleep' AND wakes_at > statement_timestamp()
-            ORDER BY wakes_at
-            LIMIT 10000
-        ) AS step
-        WHERE EXISTS (SELECT FROM skipqueue_job AS job WHERE job.id = step.job_id AND job.status = 'scheduled')
-    ) AS sleeping
-LIMIT 1
-
--- UNTAKEN (parts.steps.console)
-SELECT signal.job_id, job.task, signal.name, signal.sent_at
-FROM
-    (
-        SELECT job_id, name, sent_at
-        FROM skipqueue_signal
-        WHERE taken_at IS NULL AND sent_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-        ORDER BY sent_at
-        LIMIT 1000
-    ) AS signal
-    JOIN skipqueue_job AS job ON job.id = signal.job_id
-WHERE job.finished_at IS NULL
-ORDER BY signal.sent_at
-LIMIT 100
-
--- FORGET (parts.steps.console)
-WITH steps AS (
-    DELETE FROM skipqueue_step WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-),
-signals AS (
-    DELETE FROM skipqueue_signal WHERE job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-)
-DELETE FROM skipqueue_child WHERE parent_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
 
 -- PAUSE_SCHEDULE (parts.schedules.operate)
 UPDATE skipqueue_schedule

@@ -42,6 +42,7 @@ JOBS = """
 
     @job(takes_context=True)
     def steps(context):
+        context.log("the log of the attempt")
         for number in range(20):
             context.step(f"step {number}", note, f"step {number}")
 
@@ -90,6 +91,7 @@ def test_a_stop_is_a_boundary_and_charges_no_attempt(runworker: Callable[..., Ma
     recorded = JobStep.objects.count()
     assert recorded >= 1
     if task == "steps":
+        assert "the log of the attempt" in str(made.logs)
         runworker("--concurrency", "1", jobs=JOBS)
         wait_until(lambda: again(made).finished_at, "the job has ended")
         assert set(Counter(Ledger.objects.values_list("entry", flat=True)).values()) == {1}
