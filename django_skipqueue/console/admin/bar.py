@@ -16,7 +16,12 @@ DOCTOR_ENTRY = BarEntry(label=_("Doctor"), page="job_doctor", place=90)
 
 BAR_ENTRIES = (
     BarEntry(label=_("Dashboard"), page="job_dashboard", place=10),
-    BarEntry(label=_("Jobs"), page="job_changelist", place=20),
+    BarEntry(
+        label=_("Jobs"),
+        page="job_changelist",
+        place=20,
+        rules=("orphaned-job", "retry-storm", "unknown-task"),
+    ),
     BarEntry(
         label=_("Queues"),
         page="queue_changelist",

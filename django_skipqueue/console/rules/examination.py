@@ -1,6 +1,6 @@
 """Apply the rules, each in a short transaction of its own; to several databases at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -55,8 +55,17 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
     If a rule finds nothing, it yields a finding of the severity "ok". If a rule fails, its finding says so, unless
     migrations are missing. `seconds`: for all rules; each has a tenth of a second or more.
     """
+    *_, findings = examine_in_steps(store, only_watched=only_watched, seconds=seconds)
+    return findings or []
+
+
+def examine_in_steps(
+    store: Store, *, only_watched: bool = False, seconds: float | None = None
+) -> Iterator[list[Finding] | None]:
+    """Do what `examine` does. Yields `None` after each rule, for the caller to do other work; then the findings."""
     if problem := engine_problem(store.alias):
-        return _of(store.alias, [_unusable(problem.message, problem.hint)])
+        yield _of(store.alias, [_unusable(problem.message, problem.hint)])
+        return
     findings: list[Finding] = []
     rules = [rule for rule in rules_of(store.alias) if rule.is_watched or not only_watched]
     seconds = seconds or (VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS)
@@ -66,6 +75,7 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
         budget = TimeBudget(seconds, parts=len(rules), most=min(RULE_SECONDS, seconds / 2), least=least)
         for rule in rules:
             findings += _apply(rule, store, budget.share())
+            yield None
         if any(each.code == "check-failed" for each in findings):
             missing = _apply(MIGRATIONS, store, RULE_SECONDS)
             if missing[0].is_problem:  # what failed, failed for want of tables or columns
@@ -74,7 +84,7 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
         findings = _with_since(store, findings)
     except Error as error:
         findings.append(_unusable(in_a_line(error)))
-    return _of(store.alias, findings)
+    yield _of(store.alias, findings)
 
 
 def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> list[Finding]:

@@ -7,9 +7,9 @@ one its end. If a process dies before it confirms an announcement, another proce
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils import translation
 
@@ -19,6 +19,10 @@ from ...values.bounds import MAX_KEY_BYTES
 from ...values.codec import shorten
 from ...worker.loop import Periodic
 from .events import AlertOver, AlertRaised
+
+if TYPE_CHECKING:
+    from ...console.rules.rule import Finding
+    from ...console.rules.verdict import Verdict
 
 LASTS_SECONDS = 60.0
 """Checks must find a problem for this many seconds before it is announced. So a restart of workers is not an incident,
@@ -94,14 +98,20 @@ RETURNING rule, subject, severity, title, since, over_at, is_announced
 
 
 def check(store: Store) -> list[Alert]:
-    """Apply the rules, and return the events to send. The caller must confirm problem event when it has been handled.
-
-    Workers do not need the console, so this function imports it after the supervisor has forked its workers.
-    """
-    from ...console.rules.verdict import UNAPPLIED_CODES, Verdict
+    """Apply all rules, and note the incidents. Returns the events to send: see `note_incidents`."""
+    from ...console.rules.verdict import Verdict
 
     with translation.override(None), using_database(store.alias):
-        verdict = Verdict.now(store)
+        return note_incidents(store, Verdict.now(store))
+
+
+def note_incidents(store: Store, verdict: "Verdict") -> list[Alert]:
+    """Store the problems of the verdict as incidents. Returns the events to send.
+
+    The caller must confirm each event when it has been handled.
+    """
+    from ...console.rules.verdict import UNAPPLIED_CODES
+
     if verdict.is_unknown:
         return []
     incidents: dict[tuple[str, str], dict[str, Any]] = {}
@@ -174,7 +184,10 @@ FIRST_ALERT_CHECK = 5.0
 
 
 class WatchAlerts(Periodic):
-    """Checks the queue, and announces incidents by events, which the dispatcher's thread sends."""
+    """Checks the queue, and announces incidents by events, which the dispatcher's thread sends.
+
+    Each run applies one rule, so that new jobs do not wait until all rules have been applied.
+    """
 
     name = "alerts"
 
@@ -183,6 +196,7 @@ class WatchAlerts(Periodic):
         self._store = store
         self._delivered = delivered
         self._unconfirmed: list[Alert] = []
+        self._examination: Iterator[list[Finding] | None] | None = None  # while rules are left to apply
         self.run_again_in(min(FIRST_ALERT_CHECK, ALERT_CHECK_INTERVAL))
 
     def run(self, now: float) -> None:
@@ -192,11 +206,31 @@ class WatchAlerts(Periodic):
                 while self._unconfirmed:
                     confirm(self._store, self._unconfirmed[0])
                     self._unconfirmed.pop(0)
-        elif self._store.rows(TAKE_TURN, {"interval": ALERT_CHECK_INTERVAL - 1.0}):
-            self._unconfirmed = check(self._store)
-            for alert in self._unconfirmed:
-                self._store.send(alert)
-        self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else ALERT_CHECK_INTERVAL)
+        elif self._examination or self._store.rows(TAKE_TURN, {"interval": ALERT_CHECK_INTERVAL - 1.0}):
+            self._apply_next_rule()
+        if self._examination:
+            self.run_again_in(0.0)
+        else:
+            self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else ALERT_CHECK_INTERVAL)
+
+    def _apply_next_rule(self) -> None:
+        """Apply one rule. After the last rule, note the incidents, and send their events.
+
+        Workers do not need the console, so this method imports it after the supervisor has forked its workers.
+        """
+        from ...console.rules.examination import examine_in_steps
+        from ...console.rules.verdict import Verdict
+
+        examination = self._examination or examine_in_steps(self._store, only_watched=True)
+        self._examination = None  # an error ends the examination
+        with translation.override(None), using_database(self._store.alias):
+            findings = next(examination)
+        if findings is None:
+            self._examination = examination
+            return
+        self._unconfirmed = note_incidents(self._store, Verdict.of(findings))
+        for alert in self._unconfirmed:
+            self._store.send(alert)
 
 
 # verdict → since when each problem has been known. The table has few rows.

@@ -163,7 +163,7 @@ CONSOLE = PartConsole(
             label=_("Limits"),
             page="job_limits",
             place=80,
-            rules=("halted-sequence", "free-permit", "held-permit"),
+            rules=("halted-sequence", "held-permit"),
         ),
     ),
 )

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
+from django_skipqueue.console.rules.examination import rules_of
 from django_skipqueue.console.rules.rule import Finding, Rule, Severity
 from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.models import Incident, Job, Worker
@@ -118,7 +119,7 @@ def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(
 
 def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings: Any, tmp_path: Any) -> None:
     speak(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
-    check(STORE)
+    AlertService().run()
     assert Incident.objects.get(rule="no-worker").title == "No worker is alive"
 
 
@@ -253,7 +254,10 @@ class AlertService:
         self.service = WatchAlerts(Store("default", send=self.sent.append), delivered=lambda: self.is_delivered)
 
     def run(self) -> None:
+        """Run the service once, and then as often as it has rules left to apply."""
         self.service.run(time.monotonic())
+        while self.service.due_at <= time.monotonic():
+            self.service.run(time.monotonic())
 
 
 def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +267,7 @@ def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         checked.append(given)
         return []
 
-    monkeypatch.setattr("django_skipqueue.parts.alerts.watch.check", note)
+    monkeypatch.setattr("django_skipqueue.parts.alerts.watch.note_incidents", note)
     for each in (AlertService(), AlertService(), AlertService()):
         each.run()
     assert len(checked) == 1
@@ -284,6 +288,16 @@ def test_a_supervisor_confirms_an_alert_when_the_sinks_have_handled_it() -> None
     one.run()
     assert Incident.objects.get(subject="mail").is_announced
     assert Incident.objects.open().count() == 1
+
+
+def test_a_supervisor_applies_one_rule_at_a_time() -> None:
+    one = AlertService()
+    one.service.run(time.monotonic())
+    runs = 1
+    while one.service.due_at <= time.monotonic():
+        one.service.run(time.monotonic())
+        runs += 1
+    assert runs > sum(rule.is_watched for rule in rules_of("default"))
 
 
 def test_a_check_reads_no_whole_table(django_assert_max_num_queries: Any) -> None:

@@ -1,5 +1,6 @@
 """Alerts of several databases: each database has its own incidents, and the alerts name the database."""
 
+import time
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident
 from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
-from django_skipqueue.parts.alerts.watch import check, confirm
+from django_skipqueue.parts.alerts.watch import FIRST_ALERT_CHECK, WatchAlerts, check, confirm
 from django_skipqueue.parts.alerts.webhook import payload
 from django_skipqueue.queue.store import Store
 
@@ -54,6 +55,15 @@ def test_a_problem_of_one_database_is_no_incident_of_another() -> None:
     make_worker()
     make_unserved_job("other")
     assert check_and_confirm("default") == []
+    assert not Incident.objects.using("default").exists()
+
+
+def test_a_supervisor_checks_its_own_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_unserved_job("other")
+    service = WatchAlerts(Store("other"), delivered=lambda: True)
+    while service.due_at <= time.monotonic() + FIRST_ALERT_CHECK:
+        service.run(time.monotonic())
+    assert Incident.objects.using("other").open().count() == 1
     assert not Incident.objects.using("default").exists()
 
 

@@ -10,7 +10,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Page, expect
 
+from django_skipqueue.console.admin.bar import BAR_ENTRIES
 from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.parts import consoles
+from django_skipqueue.console.rules.examination import all_rules
 
 from ....app.limit_rows import make_halted
 from ....app.rows import make_job, make_worker
@@ -118,6 +121,11 @@ def test_the_entries_of_parts_have_their_numbers_of_problems(operator: Client) -
     make_schedule("late", due=900)
     make_halted("sequence:t k=1", minutes=5, waiting=2)
     assert bar_numbers(operator) == {"Schedules": "1 problem", "Limits": "1 problem", "Doctor": "2 problems"}
+
+
+def test_every_rule_of_an_entry_is_part_of_the_verdict() -> None:
+    entries = (*BAR_ENTRIES, *(entry for console in consoles() for entry in console.bar_entries))
+    assert {code for entry in entries for code in entry.rules} <= {rule.code for rule in all_rules() if rule.is_watched}
 
 
 @pytest.mark.browser
