@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import transaction
 
 from ...events.log_format import job_name
-from ...exceptions import BatchFinished, ChildFailed, UndecodableArguments, UnknownTask
+from ...exceptions import BatchFinished, ChildFailed, InvalidArguments, UndecodableArguments, UnknownTask
 from ...jobs.registry import registry
 from ...jobs.task_call import TaskCall
 from ...queue.fragments import joined
 from ...queue.parameters import as_array
 from ...queue.store import Store
-from ...values.codec import decode
+from ...values.bounds import LARGEST_JSON
+from ...values.codec import decode, size_of
 from ..batches.batch import Batch, as_call, defer_all, in_batch
 from .record import HELD
 
@@ -202,6 +203,11 @@ def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list
             _hold_again(steps, unfinished)
         steps.hold_job()
     result, error = _collected(steps.store.alias, children)
+    if (size := size_of(result)) > LARGEST_JSON:
+        raise InvalidArguments(
+            f"The results of the children of {name!r} are {size:,} bytes long, and PostgreSQL stores at most "
+            f"{LARGEST_JSON:,}. Store what is large elsewhere, and return its key."
+        )
     with transaction.atomic(using=steps.store.alias):
         entry = steps.record(name, "run", result=result, error=error)
         ids = as_array(child.job_id for child in children)

@@ -11,6 +11,7 @@ from django.db import transaction
 from django_skipqueue import Batch, Discard, JobContext, job
 from django_skipqueue.exceptions import ChildFailed, InvalidOption
 from django_skipqueue.models import Dependency, Job, JobChild, JobStep
+from django_skipqueue.parts.steps import children
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.worker.attempts.executor import Executor
@@ -134,6 +135,14 @@ def test_a_parent_that_catches_nothing_fails_and_a_retry_looks_again() -> None:
 @job(takes_context=True, name="steps.in_batch")
 def in_batch(context: JobContext) -> Any:
     return context.run_all("doubles", [double.s(1), double.s(2)])
+
+
+def test_results_that_no_row_can_hold_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LARGEST_JSON", 10)
+    made = in_batch.defer()
+    run_jobs(include_scheduled=True)
+    assert again(made).status == "failed"
+    assert "The results of the children" in made.last_error
 
 
 def test_children_join_the_batch_of_their_parent() -> None:

@@ -35,6 +35,13 @@ def order(context: JobContext) -> str:
     return str(answer)
 
 
+@job(takes_context=True, name="kit.async_order")
+async def async_order(context: JobContext) -> int:
+    number = await context.astep("charge", charge, atomic=True)
+    await context.astep("mail", mail, number)
+    return number
+
+
 class TestTheKit(TestCase):
     """In a `TestCase`, whose transaction is never committed."""
 
@@ -60,6 +67,13 @@ class TestTheKit(TestCase):
         assert (ran.status, ran.attempts) == ("scheduled", 0)
         assert WRITTEN.filter(entry="charged").count() == 1
         assert "crash_after" in ran.last_error
+
+    def test_a_crash_of_an_async_task(self) -> None:
+        async_order.defer()
+        with crash_after("charge"):
+            [ran] = run_jobs(include_scheduled=True)
+        assert ran.status == "completed"
+        assert sorted(WRITTEN.values_list("entry", flat=True)) == ["charged", f"mailed {ran.result}"]
 
     def test_a_crash_in_each_attempt(self) -> None:
         order.defer()
