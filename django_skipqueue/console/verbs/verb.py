@@ -100,7 +100,7 @@ class Verb:
     offered_for: Collection[str] | None = None
     """Pages show the verb for jobs in these statuses; `None`: for all `statuses`."""
     is_for: Callable[[Job], bool] | None = None
-    """Says whether the page of a job offers the verb, beside the job's status; `None`: the status alone decides."""
+    """Whether the page of this job shows the verb, if the job's status allows it; `None`: for all jobs."""
     looked_for_in: tuple[str, ...] | None = None
     """If a command's options name no status, it searches for jobs in these statuses; `None`: in all `statuses`; empty:
     the options must name a status."""
@@ -145,12 +145,11 @@ class Verb:
 
     def fits(self, job: Job) -> bool:
         """Whether pages show the verb for this job."""
-        if self.is_for is not None and not self.is_for(job):
-            return False
         is_failed = self.fits_what_holds_up and job.status == Status.FAILED
-        return self.is_offered_for(job.status) or (
+        is_offered = self.is_offered_for(job.status) or (
             is_failed and any(part.holds_up(job) for part in consoles() if part.holds_up)
         )
+        return is_offered and (self.is_for is None or self.is_for(job))
 
     def is_offered_for(self, status: str) -> bool:
         return status in (self.statuses if self.offered_for is None else self.offered_for)
