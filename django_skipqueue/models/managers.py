@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from .job import Job
 
 
-class JobQuerySet(of_steps.QuerySetStepVerbs, StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
+class JobQuerySet(
+    of_steps.QuerySetStepVerbs,
+    StatusFilters,
+    QuerySetVerbs,
+    models.QuerySet["Job"],
+):
     """A query set of jobs, with filters by status, and operations such as `retry`."""
 
 
