@@ -19,9 +19,9 @@ from django_skipqueue.jobs.registry import Registry, registry
 from .app import sessions
 from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     APPLICATION_NAME,
-    close_asyncs_connections,
+    close_connections_of_asgiref,
     gates,
-    logging_left_alone,
+    loggers_are_unchanged,
     manage,
     new_tables,
     package_logger,
@@ -87,7 +87,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     """Before the test databases are dropped, end their open sessions: a thread that a test left stuck has one."""
     flush_little()
     yield
-    close_asyncs_connections()
+    close_connections_of_asgiref()
     with django_db_blocker.unblock():
         for connection in connections.all():
             if connection.settings_dict["NAME"].startswith("test_"):  # pytest-django created no other database

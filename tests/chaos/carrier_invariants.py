@@ -1,6 +1,6 @@
-"""The invariants where a carrier runs the jobs: most of the common ones, and some of its own.
+"""The invariants of the scenario in which a carrier (Celery) runs the jobs: most of the common ones, and some more.
 
-Invariant: each function is pure: it reads the evidence, and yields the violations.
+Each function reads the evidence, and yields the violations as sentences.
 """
 
 from collections import Counter, defaultdict
@@ -40,19 +40,22 @@ from .policies import (
 RELAYS = 2
 
 MOST_CARRIED = WINDOW + WINDOW * (RELAYS - 1) // RELAYS
-"""The window, and the share of it that each other relay may still use after one relay has counted the jobs again."""
+"""The largest number of jobs that the carrier may hold.
+
+Each relay counts these jobs by itself. After one has counted again, another may still use its share of the window.
+"""
 
 MOST_TWICE = 0.01
 """The largest share of the jobs that may run twice."""
 
 SPEED_LIMIT = 30.0
-"""Seconds at most from the last fault to full speed: attempts to connect to a broker have growing pauses."""
+"""Seconds at most from the last fault to full speed: clients of the broker pause ever longer before they reconnect."""
 
 WAIT_LIMIT = 15.0
-"""Seconds at most from the enqueue of an urgent job, or the claim of any job, to its start behind a full window."""
+"""Seconds at most until an urgent job starts after its enqueue, or any job after its claim: Celery has a long queue."""
 
 DEATHS = 3
-"""After this many deliveries whose worker dies, the broker gives a job back."""
+"""The number of deliveries whose worker dies, after which the broker gives the job back."""
 
 
 def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
@@ -65,7 +68,7 @@ def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
 
 
 def window_holds(evidence: Evidence) -> Iterator[str]:
-    """At no moment does the carrier hold more jobs than its window and the shares that relays had found free."""
+    """The carrier never holds more jobs than MOST_CARRIED."""
     for at, count in evidence.carried:
         if count > MOST_CARRIED:
             after = f"{at - evidence.calm_from:.1f} s after the begin"
@@ -74,13 +77,13 @@ def window_holds(evidence: Evidence) -> Iterator[str]:
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:
     """Under each lease a job is handed over at most once: by the relay that has claimed it, to the carrier."""
-    held = {(each.claim.job, each.claim.lease): each.claim.holder for each in evidence.held}
+    claimers = {(each.claim.job, each.claim.lease): each.claim.holder for each in evidence.held}
     counts = Counter((change.job, change.lease) for change in evidence.changes if change.verb == "hand_over")
     for change in evidence.changes:
         if change.verb != "hand_over":
             continue
         lease = (change.job, change.lease)
-        if counts[lease] > 1 or change.holder != carrier_id(CARRIER) or held.get(lease) != change.holder_before:
+        if counts[lease] > 1 or change.holder != carrier_id(CARRIER) or claimers.get(lease) != change.holder_before:
             yield f"job {change.job} was handed over from {change.holder_before} to {change.holder}"
 
 
@@ -111,20 +114,20 @@ def jobs_run_twice(evidence: Evidence) -> set[int]:
     recovered has begun again under a later lease.
     """
     counts = Counter((entry.job, entry.lease, entry.what) for entry in evidence.entries)
-    found = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
-    begun: defaultdict[int, set[int]] = defaultdict(set)
+    twice = {job for (job, _, what), times in counts.items() if times > 1 and what != "effect"}
+    leases_begun: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
-        begun[entry.job].add(entry.lease)
+        leases_begun[entry.job].add(entry.lease)
     for held in evidence.held:
         job, lease = held.claim.job, held.claim.lease
         is_taken_away = held.end is not None and held.end.verb in ("release", "recover")
-        if is_taken_away and lease in begun[job] and max(begun[job]) > lease:
-            found.add(job)
-    return found
+        if is_taken_away and lease in leases_begun[job] and max(leases_begun[job]) > lease:
+            twice.add(job)
+    return twice
 
 
 def _as_if_all_machines_were_hit(invariant: Invariant, evidence: Evidence) -> Iterator[str]:
-    """Check an invariant as if each fault hit all machines: a fault of any machine can delay a carried job."""
+    """Check an invariant as if each fault hit all machines: a fault of any machine can delay a job that Celery runs."""
     faults = [replace(fault, target=POSTGRES) for fault in evidence.faults]
     return invariant(replace(evidence, faults=faults))
 

@@ -1,7 +1,7 @@
 """Records which worker processes of all machines were alive, and until when, by looking at them many times a second.
 
-Invariant: the record does not depend on the database or on a log, so that it can contradict them: a worker that they
-call dead may be alive.
+Invariant: the record does not depend on the database or on a log, so that it can contradict both: a worker that the
+database calls dead may be alive.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Census:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether the process exists, running or stopped, and is no zombie."""
+    """Whether the process exists, even if it is stopped, and is not a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

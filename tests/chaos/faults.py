@@ -26,10 +26,10 @@ from .promises import promise
 from .stage import Stage
 
 LONG = WORKER_TIMEOUT + 7
-"""Seconds for which a machine is paused or cut off: longer than others need to notice that it is dead."""
+"""Seconds for which a machine is paused or cut off: longer than the other machine needs to notice that it is dead."""
 
 SILENT = 2 * WORKER_TIMEOUT
-"""Seconds for which a supervisor alone is silent: twice the time after which others call its machine dead."""
+"""Seconds for which only a supervisor is silent: twice the time after which another machine counts its workers dead."""
 
 HOUR = 3600.0
 
@@ -46,7 +46,7 @@ LARGE_LIMIT = 80.0
 """Seconds within which large jobs must be finished: twice the transfer time if one worker claims them all."""
 
 MOVE_LIMIT = 20.0
-"""Seconds within which each machine must use a new primary: twice the time after which a statement is given up."""
+"""Seconds within which each machine must use a new primary: twice the timeout of a statement."""
 
 CLAIMERS = """
 SELECT count(DISTINCT split_part(holder, '/', 1))
@@ -83,7 +83,7 @@ def kill_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 
 def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGKILL everything on one machine. Start it again when the other machine has long noticed."""
+    """SIGKILL all processes of a machine. Start it again after the other machine has recovered its jobs."""
     with stage.fault("machine killed", machine.name) as fault:
         fault.deaths = machine.kill()
         stage.wait(WORKER_TIMEOUT + choose.uniform(4, 6))
@@ -91,14 +91,14 @@ def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stop_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A rolling deploy: SIGTERM, wait for the end, start the new one."""
+    """Send SIGTERM to a machine, wait for its end, and start it again, as a rolling deploy does."""
     with stage.fault("SIGTERM", machine.name) as fault:
         fault.stops = [machine.stop()]
         machine.start()
 
 
 def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to all of a machine's processes, for longer than the worker timeout: others take its jobs."""
+    """SIGSTOP all processes of a machine for longer than the worker timeout: the other machine recovers its jobs."""
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
         stage.wait(LONG)
@@ -109,7 +109,7 @@ def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None
 def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
     """Check that a machine that was silent for long holds no job: the other machine must have recovered its jobs.
 
-    Without a check during other faults: they may lock the table, or leave the other supervisor without a connection.
+    Other faults may delay the recovery (they may lock the table), so nothing is checked while there is another fault.
     """
     if any(other is not fault and other.overlaps(fault.began, float("inf")) for other in stage.faults):
         return
@@ -120,7 +120,7 @@ def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
 
 
 def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to a supervisor alone: its workers live, and keep their jobs."""
+    """SIGSTOP only a supervisor: its workers live, and keep their jobs."""
     _defer_long()
     with stage.fault("supervisor paused", machine.name, slows=False):
         machine.pause_supervisor()
@@ -129,7 +129,7 @@ def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> N
 
 
 def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to the workers for longer than the worker timeout, while their supervisor lives: they keep their jobs."""
+    """SIGSTOP the workers for longer than the worker timeout, while their supervisor lives: they keep their jobs."""
     with stage.fault("workers paused", machine.name):
         machine.pause_workers()
         stage.wait(WORKER_TIMEOUT + choose.uniform(1, 3))
@@ -142,7 +142,7 @@ def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> Non
         pid, name = _freeze_loop(stage)
         frozen.target = name.partition("/")[0]
         frozen.deaths = [Death(pid, time.time(), alone=True, frozen=True)]
-        (other,) = (each for each in stage.machines if each.name != frozen.target)
+        (other,) = (candidate for candidate in stage.machines if candidate.name != frozen.target)
         paused.target = other.name
         paused.deaths = other.pause_worker(choose.randrange(100))
         for fault in (frozen, paused):
@@ -159,19 +159,19 @@ def _freeze_loop(stage: Stage) -> tuple[int, str]:
     with stage.cluster.connect() as connection:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            found = connection.execute(
+            worker = connection.execute(
                 "SELECT process.pid, process.name FROM chaos_ledger JOIN skipqueue_job AS job ON job.id = job_id "
                 "JOIN chaos_process AS process ON worker_id = locked_by WHERE what = 'begin' AND job_id = %s",
                 [job],
             ).fetchone()
-            if found:
-                return int(found[0]), str(found[1])
+            if worker:
+                return int(worker[0]), str(worker[1])
             time.sleep(0.05)
     raise RuntimeError("The job that freezes a worker did not begin within 30 s.")
 
 
 def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Stop reading the log of a machine until its pipe is full, and kill a worker, so that much is logged."""
+    """Stop reading the log of a machine until its pipe is full, and kill a worker, so that the machine logs more."""
     _defer_long()
     with stage.fault(LOG_BLOCKED, machine.name, slows=False) as fault:
         machine.logbook.block()
@@ -182,7 +182,7 @@ def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Set the clock of a machine an hour forward or back for some seconds."""
+    """Set the clock of a machine forward or back by an hour for some seconds."""
     with stage.fault("clock off", machine.name, slows=False):
         machine.clock.set(choose.choice((HOUR, -HOUR)))
         stage.wait(choose.uniform(4, 6))
@@ -193,13 +193,13 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def _defer_long() -> None:
-    """Defer a few jobs that take longer than the worker timeout: functions and coroutines."""
+    """Defer a few jobs that take longer than the worker timeout; the tasks are a function and a coroutine."""
     for task in (jobs.work, jobs.work_async):
         _defer_if_possible(task, [(VERY_LONG,)] * 4)
 
 
 def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> None:
-    """Defer jobs, but do nothing while there is no database."""
+    """Defer jobs, or do nothing if the database is not available."""
     with contextlib.suppress(Error), _django():
         defer_many(task, calls)
 
@@ -232,13 +232,13 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
             ids += defer_many(jobs.carry, [(load,)] * 5)
             ids += defer_many(jobs.drop, [(load,)] * 3)
 
-        def left() -> int:
+        def count_unfinished() -> int:
             unfinished = "SELECT count(*) FROM skipqueue_job WHERE id = ANY (%s) AND status IN ('queued', 'running')"
             row = connection.execute(unfinished, [ids]).fetchone()
             return int(row[0]) if row else 0
 
-        if not stage.wait_for(lambda: left() == 0, LARGE_LIMIT):
-            fault.overdue.append(f"{left()} of {len(ids)} large jobs were not finished")
+        if not stage.wait_for(lambda: count_unfinished() == 0, LARGE_LIMIT):
+            fault.overdue.append(f"{count_unfinished()} of {len(ids)} large jobs were not finished")
         for each in stage.machines:
             each.proxy.limit(float("inf"))
 
@@ -256,7 +256,7 @@ def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Let no byte and no error through between a machine and PostgreSQL, for longer than the worker timeout."""
+    """Hold back all bytes and errors between a machine and PostgreSQL, for longer than the worker timeout."""
     with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
@@ -266,14 +266,14 @@ def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None
 
 
 def lose_server(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Half-open: close the connections of a machine on the server's side, so that the machine never notices."""
+    """Close the connections of a machine only on the server's side (half-open), so that the machine never notices."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_server()
         stage.wait(LONG)
 
 
 def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Half-open: close the connections of a machine, so that the server does not notice for a while."""
+    """Close the connections of a machine only on its side (half-open): the server does not notice for a while."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_clients()
         stage.wait(choose.uniform(2, 4))
@@ -281,7 +281,7 @@ def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Let no byte and no error through between a supervisor and PostgreSQL; the connections of its workers work."""
+    """Hold back all bytes and errors between a supervisor and PostgreSQL; the connections of its workers work."""
     _without_supervisor(stage, machine, "supervisor stalled", machine.proxy.stall_process)
 
 
@@ -301,7 +301,7 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
 
 
 def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Make opening a connection slow: slower than the timeout of the tasks that open one."""
+    """Make opening a connection take longer than the timeout of the tasks that open one."""
     with stage.fault("slow to connect", POSTGRES):
         for each in stage.machines:
             each.proxy.delay_connects(0.3)
@@ -334,7 +334,7 @@ def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Make the primary refuse writes with all sockets open, as when a cloud swaps roles, and promote the standby.
+    """Make the primary refuse writes, but keep all sockets open, and promote the standby, as some clouds do.
 
     All machines must find the new primary while the former primary still answers.
     """
@@ -345,18 +345,18 @@ def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> Non
         promoted = time.time()
         with stage.cluster.connect() as connection:
 
-            def moved() -> bool:
-                found = connection.execute(CLAIMERS, [promoted]).fetchone()
-                return found is not None and found[0] == len(stage.machines)
+            def all_machines_have_claimed() -> bool:
+                row = connection.execute(CLAIMERS, [promoted]).fetchone()
+                return row is not None and row[0] == len(stage.machines)
 
-            if not stage.wait_for(moved, MOVE_LIMIT):
+            if not stage.wait_for(all_machines_have_claimed, MOVE_LIMIT):
                 fault.overdue.append(f"not all machines had found the new primary within {MOVE_LIMIT:g} s")
         stage.cluster.kill_standby()
     stage.cluster.add_standby()
 
 
 def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to all of PostgreSQL for longer than the worker timeout."""
+    """SIGSTOP all processes of PostgreSQL for longer than the worker timeout."""
     with stage.fault("PostgreSQL paused", POSTGRES):
         stage.cluster.pause()
         stage.wait(WORKER_TIMEOUT + choose.uniform(2, 4))
@@ -396,7 +396,7 @@ def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 @contextlib.contextmanager
 def _django() -> Iterator[None]:
-    """Use Django's connection in the thread of a stroke, and close it."""
+    """Close the connection that Django opens in this thread, at the end of the block."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A machine: a process group of `runworker` and its workers, kept running as a process manager would.
+"""A machine: a process group of `runworker` and its workers, which a thread restarts as a process manager would.
 
 Invariant: a death is recorded with the time before the kill, so that no recovery seems faster than it was.
 """
@@ -115,13 +115,13 @@ class Machine:
         return self._kill(self.pids[0], alone=False) + orphans if self.pids else []
 
     def pause(self) -> list[Death]:
-        """SIGSTOP all processes. Other machines take a machine that is paused for long for dead."""
+        """SIGSTOP all processes. After a while, the other machine counts this machine as dead."""
         deaths = [Death(pid, time.time(), alone=False) for pid in self.pids]
         self._stop_running(death.pid for death in deaths)
         return deaths
 
     def pause_supervisor(self) -> None:
-        """SIGSTOP the supervisor alone."""
+        """SIGSTOP the supervisor, but not its workers."""
         self._stop_running(self.pids[:1])
 
     def pause_workers(self) -> None:
@@ -175,7 +175,7 @@ class Machine:
                 self._run()
 
     def _clear_away(self) -> None:
-        """Clean up before the next start: here nothing."""
+        """Subclasses may clean up before the next start."""
 
     def _stop_restarts(self) -> subprocess.Popen[bytes]:
         """Keep the process manager from starting `runworker` again. Returns the last process."""
@@ -185,7 +185,7 @@ class Machine:
             return self._process
 
     def _dismiss_manager(self) -> None:
-        """Wait for the end of the process manager: it must not watch the next process."""
+        """Wait until the thread of the process manager has ended: it must not watch the next process."""
         assert self._manager is not None
         self._manager.join()
 

@@ -1,7 +1,7 @@
-"""The invariants of limits, rates, fairness, batches and chains; `invariants` lists them with all invariants.
+"""The invariants of limits, rates, fairness, batches and chains. The module `invariants` lists all invariants.
 
-Invariant: each function is pure and exact. Admissions by one key are numbered in the order of their commits, because a
-lock of the key is held from before an admission until its commit; changes of a batch, because its row is locked.
+Invariant: each function is pure and exact. The number `seq` follows the order of commits among admissions of one key,
+because each takes a lock of the key, and among changes of one batch, because each locks its row.
 """
 
 from collections import Counter, defaultdict
@@ -14,20 +14,20 @@ TOLERANCE = 0.05
 """The share of a token that may be missing: PostgreSQL rounds times to microseconds."""
 
 CLOCK_JUMP = 1.0
-"""If the clock of PostgreSQL goes back by more than this number of seconds, it was set back."""
+"""If the clock of PostgreSQL goes back by more than this number of seconds, the clock was set back."""
 
 ENDED_OR_RUNNING = 4
-"""How many times as many jobs of a fair key may be queued as have ever run at once: as many as run, two for each that
-has just ended, and some whose change the witness records a moment before other sessions see it."""
+"""For each job of a fair key that has run at once, this number of jobs may be queued: one for the running job, two for
+a job that has just ended, and one because the witness records changes a moment before other sessions see them."""
 
 
 def limits_hold(evidence: Evidence) -> Iterator[str]:
-    """(16) At no instant do more jobs of a key hold a permit than its limit allows: in a sequence one."""
-    held: defaultdict[str, set[int]] = defaultdict(set)
+    """(16) No more jobs of a key hold a permit at once than its limit allows; in a sequence it allows one."""
+    holders_by_key: defaultdict[str, set[int]] = defaultdict(set)
     for change in evidence.changes:
         if change.limit_key is None or change.limit_kind == "fair":
             continue
-        holders = held[change.limit_key]
+        holders = holders_by_key[change.limit_key]
         holders.discard(change.job)
         if _holds_permit(change):
             holders.add(change.job)
@@ -36,7 +36,7 @@ def limits_hold(evidence: Evidence) -> Iterator[str]:
 
 
 def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
-    """(17) The jobs of a sequence begin in the order in which they were deferred, but for those retried by hand."""
+    """(17) The jobs of a sequence begin in the order in which they were deferred, except jobs retried by hand."""
     newest: defaultdict[str, int] = defaultdict(int)
     retried: set[int] = set()
     for change in evidence.changes:
@@ -55,7 +55,7 @@ def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
 def rates_hold(evidence: Evidence) -> Iterator[str]:
     """(18) No job with a rate is queued without a token of its key; tokens come at their rate, by PostgreSQL's clock.
 
-    Nor are more jobs queued with tokens than the burst.
+    The number of queued jobs with a token never exceeds the burst.
     """
     buckets: defaultdict[str, Bucket] = defaultdict(Bucket)
     for change in evidence.changes:
@@ -85,7 +85,7 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
 
 
 def fairness_holds(evidence: Evidence) -> Iterator[str]:
-    """(19) Of the jobs of one tenant few are queued: as many as its capacity, or as its running jobs explain."""
+    """(19) Few jobs of a tenant are queued: its capacity, and ENDED_OR_RUNNING for each job that has run at once."""
     queued: defaultdict[str, set[int]] = defaultdict(set)
     running: defaultdict[str, set[int]] = defaultdict(set)
     most: Counter[str] = Counter()
@@ -128,7 +128,7 @@ def batches_call_back_once(evidence: Evidence) -> Iterator[str]:
 
 
 def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
-    """(21) A job of a chain begins after the jobs that it needs; it is discarded without one only if that fails."""
+    """(21) A job of a chain begins after the jobs that it needs; it is discarded only if one of these jobs fails."""
     for need in evidence.needs:
         for change in evidence.by_job.get(need.job, ()):
             before = evidence.status_at(need.needs, change.seq)
@@ -144,12 +144,12 @@ def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
 SEQUENCES = ("sequence", "halting")
 
 KEPT = 0.1
-"""Seconds whose tokens a key keeps beyond its burst while a supervisor is late."""
+"""A key may have more tokens than its burst: the tokens of this number of seconds, because supervisors may be late."""
 
 
 @dataclass
 class Bucket:
-    """The tokens of one key: the most that there can be, given the admissions so far."""
+    """The largest number of tokens that one key can have after the admissions so far."""
 
     full_at: float = 0.0
     """When the bucket has as many tokens as its burst again, by the clock of PostgreSQL."""
@@ -174,7 +174,7 @@ class Bucket:
 
 
 def _holds_permit(change: Change) -> bool:
-    """Whether the job holds a permit now, as do jobs that wait for a retry in a sequence or halt it."""
+    """Whether the job holds a permit now. A job of a sequence also holds one while it waits for a retry or halts it."""
     waits = change.after == "scheduled" and change.has_begun and change.limit_kind in SEQUENCES
     halts = change.after == "failed" and change.limit_kind == "halting"
     return (change.after in ("queued", "running") and not change.is_ahead) or bool(waits) or halts
@@ -192,10 +192,10 @@ def _judge_end(
     own = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
     called = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
     statuses = {job: evidence.status_at(job, end) for job in own}
-    for inside in inner:
-        if ends.get(inside, end) >= end:
-            yield f"batch {batch.batch} was finished before batch {inside}, which is in it"
-        statuses |= {change.job: evidence.status_at(change.job, end) for change in members.get(inside, ())}
+    for inner_batch in inner:
+        if ends.get(inner_batch, end) >= end:
+            yield f"batch {batch.batch} was finished before batch {inner_batch}, which is in it"
+        statuses |= {change.job: evidence.status_at(change.job, end) for change in members.get(inner_batch, ())}
     for job, status in statuses.items():
         if status not in FINISHED:
             yield f"batch {batch.batch} was finished while job {job} was {status or 'not there'}"

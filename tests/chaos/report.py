@@ -43,11 +43,11 @@ def judge(scenario: str, evidence: Evidence) -> Verdict:
 
 def judge_by(invariants: Sequence[Invariant], scenario: str, evidence: Evidence, *, repeats: str) -> Verdict:
     """Judge the evidence by these invariants. `repeats` is the text of the column of repeats."""
-    found = {invariant: list(invariant(evidence)) for invariant in invariants}
+    violations_of = {invariant: list(invariant(evidence)) for invariant in invariants}
     violations = [
         f"({number}) {violation}"
         for number, invariant in enumerate(invariants, start=1)
-        for violation in found[invariant]
+        for violation in violations_of[invariant]
     ]
     speed = full_speed_after(evidence)
     cells = [
@@ -78,7 +78,7 @@ def _repeats(evidence: Evidence) -> str:
 
 
 def _taken_back(evidence: Evidence) -> str:
-    """The times until jobs of dead processes were recovered, without those whose outcome was still written."""
+    """The times until jobs of dead processes were recovered, without jobs whose outcome the process still wrote."""
     seconds = [
         seconds
         for _, _, held, seconds in taken_back(evidence)

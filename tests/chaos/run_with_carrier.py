@@ -25,8 +25,8 @@ from .scenarios import Run
 
 HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND locked_by = %s"
 
-LOOK = 0.1
-"""Seconds between two counts of the jobs that the carrier holds."""
+COUNT_INTERVAL = 0.1
+"""Seconds between two counts of the jobs that the carrier (Celery) holds."""
 
 START_SECONDS = 60.0
 
@@ -61,17 +61,17 @@ class RunWithCarrier(Run):
             self._broker.node.start()
             self._celery.boot()
             counting.start()
-            found = super().evidence()
+            evidence = super().evidence()
         finally:
             over.set()
             self._celery.end()
             self._celery.logbook.save(self._folder)
             self._broker.node.remove()
         counting.join()
-        self._save_twice(found)
-        return replace(found, carried=self._counts, left_over=self._left_over)
+        self._save_jobs_run_twice(evidence)
+        return replace(evidence, carried=self._counts, left_over=self._left_over)
 
-    def _save_twice(self, evidence: Evidence) -> None:
+    def _save_jobs_run_twice(self, evidence: Evidence) -> None:
         """Write the changes and rows of the jobs that ran twice into a file, to analyse them."""
         lines = []
         for job in sorted(jobs_run_twice(evidence)):
@@ -81,10 +81,10 @@ class RunWithCarrier(Run):
         (self._folder / "twice.txt").write_text("".join(lines))
 
     def _count_held(self, over: threading.Event) -> None:
-        while not over.wait(LOOK):
+        while not over.wait(COUNT_INTERVAL):
             try:
                 with self._cluster.connect() as connection:
-                    while not over.wait(LOOK):
+                    while not over.wait(COUNT_INTERVAL):
                         row = connection.execute(HELD, [carrier_id(CARRIER)]).fetchone()
                         self._counts.append((time.time(), int(row[0]) if row else 0))
             except psycopg.Error:  # PostgreSQL is down
@@ -103,11 +103,11 @@ class RunWithCarrier(Run):
         return [(lane, self._stage.machines) for lane in lanes]
 
     def _stop_all(self) -> None:
-        """See `Run._stop_all`. Before it, nothing may be left in the broker."""
+        """Wait for up to 10 s until the broker has no message, record the messages that it still has, and stop all."""
         deadline = time.monotonic() + 10
-        while any(left := self._broker.left_over().values()) and time.monotonic() < deadline:
+        while any(counts := self._broker.left_over().values()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._left_over = self._broker.left_over() if any(left) else {}
+        self._left_over = self._broker.left_over() if any(counts) else {}
         super()._stop_all()
         with self._stage.fault("SIGTERM at the end", self._celery.name) as fault:
             fault.stops = [self._celery.stop()]

@@ -87,8 +87,8 @@ def test_the_witness_records_release_recover_and_cancel() -> None:
     store.cancel([job.pk], reason=CANCELLED)
     store.retry([job.pk])
     store.discard([job.pk])
-    took = ["claim", "release", "claim", "recover", "claim", "cancel", "retry", "claim", "cancel", "retry", "discard"]
-    assert verbs_of(job) == ["enqueue", *took]
+    verbs = ["claim", "release", "claim", "recover", "claim", "cancel", "retry", "claim", "cancel", "retry", "discard"]
+    assert verbs_of(job) == ["enqueue", *verbs]
 
 
 def test_the_witness_records_other_changes_as_illegal() -> None:

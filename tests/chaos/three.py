@@ -29,7 +29,7 @@ from .settings import SKIPQUEUE
 TOGETHER = 10
 """The number of jobs that are deferred by one statement."""
 
-LOOKS = 0.1
+LOOK_INTERVAL = 0.1
 """Seconds between two looks at the heartbeats."""
 
 AGE = "SELECT extract(epoch FROM now() - min(heartbeat_at))::float8 FROM skipqueue_worker"
@@ -110,9 +110,9 @@ class Database:
         due = time.monotonic()
         while self._is_loaded.is_set():
             try:
-                made = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
-                self.record.promised.update(made)
-            except Error:  # the server is down: a job whose commit got no answer may be there or not
+                ids = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
+                self.record.promised.update(ids)
+            except Error:  # the server is down: these jobs may be committed or not
                 connections[self.alias].close()
             due = max(due + TOGETHER / self._rate, time.monotonic() - 1)
             time.sleep(max(due - time.monotonic(), 0))
@@ -126,9 +126,9 @@ class Database:
                         row = connection.execute(AGE).fetchone()
                         if row and row[0] is not None:
                             self.record.ages.append((time.time(), row[0]))
-                        time.sleep(LOOKS)
+                        time.sleep(LOOK_INTERVAL)
             except psycopg.Error:
-                time.sleep(LOOKS)
+                time.sleep(LOOK_INTERVAL)
 
 
 class Runworker:

@@ -26,19 +26,19 @@ def tree_of(path: str) -> ast.Module:
 
 @functools.cache
 def trees() -> Sequence[ast.Module]:
-    """Every module of the package but the migrations."""
+    """The syntax trees of all modules of the package except the migrations."""
     return [tree_of(str(path)) for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
 
 
 @functools.cache
 def assigned() -> Mapping[str, Sequence[ast.expr]]:
-    """The expressions that are assigned to each name at the top level of any module."""
-    found = defaultdict[str, list[ast.expr]](list)
+    """The expressions that any module assigns to each name at its top level."""
+    expressions = defaultdict[str, list[ast.expr]](list)
     for tree in trees():
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found[node.targets[0].id].append(node.value)
-    return found
+                expressions[node.targets[0].id].append(node.value)
+    return expressions
 
 
 @functools.cache
@@ -51,9 +51,9 @@ def nodes_of(value: Any) -> list[Any]:
     """The syntax nodes that define a class or a function; if it has overloads, only the overloads."""
     body: list[Any] = tree_of(_path_of(value)).body
     for name in value.__qualname__.split("."):
-        found = [node for node in body if isinstance(node, ast.ClassDef | FUNCTION) and node.name == name]
-        body = found[-1].body
-    return found[:-1] or found
+        definitions = [node for node in body if isinstance(node, ast.ClassDef | FUNCTION) and node.name == name]
+        body = definitions[-1].body
+    return definitions[:-1] or definitions
 
 
 def _path_of(value: Any) -> str:
@@ -81,7 +81,7 @@ def unquoted(annotation: ast.expr) -> ast.expr:
 
 
 def template(node: ast.expr) -> str:
-    """The text of an expression that makes a string; `{}` stands for each value in it."""
+    """The text of an expression that is a string; `{}` stands for each value that the string contains."""
     match node:
         case ast.Constant(value=str(text)):
             return text
