@@ -1,6 +1,6 @@
-"""A carrier (Celery, which runs jobs for the queue) for tests: its setting, and rows of workers and jobs as relays write.
+"""A carrier for tests: its setting, and rows of workers and jobs as relays write them.
 
-A relay is the process that hands jobs over to Celery.
+A carrier, here Celery, runs jobs for the queue. A relay is a process that hands jobs over to Celery.
 """
 
 from datetime import timedelta

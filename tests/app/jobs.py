@@ -187,7 +187,7 @@ async def arecord_and_hold(context: JobContext, entry: str, until: str = "go", p
 
 @job(takes_context=True)
 def record_and_die(context: JobContext, entry: str, on_attempt: int = 1) -> None:
-    """Write `entry`. In the attempt `on_attempt`, kill the worker process as the kernel's out-of-memory killer would."""
+    """Write `entry`. In the attempt `on_attempt`, kill the worker process as the out-of-memory killer would."""
     _write(context, entry)
     if context.attempt == on_attempt:
         os.kill(os.getpid(), signal.SIGKILL)

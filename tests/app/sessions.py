@@ -55,7 +55,7 @@ def schema(name: str) -> Iterator[Callable[[str | None], None]]:
 
 
 class Session:
-    """A second user of the queue: a thread with its own Django connection. The test calls functions in it step by step."""
+    """A second user of the queue: a thread with its own Django connection, in which the test calls functions."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)

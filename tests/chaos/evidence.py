@@ -305,7 +305,7 @@ class Evidence:
         return dict(grouped)
 
     def status_at(self, job: int, seq: int) -> str | None:
-        """The status of a job just before the change `seq`; `None` before its enqueue, the last status after a prune."""
+        """The status of a job just before the change `seq`: `None` before its enqueue, the last one after a prune."""
         changes = self.by_job.get(job, [])
         last = bisect.bisect_left(changes, seq, key=lambda change: change.seq) - 1
         if last < 0:

@@ -183,7 +183,7 @@ class Proxy:
         client.close()
 
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Copy bytes from one end to the other until an end closes. Then close the other end, unless the link is torn."""
+        """Copy bytes from one end to the other until an end closes. Then close the other, unless the link is torn."""
         messages, seconds_to_wait = 0, 0.0
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):

@@ -136,7 +136,7 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
 
 
 def _attributes(init: FUNCTION) -> Lines:
-    """Yield the attributes that `__init__` sets, with the annotation of an argument of the same name, if there is one."""
+    """Yield the attributes that `__init__` sets, each with the annotation of the argument of the same name, if any."""
     annotations = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
     for node in ast.walk(init):
         match node:

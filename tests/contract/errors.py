@@ -18,8 +18,8 @@ PASS_THROUGH = ("_", "gettext", "printable")
 def errors() -> Iterator[str]:
     """Yield `Class: message` for every exception message in the package.
 
-    This includes the default messages of exceptions that are raised without a message. `problem: text` is a message that
-    a `*problem*` function returns to its caller, which raises an error or reports a system check with it.
+    This includes the default messages of exceptions that are raised without a message. `problem: text` is a message
+    that a `*problem*` function returns to its caller, which raises an error or reports a system check with it.
     """
     classes = {
         _name(node.exc.func) for node in nodes() if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)

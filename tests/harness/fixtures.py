@@ -178,5 +178,5 @@ def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., 
 
 
 def close_connections_of_asgiref() -> None:
-    """Close the connections of the thread in which asgiref runs queries of `async def` tasks: it outlives the worker."""
+    """Close the connections of the thread in which asgiref runs queries of `async def` tasks: it outlives workers."""
     SyncToAsync.single_thread_executor.submit(connections.close_all).result(DEADLINE)

@@ -28,7 +28,7 @@ from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job, make_worker
 from ...app.sessions import Session
-from ...harness.languages import speak
+from ...harness.languages import use_translations
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -118,7 +118,7 @@ def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(
 
 
 def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings: Any, tmp_path: Any) -> None:
-    speak(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
+    use_translations(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
     AlertService().run()
     assert Incident.objects.get(rule="no-worker").title == "No worker is alive"
 
