@@ -172,12 +172,12 @@ def test_a_relay_opens_one_connection_for_all_celery_workers(tmp_path: Path, rab
 
 
 def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> None:
-    made = []
+    environments = []
     with suppress(RuntimeError), databases.fresh_database() as environment:
-        made.append(environment)
+        environments.append(environment)
         assert _database_exists(environment)
         raise RuntimeError("the measurement fails")
-    assert not _database_exists(*made)
+    assert not _database_exists(*environments)
 
 
 def test_defer_asks_the_database_once(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class TestWithRabbitMQ:
             assert lines[0] == "RabbitMQ starts.\n"
             assert lines[1].startswith("amqp://")
             started = psutil.Process(process.pid).children(recursive=True)
-            (folder,) = {home for each in started if (home := folder_of_node(each))}
+            (folder,) = {home for process in started if (home := folder_of_node(process))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
             process.wait()  # `communicate` would close the input, and so end the command without the signal

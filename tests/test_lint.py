@@ -9,11 +9,11 @@ from scripts import lint
 
 
 class Case(NamedTuple):
-    """A module that breaks a rule in its last line, and one that keeps the rule."""
+    """The code of a module that breaks a rule in its last line, and code that keeps the rule."""
 
     path: str
-    broken: str
-    kept: str
+    wrong_code: str
+    right_code: str
 
 
 CASES = {
@@ -41,9 +41,9 @@ def reported_lines(rule: str, path: str, text: str) -> list[int]:
 
 def test_every_rule_reports_the_line_that_breaks_it_and_no_other_line() -> None:
     assert {rule.__name__ for rule in lint.RULES} == set(CASES)
-    for rule, (path, broken, kept) in CASES.items():
-        assert reported_lines(rule, path, broken) == [len(broken.splitlines())], rule
-        assert reported_lines(rule, path, kept) == [], rule
+    for rule, (path, wrong_code, right_code) in CASES.items():
+        assert reported_lines(rule, path, wrong_code) == [len(wrong_code.splitlines())], rule
+        assert reported_lines(rule, path, right_code) == [], rule
 
 
 # Code of the console that runs an SQL statement, and puts it together in the same expression.
@@ -182,7 +182,9 @@ def test_a_word_is_reported_in_its_rooms_alone() -> None:
         ("package/core/list.py", []),
         ("package/console/a.py", []),
     ):
-        assert list(lint.word(path, text, list(lint.words(WORDS)))) == [f"{path}:2: {each}" for each in findings], path
+        assert list(lint.word(path, text, list(lint.words(WORDS)))) == [
+            f"{path}:2: {finding}" for finding in findings
+        ], path
 
 
 def test_each_room_of_the_table_exists() -> None:

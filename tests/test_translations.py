@@ -59,7 +59,7 @@ def texts_in_python() -> Iterator[tuple[str, Text | None]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
                 arguments = node.args[: FUNCTIONS[node.func.id]]
-                literals = tuple(str(each.value) for each in arguments if isinstance(each, ast.Constant))
+                literals = tuple(str(argument.value) for argument in arguments if isinstance(argument, ast.Constant))
                 are_literal = len(literals) == len(arguments)
                 text: Text | None = (literals[0] if len(literals) == 1 else literals) if are_literal else None
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text

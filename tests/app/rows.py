@@ -88,11 +88,11 @@ def state(row: Job | Worker) -> dict[str, Any]:
 
 
 def are_in_order(*times: datetime | None) -> bool:
-    """Whether all these times are set, and each is later than the one before it."""
+    """Whether all these times are set, and each is later than the time before it."""
     set_times = [time for time in times if time is not None]
     return len(set_times) == len(times) and all(earlier < later for earlier, later in pairwise(set_times))
 
 
 def lease_of(job: Job) -> tuple[int, int]:
-    """The id and the lease of a job, as `Store.release` takes them."""
+    """The id and the lease of a job: an argument for `Store.release`."""
     return job.pk, job.lease

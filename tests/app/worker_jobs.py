@@ -80,14 +80,14 @@ def see(number: int) -> None:
     seen.append(number)
 
 
-stops, goes_on = threading.Event(), threading.Event()
+must_wait, may_continue = threading.Event(), threading.Event()
 
 
 @job
-def wait_while_it_stops() -> None:
-    """Once `stops` is set, wait until `goes_on` is set."""
-    if stops.is_set():
-        goes_on.wait(5)
+def wait_if_asked() -> None:
+    """If the test has set `must_wait`, wait until it sets `may_continue`."""
+    if must_wait.is_set():
+        may_continue.wait(5)
 
 
 @job
@@ -127,6 +127,7 @@ def pass_gate_and_get_over_it(name: str) -> None:
 
 @job
 def pass_gate_come_what_may(name: str) -> None:
+    """Wait at the gate in a call of the thread that Python cannot interrupt."""
     pass_gate(name)
 
 

@@ -133,13 +133,13 @@ def _verdict(name: str, options: argparse.Namespace, cluster: Cluster, folder: P
     from .scenarios import SCENARIOS, Run
 
     scenario = SCENARIOS[name]
-    given = {"seed": options.seed, "seconds": options.seconds, "rate": options.rate}
+    values = {"seed": options.seed, "seconds": options.seconds, "rate": options.rate}
     if scenario.has_three:
-        run = RunOfThree(name, folder, **given)
+        run = RunOfThree(name, folder, **values)
         return run.verdict()
     if scenario.has_carrier:
-        return judge_carried(name, RunWithCarrier(name, cluster, folder, **given).evidence())
-    return judge(name, Run(name, cluster, folder, **given).evidence())
+        return judge_carried(name, RunWithCarrier(name, cluster, folder, **values).evidence())
+    return judge(name, Run(name, cluster, folder, **values).evidence())
 
 
 def _print_violations(name: str, violations: list[str], options: argparse.Namespace) -> None:

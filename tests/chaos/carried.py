@@ -114,7 +114,7 @@ class Broker:
                 raise TimeoutError("RabbitMQ took no connection within 60 s.")
             time.sleep(0.05)
 
-    def left_over(self) -> dict[str, int]:
+    def count_messages(self) -> dict[str, int]:
         """The number of messages in each queue, delivered messages included."""
         lines = self.node.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
         names_and_counts = (line.rsplit(maxsplit=1) for line in lines if line.strip())

@@ -105,7 +105,7 @@ class CarrierFaults:
         self._stall(stage, self._celery, choose)
 
     def lose_relay(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Close the connection of a relay on the side of the broker alone, so that the relay does not notice it."""
+        """Close the connection of a relay only on the broker's side, so that the relay does not notice that."""
         with stage.fault(LOST, BROKER):
             choose.choice(self._clients[1:]).broker.lose_server()
             stage.wait(OUT_OF_REACH)

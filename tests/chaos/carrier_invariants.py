@@ -60,16 +60,16 @@ DEATHS = 3
 
 def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
     """At the end, no row says that the carrier holds a job, and the broker holds no message."""
-    for queue, count in sorted(evidence.left_over.items()):
+    for queue, count in sorted(evidence.messages_left.items()):
         if count:
             yield f"{count} messages were left in {queue}"
-    if evidence.carried and evidence.carried[-1][1]:
-        yield f"{evidence.carried[-1][1]} jobs were left with the carrier"
+    if evidence.carried_counts and evidence.carried_counts[-1][1]:
+        yield f"{evidence.carried_counts[-1][1]} jobs were left with the carrier"
 
 
 def window_holds(evidence: Evidence) -> Iterator[str]:
     """The carrier never holds more jobs than MOST_CARRIED."""
-    for at, count in evidence.carried:
+    for at, count in evidence.carried_counts:
         if count > MOST_CARRIED:
             after = f"{at - evidence.calm_from:.1f} s after the begin"
             yield f"{after} the carrier held {count} jobs, more than {MOST_CARRIED}"
@@ -77,7 +77,9 @@ def window_holds(evidence: Evidence) -> Iterator[str]:
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:
     """Under each lease a job is handed over at most once: by the relay that has claimed it, to the carrier."""
-    claimers = {(each.claim.job, each.claim.lease): each.claim.holder for each in evidence.held}
+    claimers = {
+        (held_lease.claim.job, held_lease.claim.lease): held_lease.claim.holder for held_lease in evidence.held_leases
+    }
     counts = Counter((change.job, change.lease) for change in evidence.changes if change.verb == "hand_over")
     for change in evidence.changes:
         if change.verb != "hand_over":
@@ -96,12 +98,12 @@ def few_run_twice(evidence: Evidence) -> Iterator[str]:
 
 def carried_deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
     """A job is recovered for deaths of Celery's processes only if enough faults made the broker deliver it again."""
-    for held in evidence.held:
-        end = held.end
+    for held_lease in evidence.held_leases:
+        end = held_lease.end
         if end is None or end.verb != "recover" or end.holder_before != carrier_id(CARRIER):
             continue
         count = sum(
-            fault.what in DELIVER_AGAIN and fault.overlaps(held.claim.at - 1, end.at) for fault in evidence.faults
+            fault.what in DELIVER_AGAIN and fault.overlaps(held_lease.claim.at - 1, end.at) for fault in evidence.faults
         )
         if count < DEATHS:
             yield f"job {end.job} was recovered for {DEATHS} deaths of its workers, and there were {count} faults"
@@ -118,9 +120,9 @@ def jobs_run_twice(evidence: Evidence) -> set[int]:
     leases_begun: defaultdict[int, set[int]] = defaultdict(set)
     for entry in evidence.entries:
         leases_begun[entry.job].add(entry.lease)
-    for held in evidence.held:
-        job, lease = held.claim.job, held.claim.lease
-        is_taken_away = held.end is not None and held.end.verb in ("release", "recover")
+    for held_lease in evidence.held_leases:
+        job, lease = held_lease.claim.job, held_lease.claim.lease
+        is_taken_away = held_lease.end is not None and held_lease.end.verb in ("release", "recover")
         if is_taken_away and lease in leases_begun[job] and max(leases_begun[job]) > lease:
             twice.add(job)
     return twice

@@ -59,8 +59,8 @@ class Change(NamedTuple):
     rate_key: str | None = None
     rate_interval: float | None = None
     rate_burst: int | None = None
-    stated: float = 0.0
-    """When the statement of the change began, by the clock of PostgreSQL, which may be wrong."""
+    statement_began: float = 0.0
+    """When the statement that made the change began, by the clock of PostgreSQL, which may be wrong."""
     batch: int | None = None
     calls_back: str | None = None
     """If the job is a callback of its batch, the kind of callback, such as `on_finish`; otherwise `None`."""
@@ -151,7 +151,7 @@ class Promise(NamedTuple):
     priority: int
 
 
-class Held(NamedTuple):
+class HeldLease(NamedTuple):
     """One lease: the change that began it (the claim), and the change that ended it."""
 
     claim: Change
@@ -248,10 +248,10 @@ class Evidence:
     """The life of each worker process, by its process id."""
     urgent: set[int] = field(default_factory=set)
     """The jobs that must start before all other jobs."""
-    placed: set[int] = field(default_factory=set)
-    """The jobs that write a row into the schema that each new connection is set to."""
+    row_writers: set[int] = field(default_factory=set)
+    """The jobs whose task writes a row through Django."""
     rows: dict[str, set[int]] = field(default_factory=dict)
-    """The jobs that have written a row, by the schema in which the row is."""
+    """The jobs that have written such a row, by the schema in which the row is."""
     log: list[Line] = field(default_factory=list)
     """The log lines of all machines."""
     faults: list[Fault] = field(default_factory=list)
@@ -265,13 +265,13 @@ class Evidence:
     calm_again: float = 0.0
     """When the last fault was over."""
     load_until: float = 0.0
-    carried: list[tuple[float, int]] = field(default_factory=list)
+    carried_counts: list[tuple[float, int]] = field(default_factory=list)
     """Times, and how many jobs the carrier (Celery) held at each time, according to the job table."""
-    left_over: dict[str, int] = field(default_factory=dict)
+    messages_left: dict[str, int] = field(default_factory=dict)
     """How many messages were left in each queue of the broker at the end."""
 
     @cached_property
-    def held(self) -> list[Held]:
+    def held_leases(self) -> list[HeldLease]:
         """All leases, each with the change that ended it."""
         ends, begins = {}, []
         for change in self.changes:
@@ -281,7 +281,7 @@ class Evidence:
                 ends[change.job, change.lease_before] = change
             if change.after == "running":
                 begins.append(change)
-        return [Held(claim, ends.get((claim.job, claim.lease))) for claim in begins]
+        return [HeldLease(claim, ends.get((claim.job, claim.lease))) for claim in begins]
 
     @cached_property
     def handed_over(self) -> dict[tuple[int, int], Change]:
@@ -340,15 +340,15 @@ class Evidence:
         """All stops, each with its fault."""
         return [(fault, stop) for fault in self.faults for stop in fault.stops]
 
-    def held_by(self, pids: set[int], at: float) -> list[Held]:
+    def held_by(self, pids: set[int], at: float) -> list[HeldLease]:
         """The leases that these processes held at this time, without jobs that they had handed over to a carrier."""
         return [
-            held
-            for held in self.held
-            if self.processes.get(held.claim.holder) in pids
-            and held.claim.at <= at
-            and (held.end is None or held.end.at > at)
-            and (held.claim.job, held.claim.lease) not in self.handed_over
+            held_lease
+            for held_lease in self.held_leases
+            if self.processes.get(held_lease.claim.holder) in pids
+            and held_lease.claim.at <= at
+            and (held_lease.end is None or held_lease.end.at > at)
+            and (held_lease.claim.job, held_lease.claim.lease) not in self.handed_over
         ]
 
 
@@ -369,8 +369,8 @@ ROWS = """
 SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public', job_id FROM public.chaos_row
 """
 
-ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
-PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
+ATOMIC_TASKS = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
+TASKS_THAT_WRITE_ROWS = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_again")
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
@@ -392,9 +392,9 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
         ],
         needs=[Need(*row) for row in connection.execute(NEEDS)],
         statuses=pruned | dict(connection.execute(STATUSES).fetchall()),
-        atomic={promise.job for promise in promises if promise.task in ATOMIC},
+        atomic={promise.job for promise in promises if promise.task in ATOMIC_TASKS},
         urgent={promise.job for promise in promises if promise.priority == URGENT},
-        placed={promise.job for promise in promises if promise.task in PLACED},
+        row_writers={promise.job for promise in promises if promise.task in TASKS_THAT_WRITE_ROWS},
         processes={worker: pid for worker, pid, _ in processes},
         names={worker: name for worker, _, name in processes},
         rows=dict(rows),

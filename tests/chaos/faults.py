@@ -114,9 +114,9 @@ def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
     if any(other is not fault and other.overlaps(fault.began, float("inf")) for other in stage.faults):
         return
     with stage.cluster.connect() as connection:
-        ((held,),) = connection.execute(HELD, [machine.name]).fetchall()
-    if held:
-        fault.overdue.append(f"{held} jobs of a machine that has been silent for {LONG:g} s are still running")
+        ((count,),) = connection.execute(HELD, [machine.name]).fetchall()
+    if count:
+        fault.overdue.append(f"{count} jobs of a machine that has been silent for {LONG:g} s are still running")
 
 
 def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -221,16 +221,16 @@ def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Defer many short jobs, and behind them jobs with arguments and results of nearly 1 MB, over slow connections."""
-    loads = [secrets.token_hex(LARGE // 2) for _ in range(4)]
+    large_texts = [secrets.token_hex(LARGE // 2) for _ in range(4)]
     with stage.fault("large rows", POSTGRES) as fault, _django(), stage.cluster.connect() as connection:
-        for each in stage.machines:
-            each.proxy.limit(SLOW_LINK)
+        for any_machine in stage.machines:
+            any_machine.proxy.limit(SLOW_LINK)
         with transaction.atomic():
             defer_many(jobs.blink, [()] * SHORT_JOBS)
-            ids = defer_many(jobs.produce, [(LARGE,)] * 160)
-        for load in loads:
-            ids += defer_many(jobs.carry, [(load,)] * 5)
-            ids += defer_many(jobs.drop, [(load,)] * 3)
+            ids = defer_many(jobs.return_large_text, [(LARGE,)] * 160)
+        for text in large_texts:
+            ids += defer_many(jobs.return_argument, [(text,)] * 5)
+            ids += defer_many(jobs.discard_large_argument, [(text,)] * 3)
 
         def count_unfinished() -> int:
             unfinished = "SELECT count(*) FROM skipqueue_job WHERE id = ANY (%s) AND status IN ('queued', 'running')"
@@ -239,8 +239,8 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
         if not stage.wait_for(lambda: count_unfinished() == 0, LARGE_LIMIT):
             fault.overdue.append(f"{count_unfinished()} of {len(ids)} large jobs were not finished")
-        for each in stage.machines:
-            each.proxy.limit(float("inf"))
+        for any_machine in stage.machines:
+            any_machine.proxy.limit(float("inf"))
 
 
 # The network between a machine and PostgreSQL
@@ -303,14 +303,14 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
 def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Make opening a connection take longer than the timeout of the tasks that open one."""
     with stage.fault("slow to connect", POSTGRES):
-        for each in stage.machines:
-            each.proxy.delay_connects(0.3)
+        for any_machine in stage.machines:
+            any_machine.proxy.delay_connects(0.3)
         for _ in range(12):
             for task in (jobs.write_row_again, jobs.write_row):
                 _defer_if_possible(task, [()] * 12)
             stage.wait(0.5)
-        for each in stage.machines:
-            each.proxy.delay_connects(0)
+        for any_machine in stage.machines:
+            any_machine.proxy.delay_connects(0)
 
 
 # PostgreSQL

@@ -293,7 +293,7 @@ def fail_for_deaths_of_a_live_worker(builder: EvidenceBuilder) -> None:
 
 
 def complete_without_a_row(builder: EvidenceBuilder) -> None:
-    builder.evidence.placed.add(7)
+    builder.evidence.row_writers.add(7)
     builder.defer(7)
     builder.claim(7)
     builder.settle(7)

@@ -78,7 +78,9 @@ def changes_are_legal(evidence: Evidence) -> Iterator[str]:
         for earlier, later in pairwise(changes):
             if (later.before, later.lease_before) != (earlier.after, earlier.lease):
                 yield f"job {job} was {earlier.after} under lease {earlier.lease}, then changed from {later.before}"
-    claimed = {(held.claim.job, held.claim.lease): held.claim.at for held in evidence.held}
+    claimed = {
+        (held_lease.claim.job, held_lease.claim.lease): held_lease.claim.at for held_lease in evidence.held_leases
+    }
     for job, lease in sorted({(entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin"}):
         if (job, lease) not in claimed:
             yield f"job {job} began under lease {lease}, which was never given"
@@ -105,10 +107,10 @@ def atomic_effects_once(evidence: Evidence) -> Iterator[str]:
 
 def repeats_are_explained(evidence: Evidence) -> Iterator[str]:
     """(5) An effect repeats only if a lease was lost or its attempt failed; a log line or the job's row says why."""
-    for held in repeats(evidence):
-        reason = reason_of_repeat(evidence, held)
+    for held_lease in repeats(evidence):
+        reason = reason_of_repeat(evidence, held_lease)
         if not isinstance(reason, Reason):
-            yield f"job {held.claim.job} ran to its end under lease {held.claim.lease} and again: {reason}"
+            yield f"job {held_lease.claim.job} ran to its end under lease {held_lease.claim.lease} and again: {reason}"
 
 
 def attempts_are_bounded(evidence: Evidence) -> Iterator[str]:
@@ -157,13 +159,13 @@ def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
 
     The limit is 2 s for a dead process, 40 s for a frozen process, and the worker timeout and 5 s for a dead machine.
     """
-    for fault, death, held, seconds in taken_back(evidence):
+    for fault, death, held_lease, seconds in taken_back(evidence):
         limit = (
             FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.worker_timeout + MACHINE_LIMIT
         )
-        if seconds is None or seconds > limit + excuse(evidence, fault, death, held):
+        if seconds is None or seconds > limit + excuse(evidence, fault, death, held_lease):
             after = "never" if seconds is None else f"after {seconds:.1f} s"
-            yield f"job {held.claim.job} of a process that died ({fault.what}) was taken back {after}"
+            yield f"job {held_lease.claim.job} of a process that died ({fault.what}) was taken back {after}"
 
 
 def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
@@ -194,7 +196,7 @@ def deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
 def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
     """(13) The row that a completed job wrote is in the schema of its connection, and no other schema has such rows."""
     rows = evidence.rows.get("chaos_tenant", set())
-    for job in sorted(evidence.placed):
+    for job in sorted(evidence.row_writers):
         if evidence.statuses.get(job) == "completed" and job not in rows:
             yield f"job {job} is completed, and its row is not there"
     for job in sorted(evidence.rows.get("public", set())):
@@ -208,13 +210,13 @@ def nothing_waits_for_long(evidence: Evidence, *, limit: float = WAIT_LIMIT) -> 
         begun_at = [at for change in changes if (at := evidence.first_entry.get((job, change.lease)))]
         if begun_at and _waited(evidence, limit, changes[0].at, min(begun_at), changes):
             yield f"job {job} was urgent, and began after {min(begun_at) - changes[0].at:.1f} s"
-    for held in evidence.held:
-        until = evidence.first_entry.get((held.claim.job, held.claim.lease))
-        if until is None and held.end is not None and held.end.verb == "release":
-            until = held.end.at
-        if until is not None and _waited(evidence, limit, held.claim.at, until, [held.claim]):
-            name = _name(evidence, held.claim.holder)
-            yield f"job {held.claim.job} was claimed by {name}, and waited there for {until - held.claim.at:.1f} s"
+    for held_lease in evidence.held_leases:
+        until = evidence.first_entry.get((held_lease.claim.job, held_lease.claim.lease))
+        if until is None and held_lease.end is not None and held_lease.end.verb == "release":
+            until = held_lease.end.at
+        if until is not None and _waited(evidence, limit, held_lease.claim.at, until, [held_lease.claim]):
+            name, seconds = _name(evidence, held_lease.claim.holder), until - held_lease.claim.at
+            yield f"job {held_lease.claim.job} was claimed by {name}, and waited there for {seconds:.1f} s"
 
 
 def nothing_is_overdue(evidence: Evidence) -> Iterator[str]:
@@ -253,16 +255,16 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 def _faulty_stops(evidence: Evidence, stop: Stop) -> Iterator[str]:
     """The jobs that a `runworker` left running, or charged an attempt, after it got SIGTERM."""
-    for held in evidence.held:
-        end = held.end
-        if evidence.processes.get(held.claim.holder) not in stop.pids or held.claim.at > stop.ended:
+    for held_lease in evidence.held_leases:
+        end = held_lease.end
+        if evidence.processes.get(held_lease.claim.holder) not in stop.pids or held_lease.claim.at > stop.ended:
             continue
-        if (held.claim.job, held.claim.lease) in evidence.handed_over:
+        if (held_lease.claim.job, held_lease.claim.lease) in evidence.handed_over:
             continue
         if end is None or end.at > stop.ended:
-            yield f"job {held.claim.job} was left running after SIGTERM"
+            yield f"job {held_lease.claim.job} was left running after SIGTERM"
         elif end.at >= stop.began and _was_charged(end):
-            yield f"job {held.claim.job} was charged an attempt for a SIGTERM"
+            yield f"job {held_lease.claim.job} was charged an attempt for a SIGTERM"
 
 
 def _was_charged(end: Change) -> bool:
@@ -305,7 +307,7 @@ def _is_over(evidence: Evidence, holder: str | None) -> bool:
 
 
 def _waited(evidence: Evidence, limit: float, began: float, ended: float, changes: list[Change]) -> bool:
-    """Whether this time is too long, and no fault hit the machines that made these changes."""
+    """Whether the time is longer than the limit, and no fault hit the machines that made the changes."""
     if ended - began <= limit:
         return False
     machines = {evidence.machine_of(change.holder) for change in changes if change.holder}

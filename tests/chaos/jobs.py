@@ -97,19 +97,19 @@ def write_row_again(context: JobContext) -> Result:
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
-def carry(context: JobContext, load: str) -> Result:
+def return_argument(context: JobContext, load: str) -> Result:
     """Return the argument, even if it is large."""
     return {**_write(context, "end"), "load": load}
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
-def produce(context: JobContext, size: int) -> Result:
+def return_large_text(context: JobContext, size: int) -> Result:
     """Return a text of this many characters."""
     return {**_write(context, "end"), "load": "x" * size}
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
-def drop(context: JobContext, load: str) -> None:
+def discard_large_argument(context: JobContext, load: str) -> None:
     """Discard its own job, so that the large row is pruned."""
     _write(context, "begin")
     raise Discard(_lease_text(context))

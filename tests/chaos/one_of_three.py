@@ -84,7 +84,7 @@ class RunOfThree:
         finally:
             for database in self._databases:
                 database.end()
-        return self._judged(records)
+        return self._judge(records)
 
     @contextmanager
     def _runworker(self) -> Iterator[Runworker]:
@@ -143,7 +143,7 @@ class RunOfThree:
                 raise RuntimeError(f"{databases[0].alias} was not served within {LONGEST_WAIT:g} s.")
             time.sleep(0.1)
 
-    def _judged(self, records: Records) -> Verdict:
+    def _judge(self, records: Records) -> Verdict:
         jobs = sum(len(record.statuses) for record in records.databases.values())
         speed = sum(records.calm_speed(alias) for alias in ALIASES)
         cells = [f"`{self._scenario}`", f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}"]

@@ -66,19 +66,19 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
         if (change.before, change.after) == ("blocked", "running"):
             yield f"job {change.job} was claimed without a token of {change.rate_key}"
         if change.verb == "put_back":  # the statement gives the token of the job to another job
-            bucket.passed_on.append(change.stated)
+            bucket.passed_on.append(change.statement_began)
         if change.after != "queued" or change.verb == "release":  # a released job keeps its token
             continue
         if change.before != "blocked":
             yield f"job {change.job} was queued by a {change.verb}, without a token of {change.rate_key}"
             continue
-        early = 0.0
-        if change.stated in bucket.passed_on:
-            bucket.passed_on.remove(change.stated)
+        seconds_early = 0.0
+        if change.statement_began in bucket.passed_on:
+            bucket.passed_on.remove(change.statement_began)
         else:
-            early = bucket.take(change)
-        if early:
-            yield f"{change.rate_key} had no token for job {change.job}: it came {early:.2f} s too early"
+            seconds_early = bucket.take(change)
+        if seconds_early:
+            yield f"{change.rate_key} had no token for job {change.job}: it came {seconds_early:.2f} s too early"
         bucket.queued.add(change.job)
         if len(bucket.queued) > (change.rate_burst or 0):
             yield f"{change.rate_key} had the jobs {sorted(bucket.queued)} queued at once, more than its burst"
@@ -88,7 +88,7 @@ def fairness_holds(evidence: Evidence) -> Iterator[str]:
     """(19) Few jobs of a tenant are queued: its capacity, and ENDED_OR_RUNNING for each job that has run at once."""
     queued: defaultdict[str, set[int]] = defaultdict(set)
     running: defaultdict[str, set[int]] = defaultdict(set)
-    most: Counter[str] = Counter()
+    most_running: Counter[str] = Counter()
     for change in evidence.changes:
         key = change.limit_key
         if key is None or change.limit_kind != "fair":
@@ -97,11 +97,11 @@ def fairness_holds(evidence: Evidence) -> Iterator[str]:
         running[key].discard(change.job)
         if change.after == "running":
             running[key].add(change.job)
-            most[key] = max(most[key], len(running[key]))
+            most_running[key] = max(most_running[key], len(running[key]))
         elif change.verb == "admit":
             queued[key].add(change.job)
-            if len(queued[key]) > (change.capacity or 0) + ENDED_OR_RUNNING * most[key]:
-                yield f"{key} had {len(queued[key])} jobs queued, and at most {most[key]} have run at once"
+            if len(queued[key]) > (change.capacity or 0) + ENDED_OR_RUNNING * most_running[key]:
+                yield f"{key} had {len(queued[key])} jobs queued, and at most {most_running[key]} have run at once"
 
 
 def batches_call_back_once(evidence: Evidence) -> Iterator[str]:
@@ -163,11 +163,11 @@ class Bucket:
         """Take a token for this admission. Returns the seconds by which the admission came too early."""
         interval, burst = change.rate_interval or 0.0, change.rate_burst or 0
         if self.last is not None:
-            ahead_before, ahead = self.last.stated - self.last.at, change.stated - change.at
-            if ahead_before - ahead > CLOCK_JUMP:  # set back: the bucket is empty, and fills from now on
-                self.full_at = min(self.full_at, self.last.at + ahead + burst * interval)
-        missing = max(self.full_at - change.stated, -KEPT) / interval
-        self.full_at = change.stated + (missing + 1) * interval
+            offset_before, clock_offset = self.last.statement_began - self.last.at, change.statement_began - change.at
+            if offset_before - clock_offset > CLOCK_JUMP:  # set back: the bucket is empty, and fills from now on
+                self.full_at = min(self.full_at, self.last.at + clock_offset + burst * interval)
+        missing = max(self.full_at - change.statement_began, -KEPT) / interval
+        self.full_at = change.statement_began + (missing + 1) * interval
         self.last = change
         excess = missing - (burst - 1)
         return excess * interval if excess > TOLERANCE else 0.0
@@ -189,9 +189,9 @@ def _judge_end(
 ) -> Iterator[str]:
     """Yield the violations at the end of a batch: unfinished jobs, and wrong callbacks."""
     end = ends[batch.batch]
-    own = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
-    called = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
-    statuses = {job: evidence.status_at(job, end) for job in own}
+    jobs = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
+    callbacks = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
+    statuses = {job: evidence.status_at(job, end) for job in jobs}
     for inner_batch in inner:
         if ends.get(inner_batch, end) >= end:
             yield f"batch {batch.batch} was finished before batch {inner_batch}, which is in it"
@@ -201,12 +201,12 @@ def _judge_end(
             yield f"batch {batch.batch} was finished while job {job} was {status or 'not there'}"
     is_success = set(statuses.values()) <= {"completed"}  # the load nests batches only once
     expected = {"on_finish", "on_success" if is_success else "on_failure"} & batch.calls
-    counts = Counter(change.calls_back for change in called)
+    counts = Counter(change.calls_back for change in callbacks)
     if counts != Counter(expected):
         yield f"batch {batch.batch} has called {sorted(counts.elements(), key=str)}, and not {sorted(expected)}"
-    for change in called:
+    for change in callbacks:
         if change.seq < end:
             yield f"batch {batch.batch} has called {change.calls_back} before it was finished"
-        completed = sum(each.after == "completed" for each in evidence.by_job[change.job])
+        completed = sum(change_of_job.after == "completed" for change_of_job in evidence.by_job[change.job])
         if completed != 1:
             yield f"{change.calls_back} of batch {batch.batch}, job {change.job}, has completed {completed} times"

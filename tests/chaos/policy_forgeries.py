@@ -86,7 +86,7 @@ def admit(builder: EvidenceBuilder, job: int, after: float, *, clock: float = 0.
     builder.time = 200 + after
     builder.change(job, None, "blocked", **RATE)
     builder.time = 200 + after
-    builder.change(job, "blocked", "queued", stated=builder.time + clock, **RATE)
+    builder.change(job, "blocked", "queued", statement_began=builder.time + clock, **RATE)
     if claim:
         builder.change(job, "queued", "running", lease=1, attempts=1, **RATE)
 
@@ -187,14 +187,15 @@ class Batches:
         self.builder.evidence.changes[-1] = self.builder.evidence.changes[-1]._replace(job=0)
         self.builder.evidence.batches.append(BatchChange(seq, batch, parent, what, CALLS))
 
-    def run(self, job: int, status: str = "completed", **values: Any) -> None:
+    def run_job(self, job: int, status: str = "completed", **values: Any) -> None:
         self.builder.change(job, None, "queued", **values)
         self.builder.change(job, "queued", "running", lease=1, attempts=1, **values)
         self.builder.change(job, "running", status, lease=2, **values)
 
-    def call(self, batch: int, *names: str, first: int) -> None:
+    def call_back(self, batch: int, *names: str, first: int) -> None:
+        """Run these callbacks of a batch as jobs, whose ids begin with `first`."""
         for job, name in enumerate(names, start=first):
-            self.run(job, batch=batch, calls_back=name)
+            self.run_job(job, batch=batch, calls_back=name)
 
 
 def finish_a_batch(builder: EvidenceBuilder) -> None:
@@ -202,18 +203,18 @@ def finish_a_batch(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
     batches.add_change(2, "open")
-    batches.run(20, batch=1)
-    batches.run(21, "failed", batch=2)
+    batches.run_job(20, batch=1)
+    batches.run_job(21, "failed", batch=2)
     batches.add_change(2, "finish")
-    batches.call(2, "on_failure", "on_finish", first=30)
+    batches.call_back(2, "on_failure", "on_finish", first=30)
     batches.add_change(1, "finish")
-    batches.call(1, "on_failure", "on_finish", first=40)
+    batches.call_back(1, "on_failure", "on_finish", first=40)
 
 
 def leave_a_batch_open(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
-    batches.run(20, batch=1)
+    batches.run_job(20, batch=1)
 
 
 def finish_a_batch_twice(builder: EvidenceBuilder) -> None:
@@ -226,7 +227,7 @@ def finish_a_batch_too_soon(builder: EvidenceBuilder) -> None:
     batches.add_change(1, "open")
     builder.change(20, None, "queued", batch=1)
     batches.add_change(1, "finish")
-    batches.call(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first=40)
 
 
 def finish_a_batch_before_the_one_in_it(builder: EvidenceBuilder) -> None:
@@ -234,9 +235,9 @@ def finish_a_batch_before_the_one_in_it(builder: EvidenceBuilder) -> None:
     batches.add_change(1, "open")
     batches.add_change(2, "open")
     batches.add_change(1, "finish")
-    batches.call(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first=40)
     batches.add_change(2, "finish")
-    batches.call(2, "on_success", "on_finish", first=30)
+    batches.call_back(2, "on_success", "on_finish", first=30)
 
 
 def finish_a_batch_before_a_callback_in_it(builder: EvidenceBuilder) -> None:
@@ -250,33 +251,33 @@ def finish_a_batch_before_a_callback_in_it(builder: EvidenceBuilder) -> None:
 
 def join_a_finished_batch(builder: EvidenceBuilder) -> None:
     finish_a_batch(builder)
-    Batches(builder).run(50, batch=1)
+    Batches(builder).run_job(50, batch=1)
 
 
 def call_back_twice(builder: EvidenceBuilder) -> None:
     finish_a_batch(builder)
-    Batches(builder).call(1, "on_finish", first=50)
+    Batches(builder).call_back(1, "on_finish", first=50)
 
 
 def never_call_back(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
     batches.add_change(1, "finish")
-    batches.call(1, "on_success", first=40)
+    batches.call_back(1, "on_success", first=40)
 
 
 def call_back_for_success_after_a_failure(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
-    batches.run(20, "discarded", batch=1)
+    batches.run_job(20, "discarded", batch=1)
     batches.add_change(1, "finish")
-    batches.call(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first=40)
 
 
 def call_back_before_the_end(builder: EvidenceBuilder) -> None:
     batches = Batches(builder)
     batches.add_change(1, "open")
-    batches.call(1, "on_success", "on_finish", first=40)
+    batches.call_back(1, "on_success", "on_finish", first=40)
     batches.add_change(1, "finish")
 
 
@@ -293,10 +294,10 @@ def run_a_chain(builder: EvidenceBuilder) -> None:
     builder.evidence.needs += [Need(21, 20, "discard"), Need(23, 22, "run"), Need(25, 24, "discard")]
     batches = Batches(builder)
     for job in (20, 21):
-        batches.run(job)
-    batches.run(22, "failed")
-    batches.run(23)
-    batches.run(24, "discarded")
+        batches.run_job(job)
+    batches.run_job(22, "failed")
+    batches.run_job(23)
+    batches.run_job(24, "discarded")
     builder.change(25, None, "blocked")
     builder.change(25, "blocked", "discarded", lease=1, error="Discarded: it needs job 24, which has not completed.")
 
@@ -304,17 +305,17 @@ def run_a_chain(builder: EvidenceBuilder) -> None:
 def begin_before_the_job_that_is_needed(builder: EvidenceBuilder) -> None:
     builder.evidence.needs.append(Need(21, 20, "run"))
     builder.change(20, None, "queued")
-    Batches(builder).run(21)
+    Batches(builder).run_job(21)
 
 
 def begin_after_a_failure(builder: EvidenceBuilder) -> None:
     builder.evidence.needs.append(Need(21, 20, "discard"))
-    Batches(builder).run(20, "failed")
-    Batches(builder).run(21)
+    Batches(builder).run_job(20, "failed")
+    Batches(builder).run_job(21)
 
 
 def discard_without_a_failure(builder: EvidenceBuilder) -> None:
     builder.evidence.needs.append(Need(21, 20, "discard"))
-    Batches(builder).run(20)
+    Batches(builder).run_job(20)
     builder.change(21, None, "blocked")
     builder.change(21, "blocked", "discarded", lease=1, error="Discarded: it needs job 20, which has not completed.")

@@ -21,7 +21,7 @@ def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 
 
 
 def promise_all(jobs: Iterable[Job]) -> list[int]:
-    """Write a promise for each of these jobs of any tasks. Returns their ids."""
+    """Write a promise for each of these jobs, which may have different tasks. Returns the ids of the jobs."""
     listed = list(jobs)
     for job in listed:
         promise([job.pk], job.task, priority=job.priority)

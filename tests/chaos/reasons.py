@@ -5,7 +5,7 @@ Invariant: each function is pure. Only a log line or the job's row is a reason; 
 
 from enum import Enum
 
-from .evidence import LOG_BLOCKED, POSTGRES, Change, Death, Evidence, Fault, Held, Line
+from .evidence import LOG_BLOCKED, POSTGRES, Change, Death, Evidence, Fault, HeldLease, Line
 
 RECONNECT = 10.0
 """Seconds at most until a process reconnects to a database that is available again."""
@@ -28,15 +28,15 @@ class Reason(Enum):
     ROW = "the job's own row"
 
 
-def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
+def reason_of_repeat(evidence: Evidence, held_lease: HeldLease) -> Reason | str:
     """Where it is recorded why a task ran to its end again; or, if nowhere, a sentence about the violation."""
-    end = held.end
+    end = held_lease.end
     if end is None:
         return "its lease never ended"
     if end.verb == "settle" and not end.error:
         return f"its outcome was written as {end.after}"
     if end.verb == "release":
-        return Reason.LINE if _has_log_line_of_release(evidence, held) else "no line tells that it was given back"
+        return Reason.LINE if _has_log_line_of_release(evidence, held_lease) else "no line tells that it was given back"
     if end.verb not in LOG_LINES:
         return f"its lease was ended by a {end.verb}"
     if _has_log_line(evidence, end):
@@ -54,14 +54,14 @@ def _has_log_line(evidence: Evidence, end: Change) -> bool:
     return any(event in line.text for line in lines for event in LOG_LINES[end.verb])
 
 
-def _has_log_line_of_release(evidence: Evidence, held: Held) -> bool:
+def _has_log_line_of_release(evidence: Evidence, held_lease: HeldLease) -> bool:
     """Whether a log line says that jobs of the worker were released, or that the worker died after the claim."""
-    assert held.end is not None
-    name = evidence.names.get(held.claim.holder)
+    assert held_lease.end is not None
+    name = evidence.names.get(held_lease.claim.holder)
     released, died = f"jobs released worker={name} ", f"worker died worker={name} "
     return any(
-        (released in line.text and _is_soon(evidence, line, held.end.at))
-        or (died in line.text and held.claim.at <= line.at and line.at - held.end.at <= SOON)
+        (released in line.text and _is_soon(evidence, line, held_lease.end.at))
+        or (died in line.text and held_lease.claim.at <= line.at and line.at - held_lease.end.at <= SOON)
         for line in evidence.log
     )
 
@@ -112,9 +112,9 @@ def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
     )
 
 
-def excuse(evidence: Evidence, own: Fault, death: Death, held: Held) -> float:
+def excuse(evidence: Evidence, own: Fault, death: Death, held_lease: HeldLease) -> float:
     """The seconds of a delay that do not count, because no process could recover the job during another fault."""
-    others = _others(evidence, own, death.at, held.end.at if held.end else float("inf"))
+    others = _others(evidence, own, death.at, held_lease.end.at if held_lease.end else float("inf"))
     # The supervisor of a worker that died alone recovers its jobs; any other machine recovers the jobs of a machine.
     hindering = [fault for fault in others if not death.alone or _hits(fault, own.target)]
     return max((fault.ended - death.at + RECONNECT for fault in hindering), default=0.0)

@@ -29,7 +29,7 @@ class Record:
     """Times at which heartbeats were read, and the age of the oldest heartbeat then, in seconds."""
 
     def speed(self, began: float, ended: float) -> float:
-        """Jobs finished a second between these times."""
+        """The jobs finished a second between two times."""
         return (bisect(self.finished, ended) - bisect(self.finished, began)) / (ended - began)
 
 

@@ -71,7 +71,7 @@ def write(table: list[str], page: Path) -> None:
 
 
 def _repeats(evidence: Evidence) -> str:
-    reasons = [reason_of_repeat(evidence, held) for held in repeats(evidence)]
+    reasons = [reason_of_repeat(evidence, held_lease) for held_lease in repeats(evidence)]
     unexplained = sum(not isinstance(reason, Reason) for reason in reasons)
     counts = f"{reasons.count(Reason.LINE)}/{reasons.count(Reason.ROW)}"
     return f"{counts}, {unexplained} unexplained" if unexplained else counts
@@ -81,7 +81,7 @@ def _taken_back(evidence: Evidence) -> str:
     """The times until jobs of dead processes were recovered, without jobs whose outcome the process still wrote."""
     seconds = [
         seconds
-        for _, _, held, seconds in taken_back(evidence)
-        if seconds is not None and held.end is not None and held.end.verb != "settle"
+        for _, _, held_lease, seconds in taken_back(evidence)
+        if seconds is not None and held_lease.end is not None and held_lease.end.verb != "settle"
     ]
     return f"{statistics.median(seconds):.2f}/{max(seconds):.2f}" if seconds else ""

@@ -44,7 +44,7 @@ class RunWithCarrier(Run):
         super().__init__(name, cluster, folder, seed=seed, seconds=seconds, rate=rate)
         self._load = Load(random.Random(self._choose.random()), rate=rate, has_timeouts=True)
         self._counts: list[tuple[float, int]] = []
-        self._left_over: dict[str, int] = {}
+        self._messages_left: dict[str, int] = {}
 
     def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
         self._broker = Broker(folder / "rabbitmq")
@@ -69,14 +69,16 @@ class RunWithCarrier(Run):
             self._broker.node.remove()
         counting.join()
         self._save_jobs_run_twice(evidence)
-        return replace(evidence, carried=self._counts, left_over=self._left_over)
+        return replace(evidence, carried_counts=self._counts, messages_left=self._messages_left)
 
     def _save_jobs_run_twice(self, evidence: Evidence) -> None:
         """Write the changes and rows of the jobs that ran twice into a file, to analyse them."""
         lines = []
         for job in sorted(jobs_run_twice(evidence)):
             entries = [(entry.at, f"{entry.what} under lease {entry.lease}") for entry in evidence.entries_of[job]]
-            changes = [(each.at, f"{each.verb}, lease {each.lease} {each.holder}") for each in evidence.by_job[job]]
+            changes = [
+                (change.at, f"{change.verb}, lease {change.lease} {change.holder}") for change in evidence.by_job[job]
+            ]
             lines += [f"{job} {at:.3f} {what}\n" for at, what in sorted(entries + changes)]
         (self._folder / "twice.txt").write_text("".join(lines))
 
@@ -105,9 +107,9 @@ class RunWithCarrier(Run):
     def _stop_all(self) -> None:
         """Wait for up to 10 s until the broker has no message, record the messages that it still has, and stop all."""
         deadline = time.monotonic() + 10
-        while any(counts := self._broker.left_over().values()) and time.monotonic() < deadline:
+        while any(counts := self._broker.count_messages().values()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._left_over = self._broker.left_over() if any(counts) else {}
+        self._messages_left = self._broker.count_messages() if any(counts) else {}
         super()._stop_all()
         with self._stage.fault("SIGTERM at the end", self._celery.name) as fault:
             fault.stops = [self._celery.stop()]

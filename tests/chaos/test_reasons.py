@@ -49,10 +49,10 @@ def test_a_repeat_is_explained_by_a_log_line_or_a_stored_error() -> None:
     builder.claim(7)
     builder.write_entries(7, "end")
     builder.settle(7)
-    (held,) = (held for held in repeats(builder.evidence) if held.claim.job == 7)
-    assert reason_of_repeat(builder.evidence, held) is Reason.ROW
+    (held_lease,) = (held_lease for held_lease in repeats(builder.evidence) if held_lease.claim.job == 7)
+    assert reason_of_repeat(builder.evidence, held_lease) is Reason.ROW
     builder.evidence = replace(builder.evidence, log=[retry_line])
-    assert reason_of_repeat(builder.evidence, held) is Reason.LINE
+    assert reason_of_repeat(builder.evidence, held_lease) is Reason.LINE
 
 
 def test_a_late_log_line_is_excused_while_nobody_read_the_log() -> None:

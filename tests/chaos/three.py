@@ -52,7 +52,7 @@ class Database:
         (home / "postgres").mkdir()
         self.proxy = Proxy(self.cluster.sockets[0])
         self._rate = rate
-        self._is_loaded, self._is_watched = threading.Event(), threading.Event()
+        self._is_deferring, self._is_watching = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
 
     def boot(self) -> None:
@@ -62,16 +62,16 @@ class Database:
 
     def start(self) -> None:
         """Start to defer jobs and to watch heartbeats, until `stop`."""
-        for running, run in ((self._is_loaded, self._defer), (self._is_watched, self._watch)):
-            running.set()
+        for is_running, run in ((self._is_deferring, self._defer), (self._is_watching, self._watch)):
+            is_running.set()
             thread = threading.Thread(target=run, daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
         """Stop deferring jobs and watching heartbeats."""
-        self._is_loaded.clear()
-        self._is_watched.clear()
+        self._is_deferring.clear()
+        self._is_watching.clear()
         for thread in self._threads:
             thread.join()
 
@@ -108,7 +108,7 @@ class Database:
 
     def _defer(self) -> None:
         due = time.monotonic()
-        while self._is_loaded.is_set():
+        while self._is_deferring.is_set():
             try:
                 ids = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
                 self.record.promised.update(ids)
@@ -119,10 +119,10 @@ class Database:
         connections[self.alias].close()
 
     def _watch(self) -> None:
-        while self._is_watched.is_set():
+        while self._is_watching.is_set():
             try:
                 with self.cluster.connect() as connection:
-                    while self._is_watched.is_set():
+                    while self._is_watching.is_set():
                         row = connection.execute(AGE).fetchone()
                         if row and row[0] is not None:
                             self.record.ages.append((time.time(), row[0]))
@@ -138,7 +138,7 @@ class Runworker:
         self.logbook = Logbook("runworker")
         environment = {
             "DJANGO_SETTINGS_MODULE": "tests.chaos.settings_of_three",
-            "CHAOS_DATABASES": "\n".join(each.address for each in databases),
+            "CHAOS_DATABASES": "\n".join(database.address for database in databases),
             "CHAOS_WITNESS": os.environ["DATABASE_URL"],
             "PYTHONPATH": str(ROOT),
         }
@@ -173,8 +173,8 @@ class Runworker:
 def use_databases(databases: list[Database]) -> Iterator[None]:
     """Let the queue of this process use these databases during the block."""
     for database in databases:
-        given = environ.Env.db_url_config(database.cluster.url)
-        connections.settings[database.alias] = {**connections.settings["default"], **given}
+        address = environ.Env.db_url_config(database.cluster.url)
+        connections.settings[database.alias] = {**connections.settings["default"], **address}
     aliases = tuple(database.alias for database in databases)
     with override_settings(SKIPQUEUE={**SKIPQUEUE, "DATABASES": aliases}):
         yield

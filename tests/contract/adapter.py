@@ -118,6 +118,8 @@ def line_writers() -> Iterator[Callable[..., None]]:
     """Yield the functions that write log lines about things that are not events."""
     of_parts = [module for name, module in sys.modules.items() if re.fullmatch(PART_LOGS, name)]
     for module in dict.fromkeys([carried_logs, liveness_logs, logs, queue_logs, relay_logs, *of_parts]):
-        functions = [each for each in vars(module).values() if isfunction(each) and each.__module__ == module.__name__]
+        functions = [
+            value for value in vars(module).values() if isfunction(value) and value.__module__ == module.__name__
+        ]
         writers = [function for function in functions if function.__annotations__["return"] is None]
         yield from (writer for writer in writers if not writer.__name__.startswith(("_", "write")))

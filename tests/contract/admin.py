@@ -61,7 +61,7 @@ def permissions() -> Iterator[str]:
         patch.object(SimpleTemplateResponse, "rendered_content", ""),
         patch.object(logging.getLogger("django.request"), "disabled", True),
     ):
-        clients, (rows, queries) = [_client(*each) for each in PEOPLE.items()], _make_rows()
+        clients, (rows, queries) = [_client(*person_and_kinds) for person_and_kinds in PEOPLE.items()], _make_rows()
         yield _table_line("", PEOPLE)
         yield _table_line(
             "metrics.view GET", [_response_status(client, "get", "/metrics/skipqueue") for client in clients]
@@ -80,7 +80,7 @@ def permissions() -> Iterator[str]:
                     )
             offered = [_actions(model_admin, client) for client in clients]
             for action in set().union(*offered):
-                yield _table_line(f"{name} {action}", ["yes" if action in each else "no" for each in offered])
+                yield _table_line(f"{name} {action}", ["yes" if action in actions else "no" for actions in offered])
 
 
 def _client(person: str, kinds: str) -> Client:
@@ -88,7 +88,9 @@ def _client(person: str, kinds: str) -> Client:
     if person != "anonymous":
         user = User.objects.create_user(person, is_staff=True, is_superuser=person == "superuser")
         permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
-        user.user_permissions.set(each for each in permissions if each.codename.partition("_")[0] in kinds.split())
+        user.user_permissions.set(
+            permission for permission in permissions if permission.codename.partition("_")[0] in kinds.split()
+        )
         client.force_login(user)
     return client
 

@@ -93,12 +93,12 @@ def _table(model: type[Model]) -> Iterator[str]:
     codenames = [codename for codename, _ in options.permissions]
     yield from (f" has the permission {name}" for name in [*options.default_permissions, *codenames])
     for field in options.get_fields():
-        shown = [type(field).__name__, *(["null"] if getattr(field, "null", False) else [])]
+        words = [type(field).__name__, *(["null"] if getattr(field, "null", False) else [])]
         for name in ("default", "db_default"):
             value = getattr(field, name, NOT_PROVIDED)
             if value is not NOT_PROVIDED:
-                shown.append(f"{name} {getattr(value, '__name__', None) or repr(getattr(value, 'value', value))}")
-        yield f".{field.name} is a field: {', '.join(shown)}"
+                words.append(f"{name} {getattr(value, '__name__', None) or repr(getattr(value, 'value', value))}")
+        yield f".{field.name} is a field: {', '.join(words)}"
 
 
 def members_of(kind: type) -> dict[str, list[str]]:
@@ -119,8 +119,8 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
             yield name, [f".{name}{line}" for line in _function(node, names, of_class=True)]
             yield from _attributes(node) if name == "__init__" else ()
         case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=default) if name[0] != "_":
-            given = "" if default is None else f" = {ast.unparse(_value(default, names))}"
-            yield name, [f".{name}: {_annotation(kind)}{given}"]
+            default_text = "" if default is None else f" = {ast.unparse(_value(default, names))}"
+            yield name, [f".{name}: {_annotation(kind)}{default_text}"]
         case ast.Assign(
             targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=module), attr=attribute)
         ) if name[0] != "_" and isfunction(
@@ -129,7 +129,7 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
             of_module = function.__globals__
             yield (
                 name,
-                [f".{name}{line}" for each in nodes_of(function) for line in _function(each, of_module, of_class=True)],
+                [f".{name}{line}" for node in nodes_of(function) for line in _function(node, of_module, of_class=True)],
             )
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if name[0] != "_":
             yield name, [f".{name} = {ast.unparse(_value(value, names))}"]
@@ -137,7 +137,7 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
 
 def _attributes(init: FUNCTION) -> Lines:
     """Yield the attributes that `__init__` sets, each with the annotation of the argument of the same name, if any."""
-    annotations = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
+    annotations = {argument.arg: argument.annotation for argument in (*init.args.args, *init.args.kwonlyargs)}
     for node in ast.walk(init):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()) if name[0] != "_":
@@ -150,15 +150,15 @@ def _function(node: FUNCTION, names: Mapping[str, Any], *, of_class: bool = Fals
 
     names: the globals of its module.
     """
-    decorators = [ast.unparse(each).rpartition(".")[2] for each in node.decorator_list]
+    decorators = [ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list]
     arguments = deepcopy(node.args)
     if of_class and "staticmethod" not in decorators:
         del (arguments.posonlyargs or arguments.args)[0]
     for each in ast.walk(arguments):
         if isinstance(each, ast.arg) and each.annotation is not None:
             each.annotation = unquoted(each.annotation)
-    arguments.kw_defaults = [_value(each, names) for each in arguments.kw_defaults]
-    arguments.defaults = [_value(each, names) for each in arguments.defaults]
+    arguments.kw_defaults = [_value(default, names) for default in arguments.kw_defaults]
+    arguments.defaults = [_value(default, names) for default in arguments.defaults]
     result = f" -> {_annotation(node.returns)}" if node.returns else ""
     marks = ["async"] * isinstance(node, ast.AsyncFunctionDef) + [name for name in decorators if name in DECORATORS]
     yield f"({ast.unparse(arguments)}){result}" + "".join(f", {mark}" for mark in marks)

@@ -39,7 +39,7 @@ def checks() -> Iterator[str]:
     """Yield the id and the level of each system check with its text, and its id with its hint."""
     for node in nodes():
         if isinstance(node, ast.Call):
-            keywords = {each.arg: each.value for each in node.keywords}
+            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
             id = template(keywords["id"]) if "id" in keywords else ""
             if id.startswith("skipqueue."):
                 yield from (f"{id} {_name(node.func)}: {text}" for text in _texts(node.args[0]))
@@ -68,7 +68,7 @@ def _returned(function: ast.AST) -> list[ast.expr]:
         part
         for value in values
         for part in (
-            [*value.args, *(each.value for each in value.keywords)] if isinstance(value, ast.Call) else [value]
+            [*value.args, *(keyword.value for keyword in value.keywords)] if isinstance(value, ast.Call) else [value]
         )
     ]
 

@@ -47,7 +47,7 @@ def _pg_dump(version: int) -> Path:
     if on_path := shutil.which("pg_dump"):
         programs.append(Path(on_path))
     versions = {int(re.findall(r"\d+", _output(path, "--version"))[0]): path for path in programs}
-    new_enough = [each for each in versions if each >= version]
+    new_enough = [number for number in versions if number >= version]
     if not new_enough:
         pytest.skip(f"There is no pg_dump of PostgreSQL {version} or newer.")
     return versions[min(new_enough)]

@@ -60,7 +60,7 @@ def _path_of(value: Any) -> str:
     if inspect.isfunction(value):
         return value.__code__.co_filename
     # The `__module__` of a class may be the module from which users import it; its methods have the real file.
-    methods = [each.__code__.co_filename for each in vars(value).values() if inspect.isfunction(each)]
+    methods = [function.__code__.co_filename for function in vars(value).values() if inspect.isfunction(function)]
     paths = [str(sys.modules[value.__module__].__file__), *(path for path in methods if path.startswith(str(PACKAGE)))]
     return next(path for path in paths if any(vars(node).get("name") == value.__name__ for node in tree_of(path).body))
 
@@ -76,7 +76,7 @@ def unquoted(annotation: ast.expr) -> ast.expr:
         if isinstance(value, ast.expr):
             setattr(annotation, field, unquoted(value))
         elif isinstance(value, list):
-            setattr(annotation, field, [unquoted(each) for each in value])
+            setattr(annotation, field, [unquoted(element) for element in value])
     return annotation
 
 

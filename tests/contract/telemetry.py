@@ -43,7 +43,7 @@ def events() -> Iterator[str]:
 
 def signals() -> Iterator[str]:
     """Yield a line for the sender of each signal, and a line for each argument with its types."""
-    named = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
+    signals_by_name = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
     types = defaultdict[str, set[str]](set)
 
     def receiver_of(name: str) -> Callable[..., None]:
@@ -54,10 +54,10 @@ def signals() -> Iterator[str]:
 
         return receive
 
-    with _captured(), _receivers({signal: receiver_of(name) for name, signal in named.items()}):
+    with _captured(), _receivers({signal: receiver_of(name) for name, signal in signals_by_name.items()}):
         _send(Filling(True), Filling(False))
-    yield from (f"{name} {' or '.join(sorted(found))}" for name, found in types.items())
-    yield from (f"{name} is never sent" for name in named if f"{name} is sent by" not in types)
+    yield from (f"{name} {' or '.join(sorted(type_names))}" for name, type_names in types.items())
+    yield from (f"{name} is never sent" for name in signals_by_name if f"{name} is sent by" not in types)
 
 
 def logs() -> Iterator[str]:
@@ -71,7 +71,7 @@ def logs() -> Iterator[str]:
     with _captured() as of_functions:
         for function, filling in product(adapter.line_writers(), fillings):
             arguments = signature(function).parameters.values()
-            function(**{each.name: _made(each.annotation, "text", filling) for each in arguments})
+            function(**{argument.name: _invented(argument.annotation, "text", filling) for argument in arguments})
     events = {getattr(record, "event", None) for record in of_events}
     others = [record for record in of_functions if getattr(record, "event", None) not in events]
     yield from map(_line, [*of_events, *of_large_events, *others])
@@ -96,13 +96,13 @@ def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
     logger, records = logging.getLogger("django_skipqueue"), list[logging.LogRecord]()
     handler, before = logging.Handler(), logger.level
     handler.emit = records.append  # type: ignore[assignment,method-assign]
-    nobody = dict.fromkeys(adapter.WORKER_OF_PROCESS)
+    no_worker = dict.fromkeys(adapter.WORKER_OF_PROCESS)
     with (
         override_settings(SKIPQUEUE={}),
-        patch.dict(adapter.WORKER_OF_PROCESS, nobody),
+        patch.dict(adapter.WORKER_OF_PROCESS, no_worker),
         patch.multiple(logger, handlers=[handler], filters=[], propagate=False),
     ):
-        logger.setLevel(level)  # not by `patch`: loggers cache what is enabled
+        logger.setLevel(level)  # `patch` would not clear the logger's cache of enabled levels
         try:
             yield records
         finally:
@@ -144,21 +144,21 @@ class Filling(NamedTuple):
 def _send(*fillings: Filling) -> None:
     """Send each event with each filling."""
     for kind, filling in product(adapter.event_classes(), fillings):
-        adapter.send(_made(kind, "", filling))
+        adapter.send(_invented(kind, "", filling))
 
 
-def _made(kind: Any, name: str, filling: Filling) -> Any:
+def _invented(kind: Any, name: str, filling: Filling) -> Any:
     """Invent a value of the type `kind`. An invented string is the name of the field or argument."""
     origin, inner, field = get_origin(kind), get_args(kind), name.rpartition(".")[2]
     if origin in (Union, UnionType):
-        return None if type(None) in inner and not filling.gives_options else _made(inner[0], name, filling)
+        return None if type(None) in inner and not filling.gives_options else _invented(inner[0], name, filling)
     if origin is Literal:
         return inner[0]
     if origin is not None and issubclass(origin, Mapping):
-        made = {"text": _made(inner[1], "text", filling)}
-        return defaultdict(lambda: "text", made) if inner[1] is Any else made
+        mapping = {"text": _invented(inner[1], "text", filling)}
+        return defaultdict(lambda: "text", mapping) if inner[1] is Any else mapping
     if origin is not None:
-        return [_made(inner[0], name, filling)] * filling.size
+        return [_invented(inner[0], name, filling)] * filling.size
     if kind in VALUES:
         return VALUES[kind]
     if kind in (str, Any):
@@ -167,7 +167,7 @@ def _made(kind: Any, name: str, filling: Filling) -> Any:
     if issubclass(kind, BaseException):
         return OSError(field)
     types = {each: hint for each, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
-    return kind(**{each: _made(types[each], f"{kind.__name__}.{each}", filling) for each in types})
+    return kind(**{field: _invented(types[field], f"{kind.__name__}.{field}", filling) for field in types})
 
 
 VALUES: dict[Any, Any] = {bool: True, datetime: datetime(2030, 1, 1, tzinfo=UTC), float: 0.5, int: 7}

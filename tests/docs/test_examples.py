@@ -267,7 +267,7 @@ def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
     for block in code_blocks(file):
         for name in re.findall(r"^class (\w+)\(TestCase\):", block.code, re.MULTILINE):
             reader = Reader(file.read_text())
-            helpers = {each: getattr(testing, each) for each in testing.__all__}
+            helpers = {helper: getattr(testing, helper) for helper in testing.__all__}
             reader.names.update({**given, **helpers})
             reader.run(block.code, f"{file}:{block.line}")
             yield reader.names[name]
@@ -277,7 +277,7 @@ def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
 def test_the_pytest_functions_of_the_page_pass(shop: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
     given = shop | {"assert_deferred": testing.assert_deferred}
     function = getattr(run_blocks("test", "test_a_payment_gets_its_receipt(client", given=given), name)
-    function(**{each: request.getfixturevalue(each) for each in inspect.signature(function).parameters})
+    function(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(function).parameters})
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -285,8 +285,8 @@ def test_jobs_with_equal_values_are_in_one_of_several_databases(settings: Any) -
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
     page = run_blocks("databases", "sync")
     for number in range(10):
-        made = page.sync.defer(account_id=number)
-        moved = page.sync.using(shard_key=number).defer(account_id=number + 1)
-        assert Job.objects.by_handle(made.handle) == made
-        assert made.handle.partition(":")[0] == moved.handle.partition(":")[0]
+        placed_by_argument = page.sync.defer(account_id=number)
+        placed_by_key = page.sync.using(shard_key=number).defer(account_id=number + 1)
+        assert Job.objects.by_handle(placed_by_argument.handle) == placed_by_argument
+        assert placed_by_argument.handle.partition(":")[0] == placed_by_key.handle.partition(":")[0]
     assert 0 < Job.objects.using("other").count() < 20

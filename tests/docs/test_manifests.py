@@ -47,7 +47,7 @@ def test_the_manifests_deploy_worker_relay_and_celery() -> None:
 def test_pods_have_a_longer_grace_period_than_the_shutdown_timeout() -> None:
     for name in ("shop-worker", "shop-relay"):
         pod = DEPLOYMENTS[name]["template"]["spec"]
-        environment = {each["name"]: each.get("value") for each in container(DEPLOYMENTS[name])["env"]}
+        environment = {variable["name"]: variable.get("value") for variable in container(DEPLOYMENTS[name])["env"]}
         assert pod["terminationGracePeriodSeconds"] == int(environment["SKIPQUEUE_SHUTDOWN_TIMEOUT"]) + 20
 
 
@@ -62,7 +62,7 @@ def test_the_environment_variables_of_pods_are_options_of_their_commands() -> No
 def test_labels_and_names_of_the_manifests_match() -> None:
     for name, spec in DEPLOYMENTS.items():
         assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == {"app": name}
-    budgets = {each["metadata"]["name"]: each["spec"] for each in manifests("PodDisruptionBudget")}
+    budgets = {manifest["metadata"]["name"]: manifest["spec"] for manifest in manifests("PodDisruptionBudget")}
     assert {name: spec["selector"]["matchLabels"]["app"] for name, spec in budgets.items()} == {
         name: name for name in DEPLOYMENTS
     }

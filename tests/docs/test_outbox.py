@@ -45,8 +45,8 @@ class Handler(BaseHTTPRequestHandler):
     server: OtherSystem
 
     def do_POST(self) -> None:
-        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status = self.server.answer(self.headers["Idempotency-Key"], sent["order_id"], sent["event"])
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = self.server.answer(self.headers["Idempotency-Key"], message["order_id"], message["event"])
         if status is None:
             self.close_connection = True
             return

@@ -45,9 +45,9 @@ class Block(NamedTuple):
     @property
     def is_run(self) -> bool:
         if self.mark.startswith("only: "):
-            found = re.fullmatch(r"only: django >= (\d+)\.(\d+)", self.mark)
-            assert found, self.mark
-            return (int(found[1]), int(found[2])) <= django.VERSION
+            version = re.fullmatch(r"only: django >= (\d+)\.(\d+)", self.mark)
+            assert version, self.mark
+            return (int(version[1]), int(version[2])) <= django.VERSION
         assert self.mark == "" or re.fullmatch(r"not run: .+", self.mark), self.mark
         return not self.mark
 

@@ -252,16 +252,18 @@ def text_about_subcommand(name: str) -> str:
 def test_commands_page_names_the_subcommands_with_the_option_watch() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
     [listed_commands] = re.findall(r"^\*\*Again and again\.\*\* With `--watch` (.*?) show", page, re.MULTILINE)
-    watchable = {each.name for each in SkipQueue.subcommands if isinstance(each, Watchable)}
+    watchable = {subcommand.name for subcommand in SkipQueue.subcommands if isinstance(subcommand, Watchable)}
     assert set(re.findall(r"`([\w-]+)`", listed_commands)) == watchable
 
 
 def test_commands_page_has_every_subcommand_in_alphabetical_order() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
-    assert re.findall(r"^### ([\w-]+)$", page, re.MULTILINE) == sorted(each.name for each in SkipQueue.subcommands)
+    assert re.findall(r"^### ([\w-]+)$", page, re.MULTILINE) == sorted(
+        subcommand.name for subcommand in SkipQueue.subcommands
+    )
 
 
-@pytest.mark.parametrize("subcommand", SkipQueue.subcommands, ids=lambda each: each.name)
+@pytest.mark.parametrize("subcommand", SkipQueue.subcommands, ids=lambda subcommand: subcommand.name)
 def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) -> None:
     if isinstance(subcommand, Alias):
         assert re.search(r"The same as \[`(\w+)`\]", text_about_subcommand(subcommand.name))
@@ -300,7 +302,11 @@ def options_of_verbs() -> set[str]:
 
 def test_commands_page_has_the_options_that_all_verbs_have() -> None:
     names: list[set[str]] = []
-    for verb in (each for each in SkipQueue.subcommands if isinstance(each, ChangeJobs) and each.name != "delete"):
+    for verb in (
+        subcommand
+        for subcommand in SkipQueue.subcommands
+        if isinstance(subcommand, ChangeJobs) and subcommand.name != "delete"
+    ):
         parser = CommandParser(add_help=False)
         verb.add_arguments(parser)
         names.append({name for action in parser._actions for name in action.option_strings or [str(action.metavar)]})
@@ -333,8 +339,8 @@ def test_commands_page_has_every_option_and_the_rule_for_environment_variables(n
     options = {flag for action in parser._actions for flag in action.option_strings}
     assert names_in_backticks(table_cells("commands", name)) == options
     helps = " ".join(str(action.help) for action in parser._actions)
-    named = {flag[2:].upper().replace("-", "_") for flag in options - WITHOUT_VARIABLE if flag.startswith("--")}
-    assert set(re.findall(r"SKIPQUEUE_(\w+)", helps)) in (named, set())
+    variables = {flag[2:].upper().replace("-", "_") for flag in options - WITHOUT_VARIABLE if flag.startswith("--")}
+    assert set(re.findall(r"SKIPQUEUE_(\w+)", helps)) in (variables, set())
 
 
 def test_signals_page_has_every_signal() -> None:
@@ -358,7 +364,7 @@ def test_statuses_page_has_every_status() -> None:
 def test_exceptions_page_has_every_exception() -> None:
     of_the_app = {name for name, value in vars(exceptions).items() if isinstance(value, type)}
     classes = [value for value in vars(outcomes).values() if isinstance(value, type)]
-    of_tasks = {each.__name__ for each in classes if issubclass(each, Exception)} - of_the_app
+    of_tasks = {outcome.__name__ for outcome in classes if issubclass(outcome, Exception)} - of_the_app
     assert names_in_backticks(table_cells("exceptions", "Raised by this app")) == of_the_app
     assert names_in_backticks(table_cells("exceptions", "Raised by tasks")) == of_tasks
 
@@ -385,7 +391,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
     ],
 )
 def test_tables_page_has_every_column(table: str) -> None:
-    [model] = [each for each in apps.get_models() if each._meta.db_table == table]
+    [model] = [candidate for candidate in apps.get_models() if candidate._meta.db_table == table]
     documented = {row[0].strip("`") for row in table_cells("tables", table)}
     assert documented == {field.column for field in model._meta.concrete_fields}
 

@@ -153,7 +153,7 @@ def test_the_role_of_a_worker_runs_jobs_but_cannot_change_the_schema(
     login = f"DATABASES['default'].update(USER={roles['worker']!r}, PASSWORD={PASSWORD!r})"
     process = runworker(settings=login)
     wait_for_statuses(completed=6)
-    wait_until(lambda: any(each["jobs_per_minute"] for each in status_as_json()["queues"]), "the runs are counted")
+    wait_until(lambda: any(queue["jobs_per_minute"] for queue in status_as_json()["queues"]), "the runs are counted")
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert "permission denied" not in process.log

@@ -26,7 +26,10 @@ def exists(test: str) -> bool:
     path, *names = test.split("::")
     body = statements(path)
     for name in names:
-        body = next((each.body for each in body if isinstance(each, DEFINITIONS) and each.name == name), [])
+        body = next(
+            (definition.body for definition in body if isinstance(definition, DEFINITIONS) and definition.name == name),
+            [],
+        )
     return bool(names) and bool(body)
 
 

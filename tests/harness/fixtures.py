@@ -68,7 +68,10 @@ def loggers_are_unchanged() -> Iterator[None]:
 
 def _state_of_logging() -> list[Any]:
     loggers = [logging.getLogger(name) for name in ("django_skipqueue", "django_skipqueue.worker")]
-    return [(each.level, each.propagate, each.disabled, list(each.handlers), list(each.filters)) for each in loggers]
+    return [
+        (logger.level, logger.propagate, logger.disabled, list(logger.handlers), list(logger.filters))
+        for logger in loggers
+    ]
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class Link:
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
-        self._to = {"server": (client, server), "client": (server, client)}
+        self._sockets_to = {"server": (client, server), "client": (server, client)}
 
     def run(self) -> None:
         """Pass data on until either side closes its socket."""
@@ -96,13 +96,13 @@ class Link:
 
     def end(self) -> None:
         """Close both sockets."""
-        for side, _ in self._to.values():
+        for side, _ in self._sockets_to.values():
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
             side.close()
 
     def _pass_on(self) -> bool:
-        flowing = {name: pair for name, pair in self._to.items() if not self._proxy.stalls(name)}
+        flowing = {name: pair for name, pair in self._sockets_to.items() if not self._proxy.stalls(name)}
         ready, _, _ = select.select([source for source, _ in flowing.values()], [], [], 0.02)
         for name, (source, target) in flowing.items():
             if source in ready and not self._proxy.stalls(name):

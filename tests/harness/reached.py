@@ -44,4 +44,4 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
 
 def is_read(alias: str) -> bool:
     """Whether a thread that the console has started reads this database, or tries to connect to it."""
-    return any(each.name == f"read {alias}" for each in threading.enumerate())
+    return any(thread.name == f"read {alias}" for thread in threading.enumerate())

@@ -14,7 +14,7 @@ Row = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture
 def row(subtests: pytest.Subtests, db: None) -> Row:
-    """A context manager around the check of a row, which has a name or values. After a failed row, others still run.
+    """A context manager around the check of a row, which has a name or values. A failed row does not end the test.
 
     Each row starts with the database as the test has filled it, because the changes of a row are rolled back. In a test
     that commits, all jobs are deleted after each row.

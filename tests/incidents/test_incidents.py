@@ -176,7 +176,7 @@ def test_a_task_that_hangs_is_named(runworker: RunWorker, set_thresholds: Any) -
     assert finding.command.startswith("python manage.py skipqueue cancel ")
     assert set(finding.command.split()[4:]) == ids
     wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
-    assert [each.code for each in current_findings()] == ["no-free-slot"]
+    assert [finding.code for finding in current_findings()] == ["no-free-slot"]
 
 
 def test_a_queue_with_more_jobs_than_its_slots_can_run_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
@@ -209,8 +209,8 @@ def test_the_workers_of_a_killed_machine_are_named(runworker: RunWorker, set_thr
         finding.title,
     )
     assert finding.command == "python manage.py runworker"
-    dead = [each for each in current_findings() if each.code == "dead-worker"]
-    assert [each.severity for each in dead] == ["info"], "the jobs of the dead workers are recovered"
+    dead = [finding for finding in current_findings() if finding.code == "dead-worker"]
+    assert [finding.severity for finding in dead] == ["info"], "the jobs of the dead workers are recovered"
 
 
 def test_a_session_that_locks_rows_is_named(runworker: RunWorker, set_thresholds: Any, connect: Any) -> None:
@@ -263,7 +263,9 @@ def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) 
         r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
-    assert {each.subject for each in current_findings() if each.code == "failing-task"} <= {"extra.jobs.export"}
+    assert {finding.subject for finding in current_findings() if finding.code == "failing-task"} <= {
+        "extra.jobs.export"
+    }
 
 
 def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
@@ -291,7 +293,7 @@ def test_a_task_that_leaks_memory_is_named(runworker: RunWorker, set_thresholds:
     )
     assert counts, finding.title
     assert counts[1] == counts[2], "each worker had one slot"
-    deaths = [entry["worker_id"] for each in Job.objects.all() for entry in each.errors]
+    deaths = [entry["worker_id"] for job in Job.objects.all() for entry in job.errors]
     assert 2 <= int(counts[1]) <= len(set(deaths)) == len(deaths), "another worker may have died since"
     assert finding.severity == "critical"
     assert finding.command == "python manage.py runworker --max-memory-mb 500"

@@ -113,7 +113,7 @@ def test_a_peak_at_noon_and_a_task_that_always_fails_are_found() -> None:
     write_history(now, 12, now % 3600 // 60)
     write_workers_and_jobs(PEAK)
     RollUp.objects.filter(span=60, task="shop.fetch").update(completed=1, retried=9)
-    assert {(each.code, each.subject) for each in current_findings()} == {
+    assert {(finding.code, finding.subject) for finding in current_findings()} == {
         ("long-wait", "mail"),
         ("failing-task", "shop.fetch"),
     }
