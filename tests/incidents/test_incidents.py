@@ -263,9 +263,7 @@ def test_a_failing_schedule_is_named(runworker: RunWorker, set_thresholds: Any) 
         r"Schedule nightly has been failing since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
     )
     assert finding.command == "python manage.py skipqueue schedules run nightly"
-    assert {finding.subject for finding in current_findings() if finding.code == "failing-task"} <= {
-        "extra.jobs.export"
-    }
+    assert {each.subject for each in current_findings() if each.code == "failing-task"} <= {"extra.jobs.export"}
 
 
 def test_a_job_that_kills_its_workers_is_named(runworker: RunWorker, set_thresholds: Any) -> None:
