@@ -89,11 +89,11 @@ class CarrierFaults:
             self._broker.node.start()
 
     def cut_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Reset the connections of a relay or of Celery's worker to the broker; for a moment there are no new ones."""
+        """Reset the connections of a relay or of Celery's worker to the broker, and refuse new ones for a moment."""
         self._cut(stage, choose.choice(self._clients), choose)
 
     def cut_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
-        """Reset the connections of Celery's worker to the broker; for a moment there are no new ones."""
+        """Reset the connections of Celery's worker to the broker, and refuse new ones for a moment."""
         self._cut(stage, self._celery, choose)
 
     def stall_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:

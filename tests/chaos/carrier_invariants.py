@@ -59,7 +59,7 @@ DEATHS = 3
 
 
 def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
-    """At the end, no row says that the carrier holds a job, and the broker holds no message."""
+    """At the end, the carrier holds no job according to the job table, and the broker has no message."""
     for queue, count in sorted(evidence.messages_left.items()):
         if count:
             yield f"{count} messages were left in {queue}"

@@ -119,6 +119,7 @@ class Entry(NamedTuple):
     job: int
     lease: int
     what: str
+    """`begin`, `end` or `effect`."""
     at: float
 
 

@@ -25,10 +25,10 @@ from .machines import Machine
 from .promises import promise
 from .stage import Stage
 
-LONG = WORKER_TIMEOUT + 7
+LONG_PAUSE = WORKER_TIMEOUT + 7
 """Seconds for which a machine is paused or cut off: longer than the other machine needs to notice that it is dead."""
 
-SILENT = 2 * WORKER_TIMEOUT
+SILENT_SECONDS = 2 * WORKER_TIMEOUT
 """Seconds for which only a supervisor is silent: twice the time after which another machine counts its workers dead."""
 
 HOUR = 3600.0
@@ -36,7 +36,7 @@ HOUR = 3600.0
 FROZEN_LIMIT = 40.0
 """Seconds within which a worker that hangs must be replaced: its supervisor waits for thirty."""
 
-LARGE = 900_000
+LARGE_TEXT_LENGTH = 900_000
 """Characters of a large text: nearly as many bytes as arguments and results may have."""
 
 SLOW_LINK = 4_000_000
@@ -55,8 +55,8 @@ FROM chaos_change WHERE after = 'running' AND before <> 'running' AND at > to_ti
 
 HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND split_part(locked_by, '/', 1) = %s"
 
-VERY_LONG = SILENT - 1
-"""Seconds of a job that must run during all of SILENT: longer than the worker timeout."""
+VERY_LONG_JOB = SILENT_SECONDS - 1
+"""Seconds of a job that must run during all of SILENT_SECONDS: longer than the worker timeout."""
 
 SHORT_JOBS, LONG_JOBS, LONG_JOB = 5000, 400, 0.3
 """How many jobs take no time, how many jobs after them take long, and how many seconds these take."""
@@ -101,7 +101,7 @@ def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None
     """SIGSTOP all processes of a machine for longer than the worker timeout: the other machine recovers its jobs."""
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
-        stage.wait(LONG)
+        stage.wait(LONG_PAUSE)
         _check_holds_no_job(stage, fault, machine)
         machine.resume()
 
@@ -116,7 +116,7 @@ def _check_holds_no_job(stage: Stage, fault: Fault, machine: Machine) -> None:
     with stage.cluster.connect() as connection:
         ((count,),) = connection.execute(HELD, [machine.name]).fetchall()
     if count:
-        fault.overdue.append(f"{count} jobs of a machine that has been silent for {LONG:g} s are still running")
+        fault.overdue.append(f"{count} jobs of a machine that has been silent for {LONG_PAUSE:g} s are still running")
 
 
 def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -124,7 +124,7 @@ def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> N
     _defer_long()
     with stage.fault("supervisor paused", machine.name, slows=False):
         machine.pause_supervisor()
-        stage.wait(SILENT)
+        stage.wait(SILENT_SECONDS)
         machine.resume()
 
 
@@ -154,7 +154,7 @@ def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 def _freeze_loop(stage: Stage) -> tuple[int, str]:
     """Defer a job that freezes its worker. Returns the process id and the name of the worker that runs it."""
-    with _django():
+    with closing_connection():
         (job,) = defer_many(jobs.freeze, [()])
     with stage.cluster.connect() as connection:
         deadline = time.monotonic() + 30
@@ -177,7 +177,7 @@ def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
         machine.logbook.block()
         stage.wait(1)
         fault.deaths = machine.kill_worker(choose.randrange(100))
-        stage.wait(SILENT - 1)
+        stage.wait(SILENT_SECONDS - 1)
         machine.logbook.unblock()
 
 
@@ -195,18 +195,18 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 def _defer_long() -> None:
     """Defer a few jobs that take longer than the worker timeout; the tasks are a function and a coroutine."""
     for task in (jobs.work, jobs.work_async):
-        _defer_if_possible(task, [(VERY_LONG,)] * 4)
+        _defer_if_possible(task, [(VERY_LONG_JOB,)] * 4)
 
 
 def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> None:
     """Defer jobs, or do nothing if the database is not available."""
-    with contextlib.suppress(Error), _django():
+    with contextlib.suppress(Error), closing_connection():
         defer_many(task, calls)
 
 
 def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Defer short jobs, and long jobs behind them, while one machine is stopped; start it again after a second."""
-    with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, _django():
+    with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, closing_connection():
         fault.stops = [machine.stop()]
         with transaction.atomic():  # visible at once, so that one claim takes short and long jobs
             defer_many(jobs.blink, [()] * SHORT_JOBS)
@@ -221,13 +221,13 @@ def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> No
 
 def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Defer many short jobs, and behind them jobs with arguments and results of nearly 1 MB, over slow connections."""
-    large_texts = [secrets.token_hex(LARGE // 2) for _ in range(4)]
-    with stage.fault("large rows", POSTGRES) as fault, _django(), stage.cluster.connect() as connection:
+    large_texts = [secrets.token_hex(LARGE_TEXT_LENGTH // 2) for _ in range(4)]
+    with stage.fault("large rows", POSTGRES) as fault, closing_connection(), stage.cluster.connect() as connection:
         for any_machine in stage.machines:
             any_machine.proxy.limit(SLOW_LINK)
         with transaction.atomic():
             defer_many(jobs.blink, [()] * SHORT_JOBS)
-            ids = defer_many(jobs.return_large_text, [(LARGE,)] * 160)
+            ids = defer_many(jobs.return_large_text, [(LARGE_TEXT_LENGTH,)] * 160)
         for text in large_texts:
             ids += defer_many(jobs.return_argument, [(text,)] * 5)
             ids += defer_many(jobs.discard_large_argument, [(text,)] * 3)
@@ -260,7 +260,7 @@ def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None
     with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
-        stage.wait(LONG)
+        stage.wait(LONG_PAUSE)
         _check_holds_no_job(stage, fault, machine)
         machine.proxy.flow()
 
@@ -269,7 +269,7 @@ def lose_server(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Close the connections of a machine only on the server's side (half-open), so that the machine never notices."""
     with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_server()
-        stage.wait(LONG)
+        stage.wait(LONG_PAUSE)
 
 
 def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -296,7 +296,7 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
         _defer_long()
         with stage.fault(what, machine.name, slows=False):
             keep_out(supervisor)
-            stage.wait(SILENT)
+            stage.wait(SILENT_SECONDS)
             machine.proxy.let_in()
 
 
@@ -395,7 +395,7 @@ def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 @contextlib.contextmanager
-def _django() -> Iterator[None]:
+def closing_connection() -> Iterator[None]:
     """Close the connection that Django opens in this thread, at the end of the block."""
     try:
         yield

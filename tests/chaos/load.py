@@ -198,7 +198,7 @@ class Load:
         self._defer(jobs.work.using(queue_name=NARROW), self._short_time())
 
     def _defer_fair(self) -> None:
-        """Defer many jobs of one tenant, and behind them one job of another tenant."""
+        """Defer many jobs of one tenant, and then one job of another tenant."""
         self._note_deferred(*defer_many(jobs.fair, [(0, self._short_time()) for _ in range(40)]))
         self._defer(jobs.fair, self._choose.randrange(1, 4), self._short_time())
 

@@ -125,7 +125,7 @@ def exceed_the_rate(builder: EvidenceBuilder) -> None:
 
 
 def exceed_the_rate_after_the_clock(builder: EvidenceBuilder) -> None:
-    """The clock was set back: the bucket is empty at that moment, and not full."""
+    """Admit two jobs after the clock was set back, although the key then has no token."""
     for job, (after, clock) in enumerate(((0, 8), (0, 8), (0.1, 0), (0.1, 0)), start=20):
         admit(builder, job, after, clock=clock)
 
