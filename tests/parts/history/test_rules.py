@@ -177,15 +177,18 @@ class TestFailingTask:
         assert findings("failing-task") == []
 
 
+NO_JOB = 7_000_000
+"""An id that no job of a test has."""
+
 DEATH = {"exception": WORKER_DIED, "message": "worker died: signal 9 (SIGKILL)"}
 
 
-def die(lost: dict[str, int], *, ago: float = 0.0, job_id: int = 7) -> None:
+def die(lost: dict[str, int], *, ago: float = 0.0, job_id: int = NO_JOB) -> None:
     """Count the death of a worker that ran this number of jobs of each task."""
     count_attempts("", "", ago=ago, deaths=1)
     for task, number in lost.items():
         count_attempts(task, ago=ago, recovered=number, deaths=1)
-        count_failures(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else 7)
+        count_failures(Cause(task, WORKER_DIED, ""), number, seconds_ago=ago, job_id=job_id if task == TASK else NO_JOB)
 
 
 class TestWorkerDeaths:
